@@ -1,0 +1,23 @@
+"""regard: one small, readable, fast system for the whole Transformer family."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.api import Translator, load
+    from regard.train.run import train
+
+__version__ = "0.1.0"
+
+# Loaded when first used, so that `import regard` and `regard --help` do not wait for torch.
+_HOMES = {"load": "regard.api", "Translator": "regard.api", "train": "regard.train.run"}
+
+__all__ = ["Translator", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,106 @@
+"""The model a user holds: the core model, its tokenizers, and the ids that frame sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import overload
+
+import torch
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from regard import spec
+from regard.decode.search import Ends, Settings, batches, decode
+from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
+from regard.interop import folder as folders
+from regard.model import EncoderDecoder
+from regard.text.tokenizer import Tokenizer
+
+
+class Translator:
+    """Translates text; made by `regard.load(folder)`."""
+
+    def __init__(
+        self, model: EncoderDecoder, description: spec.EncoderDecoder, source: Tokenizer, target: Tokenizer, start: int
+    ) -> None:
+        self.model = model
+        self.spec = description
+        self.source_tokenizer = source
+        self.target_tokenizer = target
+        never = {target.pad, target.bos, start, target.unk} - {target.eos, None}
+        self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
+
+    @overload
+    def translate(self, text: str, strategy: Strategy | None = None) -> str: ...
+    @overload
+    def translate(self, text: list[str], strategy: Strategy | None = None) -> list[str]: ...
+    def translate(self, text: str | list[str], strategy: Strategy | None = None) -> str | list[str]:
+        """One text or a list of them; an empty line gives an empty line. Beam 4 unless told otherwise."""
+        lines = [text] if isinstance(text, str) else list(text)
+        best = [self.text(found[0]) if found else "" for found in self.hypotheses(lines, Settings(strategy or Beam()))]
+        return best[0] if isinstance(text, str) else best
+
+    def hypotheses(
+        self, lines: Sequence[str], settings: Settings, progress: Callable[[int], None] | None = None
+    ) -> list[list[Hypothesis]]:
+        """All that the search found for each line, best first; nothing for an empty line."""
+        asked = [i for i, line in enumerate(lines) if line.strip()]
+        found = decode(self.model, self.encode([lines[i] for i in asked]), self.ends, settings, progress)
+        results: list[list[Hypothesis]] = [[] for _ in lines]
+        for i, hypotheses in zip(asked, found, strict=True):
+            results[i] = hypotheses
+        return results
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Source token ids with their end token."""
+        return [[*ids, self.source_tokenizer.eos] for ids in self.source_tokenizer.encode_batch(lines)]
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        return self.target_tokenizer.decode(hypothesis.tokens)
+
+    @torch.inference_mode()
+    def surprise(self, sources: Sequence[str], targets: Sequence[str], tokens: int = 4096) -> tuple[float, int]:
+        """−log p of the targets given their sources, in nats, summed, and how many tokens that was (end tokens included)."""
+        self.model.eval()
+        device = next(self.model.parameters()).device
+        left = self.encode(sources)
+        right = [[*ids, self.target_tokenizer.eos] for ids in self.target_tokenizer.encode_batch(targets)]
+        total, count = 0.0, 0
+        sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
+        for rows in batches(sizes, Settings(Greedy(), tokens=tokens)):
+            source = pad_sequence([torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1)
+            labels = pad_sequence([torch.tensor(right[i]) for i in rows], batch_first=True, padding_value=-100)
+            shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.ends.start)
+            source, labels, shifted = source.to(device), labels.to(device), shifted.to(device)
+            hidden, _ = self.model(source.clamp_min(0), shifted, source >= 0)
+            logits = self.model.head(hidden).float()
+            total += functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum").item()
+            count += int((labels >= 0).sum())
+        return total, count
+
+    def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
+        """exp(−log p per target token), unsmoothed."""
+        total, count = self.surprise(sources, targets)
+        return math.exp(min(total / max(1, count), 700.0))
+
+    def to(self, device: str | torch.device) -> Translator:
+        self.model.to(device)
+        return self
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Translator:
+    """Opens a run folder, or a folder in Hugging Face's layout."""
+    folder = Path(folder)
+    model, opened = folders.open_model(folder)
+    source = Tokenizer.load(folder / "tokenizer.json")
+    second = folder / "target_tokenizer.json"
+    target = Tokenizer.load(second) if second.exists() else source
+    model.to(choose_device(device)).eval()
+    return Translator(model, opened.spec, source, target, opened.ids.start)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU if there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)

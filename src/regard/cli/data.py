@@ -1,0 +1,30 @@
+"""regard data"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+EXAMPLES = """\b
+Examples:
+  regard data builtin --split train --lines 20
+  regard data builtin --split test --lines 1000 --pronouns > pronouns.tsv
+"""
+
+
+@click.group(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+def command() -> None:
+    """Data to train on or to read."""
+
+
+@command.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
+@click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--pronouns", is_flag=True, help="only sentences whose pronoun must be resolved")
+def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
+    """Write the built-in English–German language as TSV: source, tab, target."""
+    from regard.data.builtin import write_tsv
+
+    write_tsv(sys.stdout, split, lines, seed=seed, pronouns=pronouns)

@@ -1,0 +1,64 @@
+"""The decoding flags that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from regard.decode.strategy import Beam, Greedy, Sample, Strategy
+from regard.errors import SettingError
+from regard.train.choice import length_penalty
+
+_OPTIONS = [
+    click.option("--beam", type=int, default=None, help="hypotheses kept at each step; 1 is greedy  [4]"),
+    click.option(
+        "--length-penalty",
+        "penalty",
+        default=None,
+        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  [gnmt:0.6]",
+    ),
+    click.option("--n-best", type=int, default=None, help="translations a line  [1]"),
+    click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
+    click.option("--temperature", type=float, default=None, help="sampling: logits are divided by it  [1]"),
+    click.option("--top-k", type=int, default=None, help="sampling: only the K likeliest tokens  [all]"),
+    click.option("--top-p", type=float, default=None, help="sampling: the smallest set with this probability  [1]"),
+    click.option("--min-p", type=float, default=None, help="sampling: at least this share of the likeliest  [0]"),
+    click.option("--seed", type=int, default=None, help="sampling: the same seed, the same draws  [0]"),
+    click.option(
+        "--max-length", "limit", default=None, help="longest output: FACTOR,EXTRA of the source length  [1,50]"
+    ),
+    click.option("--batch-tokens", type=int, default=4096, show_default=True, help="positions decoded at once"),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"),
+]
+
+
+def decoding_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def strategy(
+    beam: int | None, penalty: str | None, n_best: int | None, sample: bool, filters: dict[str, Any]
+) -> Strategy:
+    """One strategy from the flags; flags of another one are an error, not ignored."""
+    given = {key: value for key, value in filters.items() if value is not None}
+    if sample:
+        if beam or penalty or n_best:
+            raise SettingError("--sample does not search", "leave --beam, --length-penalty and --n-best out")
+        return Sample(**given)
+    if given:
+        raise SettingError(f"--{next(iter(given)).replace('_', '-')} is a setting of sampling", "add --sample")
+    if beam == 1 and not n_best:
+        return Greedy()
+    return Beam(beam or 4, length_penalty(penalty or "gnmt:0.6"), n_best or 1)
+
+
+def limit(text: str | None) -> tuple[float, int]:
+    try:
+        factor, extra = (text or "1,50").split(",")
+        return float(factor), int(extra)
+    except ValueError:
+        raise SettingError(f"--max-length {text!r} is not FACTOR,EXTRA", "write it like 1,50") from None

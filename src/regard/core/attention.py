@@ -1,0 +1,91 @@
+"""Multi-head attention: projections → state → mix → project (Section 3.2.2)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.core.linear import Linear
+from regard.core.mix import Softmax
+from regard.core.pattern import Sight
+from regard.core.state import KeyValues, Memory
+from regard.core.trace import Attended, Trace
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, T, H·K] → [B, H, T, K]"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+class SelfProjection(nn.Module):
+    """Queries, keys and values of one sequence, in one matrix product."""
+
+    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: bool) -> None:
+        super().__init__()
+        self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
+        widths = (heads * d_k, groups * d_k, groups * d_v)
+        self.qkv = Linear(d_model, sum(widths), bias=bias, parts=widths)
+
+    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(x).split(self.qkv.parts, dim=-1)
+        return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
+
+
+class CrossProjection(nn.Module):
+    """Queries of one sequence; keys and values of another, or as they were remembered."""
+
+    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: bool) -> None:
+        super().__init__()
+        self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
+        widths = (groups * d_k, groups * d_v)
+        self.q = Linear(d_model, heads * d_k, bias=bias)
+        self.kv = Linear(d_model, sum(widths), bias=bias, parts=widths)
+
+    def remember(self, memory: Tensor) -> Memory:
+        k, v = self.kv(memory).split(self.kv.parts, dim=-1)
+        return Memory(split_heads(k, self.groups), split_heads(v, self.groups))
+
+    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+        assert memory is not None, "cross-attention needs something to look at"
+        seen = memory if isinstance(memory, Memory) else self.remember(memory)
+        return split_heads(self.q(x), self.heads), seen.k, seen.v
+
+
+class Attention(nn.Module):
+    """One sequence looks at itself, at its past, or at a memory: the projection part decides."""
+
+    def __init__(self, project: SelfProjection | CrossProjection, mixer: Softmax, output: Linear) -> None:
+        super().__init__()
+        self.project = project
+        self.mixer = mixer
+        self.output = output
+
+    def forward(
+        self,
+        x: Tensor,
+        sight: Sight,
+        *,
+        memory: Tensor | Memory | None = None,
+        past: KeyValues | None = None,
+        trace: Trace | None = None,
+    ) -> Tensor:
+        shape = x.shape
+        if isinstance(memory, Memory):
+            # Beams share their sentence's memory: they become further query positions of the same row.
+            x = x.reshape(memory.k.shape[0], -1, shape[-1])
+        q, k, v = self.project(x, memory)
+        if past is not None:
+            k, v = past.extend(k, v)
+        if trace is not None:
+            trace.attended(Attended(self.mixer, q, k, v, sight))
+        mixed = self.mixer(q, k, v, sight)  # [B, H, T, E]
+        return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
+
+    def start(self, rows: int, capacity: int) -> KeyValues:
+        """An empty past for `rows` sequences of at most `capacity` tokens."""
+        part = self.project
+        return self.mixer.start(self.output.weight, rows, capacity, (part.groups, part.d_k, part.d_v))
+
+    def remember(self, memory: Tensor) -> Memory:
+        """The keys and values of `memory`, for all the steps that will look at it."""
+        assert isinstance(self.project, CrossProjection), "self-attention has no memory"
+        return self.project.remember(memory)

@@ -1,0 +1,26 @@
+"""Every projection is made here, so that low-rank edits, int8 and sharding have one part to replace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ + b. `parts` are the output widths of several maps kept in one matrix; each starts as Xavier would start it alone."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, parts: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.parts = tuple(parts) if parts else (outputs,)
+        for rows in self.weight.data.split(self.parts):
+            bound = math.sqrt(6.0 / (inputs + rows.shape[0]))
+            rows.uniform_(-bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)

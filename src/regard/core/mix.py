@@ -1,0 +1,72 @@
+"""Softmax mixing: softmax(q kᵀ · scale) v over the pairs that may look (equation 1). The only door to the kernels.
+
+`explicit` is the definition, written out; `fused` is the same function through PyTorch's kernels. Both take
+q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may look at nothing gets zeros, never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.core.pattern import Sight
+from regard.core.state import KeyValues
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Sight, float, float], Tensor]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+    return functional.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=None if sight.all or sight.causal else sight.mask,
+        is_causal=sight.causal,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+    weights = attention_weights(q, k, sight.mask, scale)  # [B, H, T, S]
+    weights = functional.dropout(weights, dropout) if dropout > 0 else weights
+    return weights @ _per_query_head(v, q.shape[1])
+
+
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """softmax over the keys that may be seen; a row without any is all zeros."""
+    scores = (q * scale) @ _per_query_head(k, q.shape[1]).transpose(-1, -2)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    blind = ~mask.any(dim=-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+
+
+def _per_query_head(x: Tensor, heads: int) -> Tensor:
+    """Repeats each key/value head for the query heads of its group: [B, G, S, K] → [B, H, S, K]."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+class Softmax(nn.Module):
+    """The mixer of the paper. `kernel` is `fused` or `explicit`."""
+
+    def __init__(self, d_k: int, dropout: float, kernel: Kernel = fused) -> None:
+        super().__init__()
+        self.scale = d_k**-0.5
+        self.dropout = dropout
+        self.kernel = kernel
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        return self.kernel(q, k, v, sight, self.scale, self.dropout if self.training else 0.0)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+        """What `forward` mixes with, for the rows and heads given."""
+        return attention_weights(q, k, mask, self.scale)
+
+    def start(self, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int]) -> KeyValues:
+        """An empty decoding state for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E)."""
+        groups, d_k, d_v = shape
+        return KeyValues(like.new_empty(rows, groups, capacity, d_k), like.new_empty(rows, groups, capacity, d_v))

@@ -1,0 +1,119 @@
+"""Who may look at whom. True means "may look", everywhere.
+
+A pattern is a predicate on (batch row, head, query position, key position), made of tensors that broadcast against each
+other; patterns combine with & | ~. A `Sight` is a pattern laid over the actual positions of one call: it is made once per
+batch, outside the layers, and every layer of a stack shares it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Pattern:
+    """Abstract. `allows` gets index tensors shaped to broadcast to [B, H, T, S] and returns booleans that do."""
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def __and__(self, other: Pattern) -> Pattern:
+        if isinstance(self, Everything):
+            return other
+        return self if isinstance(other, Everything) else Both(self, other)
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return Either(self, other)
+
+    def __invert__(self) -> Pattern:
+        return Opposite(self)
+
+
+@dataclass(frozen=True)
+class Everything(Pattern):
+    """No restriction."""
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return torch.ones_like(query == key)
+
+
+@dataclass(frozen=True)
+class Causal(Pattern):
+    """A query sees keys at its own position and before."""
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return key <= query
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Pattern):
+    """Only real tokens are seen: `real[b, s]` is True where row b holds a token at position s."""
+
+    real: Tensor  # [B, S] bool
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.real[batch, key]
+
+
+@dataclass(frozen=True)
+class Both(Pattern):
+    first: Pattern
+    second: Pattern
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.first.allows(batch, head, query, key) & self.second.allows(batch, head, query, key)
+
+
+@dataclass(frozen=True)
+class Either(Pattern):
+    first: Pattern
+    second: Pattern
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.first.allows(batch, head, query, key) | self.second.allows(batch, head, query, key)
+
+
+@dataclass(frozen=True)
+class Opposite(Pattern):
+    inner: Pattern
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return ~self.inner.allows(batch, head, query, key)
+
+
+class Sight:
+    """A pattern over `queries` and `keys`, the position of each row and column of the score matrix."""
+
+    def __init__(self, pattern: Pattern, queries: Tensor, keys: Tensor, batch: int = 1, heads: int = 1) -> None:
+        self.pattern = pattern
+        self.queries, self.keys = queries, keys  # [T], [S]
+        self.batch, self.heads = batch, heads
+
+    @property
+    def all(self) -> bool:
+        """Nothing is hidden, so no mask is needed."""
+        return isinstance(self.pattern, Everything)
+
+    @property
+    def causal(self) -> bool:
+        """Exactly the triangle that kernels know by name: only when queries and keys are the same positions."""
+        return isinstance(self.pattern, Causal) and self.queries is self.keys
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """[B or 1, H or 1, T or 1, S], True = may look; dimensions on which the pattern does not depend stay 1."""
+        return self.rows(self.queries)
+
+    def rows(self, queries: Tensor) -> Tensor:
+        """The mask of some query positions only."""
+        device = self.keys.device
+        mask = self.pattern.allows(
+            torch.arange(self.batch, device=device)[:, None, None, None],
+            torch.arange(self.heads, device=device)[None, :, None, None],
+            queries[None, None, :, None],
+            self.keys[None, None, None, :],
+        )
+        return mask.expand(*mask.shape[:3], self.keys.shape[0])

@@ -1,0 +1,77 @@
+"""What decoding remembers. The caller owns it; no module keeps any of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class KeyValues:
+    """Keys and values of the tokens so far, in preallocated buffers [B, G, L, K] and [B, G, L, E]."""
+
+    k: Tensor
+    v: Tensor
+    filled: int = 0
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions and returns all of them up to now."""
+        start, end = self.filled, self.filled + k.shape[2]
+        self.k[:, :, start:end] = k
+        self.v[:, :, start:end] = v
+        self.filled = end
+        return self.k[:, :, :end], self.v[:, :, :end]
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
+        if len(rows) == len(self.k):
+            self.k[:, :, : self.filled] = self.k[:, :, : self.filled].index_select(0, rows)
+            self.v[:, :, : self.filled] = self.v[:, :, : self.filled].index_select(0, rows)
+        else:
+            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+
+
+@dataclass
+class Memory:
+    """Keys and values of what cross-attention looks at, computed once for each sentence."""
+
+    k: Tensor  # [B, G, S, K]
+    v: Tensor  # [B, G, S, E]
+
+    def select(self, sentences: Tensor) -> None:
+        self.k, self.v = self.k.index_select(0, sentences), self.v.index_select(0, sentences)
+
+
+@dataclass
+class LayerState:
+    """One application of a block: its own past, and the memory its cross-attention reads."""
+
+    past: KeyValues
+    memory: Memory | None = None
+
+
+@dataclass
+class State:
+    """Everything a decoder needs to go on. Each sentence has `width` rows (beams) that share its memory."""
+
+    layers: list[LayerState]
+    width: int
+    real: Tensor | None  # [B, S], True = real source token; None when nothing is padded
+    position: int = 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i continues what row rows[i] had; rows stay inside their sentence, so memories are untouched."""
+        for layer in self.layers:
+            layer.past.select(rows)
+
+    def keep(self, sentences: Tensor) -> None:
+        """Only these sentences go on."""
+        rows = (sentences[:, None] * self.width + torch.arange(self.width, device=sentences.device)).flatten()
+        self.reorder(rows)
+        for layer in self.layers:
+            if layer.memory is not None:
+                layer.memory.select(sentences)
+        if self.real is not None:
+            self.real = self.real.index_select(0, sentences)

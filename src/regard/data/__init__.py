@@ -1,0 +1,1 @@
+"""Corpora in, batches out."""

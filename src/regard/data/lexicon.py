@@ -1,0 +1,390 @@
+"""The words of the built-in English–German language, as plain tables.
+
+Each table is text, its entries divided by line ends or `;` and their columns by `|`, so that a reader (or a German teacher) can
+check it at a glance. `builtin.py` turns these words into sentences; nothing here depends on chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Noun:
+    """A noun in both languages. `kinds` says which verbs and places it fits; the first one is its sort."""
+
+    english: str
+    plural: str  # empty: used in the singular only, and never with "a"
+    german: str
+    german_plural: str
+    oblique: str  # accusative and dative singular; differs from `german` for weak nouns only (den Jungen)
+    gender: str  # "m", "f" or "n"
+    kinds: frozenset[str]
+    sort: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Verb:
+    """A verb in both languages, with the kinds of subject and object it takes and the frame it stands in."""
+
+    base: str
+    third: str
+    past: str
+    participle: str
+    particle: str  # English: throw … away
+    prefix: str  # German separable prefix: weg|werfen
+    infinitive: str
+    german_third: str
+    german_past: str
+    auxiliary: str  # of the perfect: "hat" or "ist"
+    german_participle: str
+    frame: str
+    subjects: str
+    objects: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A kind of pronoun sentence: SUBJECT did not VERB OBJECT because it was too ADJECTIVE."""
+
+    verbs: tuple[str, ...]
+    preposition: tuple[str, str] | None  # both languages; the German one takes the accusative
+    subjects: str
+    objects: str
+    subject_adjectives: tuple[str, ...]
+    object_adjectives: tuple[str, ...]
+
+
+def _rows(table: str) -> Iterator[list[str]]:
+    for entry in table.strip().replace(";", "\n").splitlines():
+        yield [cell.strip() for cell in entry.split("|")]
+
+
+def _noun(cells: list[str]) -> Noun:
+    english, german, gender, kinds = cells
+    singular, plural = [*english.split(), ""][:2]
+    nominative, german_plural, oblique = [*german.split(), "", ""][:3]
+    names = kinds.split()
+    return Noun(singular, plural, nominative, german_plural, oblique or nominative, gender, frozenset(names), names[0])
+
+
+def _verb(cells: list[str]) -> Verb:
+    english, german, frame, subjects, objects = cells
+    base, third, past, participle, particle = [*english.split(), ""][:5]
+    infinitive, german_third, german_past, auxiliary, german_participle = german.split()
+    prefix, _, stem = infinitive.rpartition("+")
+    return Verb(
+        base, third, past, participle, particle, prefix, stem, german_third, german_past, auxiliary,
+        german_participle, frame, subjects, objects,
+    )  # fmt: skip
+
+
+# English singular and plural | German singular, plural and, for weak nouns, accusative | gender | kinds
+NOUNS = tuple(
+    map(
+        _noun,
+        _rows("""
+    man men | Mann Männer | m | person unowned               ; woman women | Frau Frauen | f | person unowned
+    child children | Kind Kinder | n | person                ; girl girls | Mädchen Mädchen | n | person unowned
+    boy boys | Junge Jungen Jungen | m | person unowned      ; teacher teachers | Lehrer Lehrer | m | person
+    doctor doctors | Arzt Ärzte | m | person                 ; farmer farmers | Bauer Bauern Bauern | m | person unowned
+    queen queens | Königin Königinnen | f | person unowned   ; father | Vater | m | person
+    mother | Mutter | f | person                             ; brother brothers | Bruder Brüder | m | person
+    sister sisters | Schwester Schwestern | f | person       ; aunt aunts | Tante Tanten | f | person
+    dog dogs | Hund Hunde | m | animal                       ; bird birds | Vogel Vögel | m | animal
+    fox foxes | Fuchs Füchse | m | animal                    ; donkey donkeys | Esel Esel | m | animal
+    wolf wolves | Wolf Wölfe | m | animal                    ; cat cats | Katze Katzen | f | animal
+    cow cows | Kuh Kühe | f | animal                         ; mouse mice | Maus Mäuse | f | animal
+    goat goats | Ziege Ziegen | f | animal                   ; duck ducks | Ente Enten | f | animal
+    animal animals | Tier Tiere | n | animal                 ; horse horses | Pferd Pferde | n | animal
+    lamb lambs | Lamm Lämmer | n | animal                    ; pig pigs | Schwein Schweine | n | animal
+    rabbit rabbits | Kaninchen Kaninchen | n | animal        ; path | Weg | m | place way
+    square | Platz | m | place way open                      ; yard | Hof | m | place way open indoors
+    street streets | Straße Straßen | f | place way open
+    bridge bridges | Brücke Brücken | f | place way open support built ; meadow | Wiese | f | place way open
+    field | Feld | n | place way open                        ; valley | Tal | n | place way unowned
+    terrain | Gelände | n | place way unowned ; stable stables | Stall Ställe | m | place indoors room built
+    cellar | Keller | m | place indoors room ; tower towers | Turm Türme | m | place indoors room built goal
+    kitchen | Küche | f | place indoors room ; barn barns | Scheune Scheunen | f | place indoors room built
+    church churches | Kirche Kirchen | f | place indoors room built goal
+    house houses | Haus Häuser | n | place indoors room built ; room rooms | Zimmer Zimmer | n | place indoors room
+    tent tents | Zelt Zelte | n | place indoors room ; garden gardens | Garten Gärten | m | place indoors passage
+    forest | Wald | m | place indoors passage                ; station | Bahnhof | m | place goal
+    city | Stadt | f | place indoors passage ; school schools | Schule Schulen | f | place indoors goal built
+    village | Dorf | n | place indoors passage               ; apple apples | Apfel Äpfel | m | food
+    cake cakes | Kuchen Kuchen | m | food                    ; mushroom mushrooms | Pilz Pilze | m | food
+    cheese | Käse | m | food                                 ; sausage sausages | Wurst Würste | f | food
+    pear pears | Birne Birnen | f | food                     ; potato potatoes | Kartoffel Kartoffeln | f | food
+    soup | Suppe | f | food                                  ; bread | Brot | n | food
+    egg eggs | Ei Eier | n | food                            ; meat | Fleisch | n | food
+    roll rolls | Brötchen Brötchen | n | food                ; letter letters | Brief Briefe | m | text written laid
+    newspaper newspapers | Zeitung Zeitungen | f | text laid
+    story stories | Geschichte Geschichten | f | text written ; song songs | Lied Lieder | n | text written
+    ball balls | Ball Bälle | m | thing goods laid           ; hat hats | Hut Hüte | m | thing goods laid
+    pot pots | Topf Töpfe | m | thing goods                  ; stick sticks | Stock Stöcke | m | thing goods laid
+    bottle bottles | Flasche Flaschen | f | thing goods lid  ; doll dolls | Puppe Puppen | f | thing goods laid
+    vase vases | Vase Vasen | f | thing goods                ; lamp lamps | Lampe Lampen | f | thing goods device
+    book books | Buch Bücher | n | thing goods laid text written
+    pillow pillows | Kissen Kissen | n | thing goods laid    ; parcel parcels | Paket Pakete | n | thing goods laid
+    picture pictures | Bild Bilder | n | thing goods laid
+    suitcase suitcases | Koffer Koffer | m | thing container lid ; basket baskets | Korb Körbe | m | thing container
+    bucket buckets | Eimer Eimer | m | thing container       ; bag bags | Tasche Taschen | f | thing container lid
+    crate crates | Kiste Kisten | f | thing container
+    drawer drawers | Schublade Schubladen | f | thing container lid ; compartment | Fach | n | thing container
+    net nets | Netz Netze | n | thing container cover barrier
+    barrel barrels | Fass Fässer | n | thing container load
+    table tables | Tisch Tische | m | thing furniture surface support covered
+    chair chairs | Stuhl Stühle | m | thing furniture surface support
+    cupboard cupboards | Schrank Schränke | m | thing furniture lid
+    mirror mirrors | Spiegel Spiegel | m | thing furniture covered
+    bench benches | Bank Bänke | f | thing furniture surface support covered
+    chest chests | Truhe Truhen | f | thing furniture surface covered lid
+    ladder ladders | Leiter Leitern | f | thing furniture support ; mattress | Matratze | f | thing furniture
+    sofa sofas | Sofa Sofas | n | thing furniture surface
+    bed beds | Bett Betten | n | thing furniture surface covered
+    piano pianos | Klavier Klaviere | n | thing furniture surface covered load
+    shelf shelves | Regal Regale | n | thing furniture support ; entrance | Eingang | m | thing opening
+    tunnel | Tunnel | m | thing opening passage              ; hallway | Flur | m | thing opening passage
+    door doors | Tür Türen | f | thing opening passage lid   ; opening | Öffnung | f | thing opening
+    gap | Lücke | f | thing opening ; gate gates | Tor Tore | n | thing opening passage lid barrier
+    window windows | Fenster Fenster | n | thing opening lid covered ; hole | Loch | n | thing opening
+    bus buses | Bus Busse | m | thing vehicle                ; train trains | Zug Züge | m | thing vehicle
+    tractor tractors | Traktor Traktoren | m | thing vehicle
+    carriage carriages | Kutsche Kutschen | f | thing vehicle
+    tram trams | Straßenbahn Straßenbahnen | f | thing vehicle
+    locomotive locomotives | Lokomotive Lokomotiven | f | thing vehicle ; car cars | Auto Autos | n | thing vehicle
+    motorcycle motorcycles | Motorrad Motorräder | n | thing vehicle
+    bicycle bicycles | Fahrrad Fahrräder | n | thing vehicle ; beam | Balken | m | thing support barrier
+    board | Brett | n | thing support                        ; roof | Dach | n | thing support
+    oven ovens | Ofen Öfen | m | thing load covered device   ; engine engines | Motor Motoren | m | thing load device
+    rock | Felsen | m | thing load                           ; statue | Statue | f | thing load
+    bell | Glocke | f | thing load ; machine machines | Maschine Maschinen | f | thing load covered device
+    monument | Denkmal | n | thing load                      ; carpet | Teppich | m | thing cover
+    curtain | Vorhang | m | thing cover                      ; coat | Mantel | m | thing cover
+    blanket | Decke | f | thing cover                        ; tarp | Plane | f | thing cover
+    mat | Matte | f | thing cover                            ; cloth | Tuch | n | thing cover
+    towel | Handtuch | n | thing cover                       ; fence | Zaun | m | thing barrier
+    dam | Damm | m | thing barrier                           ; wall walls | Mauer Mauern | f | thing barrier built
+    hedge | Hecke | f | thing barrier                        ; barrier | Schranke | f | thing barrier
+    rope | Seil | n | thing barrier
+"""),
+    )
+)
+
+# English forms and particle | German infinitive, 3rd person, past, perfect | frame | subjects | objects
+VERBS = tuple(
+    map(
+        _verb,
+        _rows("""
+    sleep sleeps slept slept | schlafen schläft schlief hat geschlafen | stay | person animal |
+    sit sits sat sat | sitzen sitzt saß hat gesessen | stay | person animal |
+    stand stands stood stood | stehen steht stand hat gestanden | stay | person animal |
+    fall falls fell fallen asleep | ein+schlafen schläft schlief ist eingeschlafen | stay | person animal |
+    wait waits waited waited | warten wartet wartete hat gewartet | join | person animal |
+    play plays played played | spielen spielt spielte hat gespielt | join | person animal |
+    work works worked worked | arbeiten arbeitet arbeitete hat gearbeitet | join | person |
+    sing sings sang sung | singen singt sang hat gesungen | join | person |
+    dance dances danced danced | tanzen tanzt tanzte hat getanzt | join | person |
+    get gets got got up | auf+stehen steht stand ist aufgestanden | alone | person animal |
+    come comes came come back | zurück+kommen kommt kam ist zurückgekommen | alone | person animal |
+    arrive arrives arrived arrived | an+kommen kommt kam ist angekommen | alone | person |
+    run runs ran run | laufen läuft lief ist gelaufen | go | person animal |
+    go goes went gone | gehen geht ging ist gegangen | go | person |
+    come comes came come | kommen kommt kam ist gekommen | go | person animal |
+    put puts put put | legen legt legte hat gelegt | put | person | laid
+    see sees saw seen | sehen sieht sah hat gesehen | acc | person animal | person animal vehicle goods
+    buy buys bought bought | kaufen kauft kaufte hat gekauft | for | person | goods food vehicle furniture
+    find finds found found | finden findet fand hat gefunden | acc | person animal | goods animal food
+    look looks looked looked for | suchen sucht suchte hat gesucht | acc | person animal | person animal goods
+    read reads read read | lesen liest las hat gelesen | acc | person | text
+    write writes wrote written | schreiben schreibt schrieb hat geschrieben | for | person | written
+    eat eats ate eaten | essen isst aß hat gegessen | acc | person | food
+    eat eats ate eaten | fressen frisst fraß hat gefressen | acc | animal | food
+    visit visits visited visited | besuchen besucht besuchte hat besucht | acc | person | person
+    repair repairs repaired repaired | reparieren repariert reparierte hat repariert | acc | person | vehicle furniture
+    build builds built built | bauen baut baute hat gebaut | for | person | built
+    wash washes washed washed | waschen wäscht wusch hat gewaschen | acc | person | vehicle animal
+    chase chases chased chased | jagen jagt jagte hat gejagt | acc | animal | animal
+    carry carries carried carried | tragen trägt trug hat getragen | acc | person animal | goods
+    open opens opened opened | auf+machen macht machte hat aufgemacht | acc | person | lid
+    close closes closed closed | zu+machen macht machte hat zugemacht | acc | person | lid
+    call calls called called | an+rufen ruft rief hat angerufen | acc | person | person
+    invite invites invited invited | ein+laden lädt lud hat eingeladen | acc | person | person
+    pick picks picked picked up | ab+holen holt holte hat abgeholt | acc | person | person
+    throw throws threw thrown away | weg+werfen wirft warf hat weggeworfen | acc | person | goods food
+    look looks looked looked at | an+sehen sieht sah hat angesehen | acc | person animal | goods person animal vehicle
+    bring brings brought brought back | zurück+bringen bringt brachte hat zurückgebracht | acc | person | goods animal
+    take takes took taken along | mit+nehmen nimmt nahm hat mitgenommen | acc | person | goods animal
+    tidy tidies tidied tidied | auf+räumen räumt räumte hat aufgeräumt | acc | person | room
+    switch switches switched switched on | ein+schalten schaltet schaltete hat eingeschaltet | acc | person | device
+    switch switches switched switched off | aus+schalten schaltet schaltete hat ausgeschaltet | acc | person | device
+    help helps helped helped | helfen hilft half hat geholfen | dat | person | person animal
+    follow follows followed followed | folgen folgt folgte ist gefolgt | dat | person animal | person animal
+    thank thanks thanked thanked | danken dankt dankte hat gedankt | dat | person | person
+    listen listens listened listened to | zu+hören hört hörte hat zugehört | dat | person animal | person
+    give gives gave given | geben gibt gab hat gegeben | give | person | goods food text
+    show shows showed shown | zeigen zeigt zeigte hat gezeigt | give | person | goods animal text vehicle
+    send sends sent sent | schicken schickt schickte hat geschickt | give | person | goods text
+    bring brings brought brought | bringen bringt brachte hat gebracht | give | person | goods food
+    give gives gave given back | zurück+geben gibt gab hat zurückgegeben | give | person | goods vehicle
+    have has had had | haben hat hatte hat gehabt | own | person | animal vehicle goods
+    be is was been | sein ist war ist gewesen | be | person animal goods vehicle furniture |
+    say says said said | sagen sagt sagte hat gesagt | that | person |
+    believe believes believed believed | glauben glaubt glaubte hat geglaubt | that | person |
+    know knows knew known | wissen weiß wusste hat gewusst | that | person |
+    hope hopes hoped hoped | hoffen hofft hoffte hat gehofft | that | person |
+    try tries tried tried | versuchen versucht versuchte hat versucht | to | person |
+    begin begins began begun | beginnen beginnt begann hat begonnen | to | person |
+    forget forgets forgot forgotten | vergessen vergisst vergaß hat vergessen | to | person |
+    promise promises promised promised | versprechen verspricht versprach hat versprochen | to | person |
+    cross crosses crossed crossed | überqueren überquert überquerte hat überquert | it | |
+    want wants wanted wanted | wollen will wollte hat gewollt | it | |
+    fetch fetches fetched fetched | holen holt holte hat geholt | it | |
+    enter enters entered entered | betreten betritt betrat hat betreten | it | |
+    fit fits fit fit | passen passt passte hat gepasst | it | |
+    support supports supported supported | tragen trägt trug hat getragen | it | |
+    overtake overtakes overtook overtaken | überholen überholt überholte hat überholt | it | |
+    cover covers covered covered | bedecken bedeckt bedeckte hat bedeckt | it | |
+    stop stops stopped stopped | auf+halten hält hielt hat aufgehalten | it | |
+"""),
+    )
+)
+
+ADJECTIVES: dict[str, str] = dict(
+    pair.split()
+    for pair in """
+    old alt, young jung, new neu, small klein, big groß, long lang, short kurz, wide breit, narrow schmal, tall hoch,
+    low niedrig, thick dick, thin dünn, flat flach, tiny winzig, enormous riesig, massive massiv, heavy schwer,
+    weak schwach, soft weich, stiff steif, full voll, tight eng, bulky sperrig, unwieldy unhandlich, smooth glatt,
+    slow langsam, fast schnell, powerful stark, agile wendig, nimble flink, sluggish träge, rusty rostig,
+    unstable instabil, rotten morsch, steep steil, uneven uneben, stony steinig, bumpy holprig,
+    cramped eng, dusty staubig, empty leer, crowded überfüllt, dilapidated baufällig, modern modern,
+    salty salzig, bitter bitter, sour sauer, spicy scharf, dry trocken, tough zäh, fresh frisch,
+    tired müde, lazy faul, sick krank, sleepy schläfrig, nervous nervös, exhausted erschöpft, anxious ängstlich,
+    hungry hungrig, thirsty durstig, sated satt, clumsy ungeschickt, happy glücklich, friendly freundlich,
+    red rot, blue blau, black schwarz, white weiß, brown braun, strange seltsam, beautiful schön
+""".replace("\n", " ").split(",")
+)
+
+# Adjectives before a noun, and after "is", by the sort of the noun.
+ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "person": ("old", "young", "small", "friendly", "tired", "happy", "strange"),
+    "animal": ("old", "young", "small", "big", "black", "white", "brown", "hungry", "tired", "beautiful"),
+    "food": ("small", "big", "fresh"),
+    "text": ("old", "new", "long", "short", "beautiful"),
+    "place": ("old", "new", "small", "big", "beautiful"),
+    "thing": ("old", "new", "small", "big", "red", "blue", "black", "white", "heavy", "beautiful"),
+}
+PREDICATES: dict[str, tuple[str, ...]] = {
+    "person": ("tired", "happy", "sick", "hungry", "old", "young", "nervous", "lazy", "friendly"),
+    "animal": ("tired", "hungry", "thirsty", "sick", "old", "young", "lazy", "black", "white"),
+    "food": ("fresh", "big", "small", "salty", "sour"),
+    "text": ("old", "new", "long", "short", "beautiful"),
+    "place": ("old", "new", "big", "small", "beautiful"),
+    "thing": ("old", "new", "heavy", "beautiful", "red", "blue", "black", "white", "small", "big"),
+}
+
+# Adjectives that may stand before either noun of a pronoun sentence: they say nothing about why something failed.
+NEUTRAL = ("strange", "beautiful", "brown", "white", "black")
+
+Preposition = tuple[str, str, str, str]  # English, German, its case, the kinds of noun that follow
+_BESIDE: tuple[Preposition, ...] = (
+    ("behind", "hinter", "dat", "surface vehicle built"),
+    ("next to", "neben", "dat", "surface vehicle built"),
+    ("in front of", "vor", "dat", "vehicle built"),
+)
+_IN: Preposition = ("in", "in", "dat", "indoors")
+PLACES: dict[str, tuple[Preposition, ...]] = {
+    "join": (_IN, _IN, _IN, *_BESIDE),
+    "stay": (_IN, _IN, _IN, *_BESIDE, ("on", "auf", "dat", "surface"), ("under", "unter", "dat", "surface")),
+}
+DIRECTIONS: tuple[Preposition, ...] = (
+    ("into", "in", "acc", "indoors"),
+    ("to", "zu", "dat", "goal"),
+    ("to", "zu", "dat", "person"),
+    ("through", "durch", "acc", "passage"),
+    ("across", "über", "acc", "open"),
+)
+TARGETS: tuple[Preposition, ...] = (
+    ("on", "auf", "acc", "surface"),
+    ("under", "unter", "acc", "surface"),
+    ("behind", "hinter", "acc", "surface"),
+    ("next to", "neben", "acc", "surface"),
+    ("into", "in", "acc", "container"),
+)
+WITH: tuple[Preposition, ...] = (("with", "mit", "dat", "person animal"),)
+FOR: tuple[Preposition, ...] = (("for", "für", "acc", "person"),)
+CONTRACTIONS = {"in dem": "im", "in das": "ins", "zu dem": "zum", "zu der": "zur", "von dem": "vom"}
+
+# Conjunctions and the tenses of the main clause; "when" is "wenn" or "als".
+CONJUNCTIONS: tuple[tuple[str, str, str], ...] = (
+    ("because", "weil", "present past"),
+    ("because", "weil", "present past"),
+    ("although", "obwohl", "present past"),
+    ("while", "während", "present past"),
+    ("before", "bevor", "present past"),
+    ("when", "", "present past"),
+    ("if", "wenn", "present"),
+)
+
+# Adverbs of time and the tenses they go with.
+ADVERBS: tuple[tuple[str, str, str], ...] = (
+    ("today", "heute", "present past perfect future can must should want could"),
+    ("now", "jetzt", "present can must should want"),
+    ("sometimes", "manchmal", "present past can"),
+    ("every day", "jeden Tag", "present past must should"),
+    ("in the evening", "am Abend", "present past future can must should could"),
+    ("yesterday", "gestern", "past could"),
+    ("last week", "letzte Woche", "past could"),
+    ("tomorrow", "morgen", "future can must should want"),
+    ("next week", "nächste Woche", "future can must should want"),
+)
+
+_ALIVE = "tired sick sleepy nervous exhausted anxious"
+
+
+def _frame(verbs: str, subjects: str, objects: str, of_subject: str, of_object: str, word: str = "") -> Frame:
+    english, _, german = word.partition(" ")
+    preposition = (english, german) if word else None
+    return Frame(
+        tuple(verbs.split()), preposition, subjects, objects, tuple(of_subject.split()), tuple(of_object.split())
+    )
+
+
+# In the first four the adjective fits one sort of noun only. In the others both nouns are things, most adjectives
+# could be said of either, and what the verb says about the two decides: "wide" is the table before a door, the bed
+# under a blanket.
+FRAMES = (
+    _frame("cross", "animal", "way", f"{_ALIVE} lazy hungry thirsty", "wide long steep uneven stony bumpy"),
+    _frame("eat want", "animal", "food", f"{_ALIVE} sated", "salty bitter sour spicy dry tough"),
+    _frame("enter", "animal", "room", f"{_ALIVE} lazy", "cramped dusty empty crowded dilapidated modern"),
+    _frame("carry fetch", "animal", "goods", f"{_ALIVE} lazy clumsy", "heavy bulky unwieldy smooth thick long"),
+    _frame("fit", "furniture", "opening", "big wide bulky tall thick long", "narrow small low tight tiny flat",
+           "through durch"),
+    _frame("fit", "goods", "container", "big wide bulky unwieldy thick long", "narrow small full tight tiny flat",
+           "into in"),
+    _frame("support", "support", "load", "weak thin old unstable rotten soft", "heavy big massive bulky enormous wide"),
+    _frame("overtake", "vehicle", "vehicle", "slow weak old heavy rusty sluggish", "fast long wide agile nimble powerful"),
+    _frame("cover", "cover", "covered", "small short narrow thin tiny stiff", "big long wide tall enormous bulky"),
+    _frame("stop", "barrier", "vehicle", "low weak old short soft unstable", "fast heavy powerful big massive agile"),
+)  # fmt: skip
+
+_UNITS = "one two three four five six seven eight nine".split()
+_TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_EINER = "ein zwei drei vier fünf sechs sieben acht neun".split()
+_ZEHNER = "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn".split()
+_ZIGER = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+
+# Two to ninety-nine; from twenty-one on German says the unit first.
+NUMBERS: dict[str, str] = (
+    dict(zip(_UNITS[1:], _EINER[1:], strict=True))
+    | dict(zip(_TEENS, _ZEHNER, strict=True))
+    | dict(zip(_TENS, _ZIGER, strict=True))
+    | {
+        f"{ten}-{unit}": f"{einer}und{ziger}"
+        for ten, ziger in zip(_TENS, _ZIGER, strict=True)
+        for unit, einer in zip(_UNITS, _EINER, strict=True)
+    }
+)

@@ -1,0 +1,84 @@
+"""One continuation a sentence: greedy, or by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.decode.strategy import Greedy, Hypothesis, Sample
+from regard.model import Encoded, EncoderDecoder
+
+
+def generate(
+    model: EncoderDecoder,
+    encoded: Encoded,
+    strategy: Greedy | Sample,
+    *,
+    limits: Tensor,
+    keys: list[int],
+    start: int,
+    end: int,
+    banned: Tensor,
+) -> list[Hypothesis]:
+    """`limits` [B]: most tokens for each sentence; `keys`: what the chance of each sentence is drawn from."""
+    device, capacity = limits.device, int(limits.max())
+    sentences, count = torch.arange(len(limits), device=device), len(limits)
+    chosen = torch.full((count, capacity), end, device=device)  # [B, L]
+    sums = torch.zeros(count, device=device)
+    ended = torch.zeros(count, dtype=torch.bool, device=device)  # by its end token
+    noise = _noise(strategy, keys, capacity, device)
+    state = model.start(encoded, capacity=capacity)
+    tokens = torch.full((count,), start, device=device)
+    for t in range(capacity):
+        logits = model.step(tokens[:, None], state)[:, -1].float().index_fill(1, banned, float("-inf"))  # [B, V]
+        if isinstance(strategy, Sample):
+            assert noise is not None
+            tokens = choose(logits, strategy, noise[sentences, t])
+        else:
+            tokens = logits.argmax(dim=-1)
+        done = ended[sentences]
+        gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
+        sums[sentences] += gain.masked_fill(done, 0.0)
+        tokens = tokens.masked_fill(done, end)
+        chosen[sentences, t] = tokens
+        ended[sentences] = done | (tokens == end)
+        running = ~ended[sentences] & (limits[sentences] > t + 1)
+        kept = running.nonzero()[:, 0]
+        if len(kept) == 0:
+            break
+        if len(kept) < len(sentences):
+            sentences, tokens = sentences[kept], tokens[kept]
+            state.keep(kept)
+    return [
+        _hypothesis(row[:limit], end, total, done)
+        for row, limit, total, done in zip(chosen.tolist(), limits.tolist(), sums.tolist(), ended.tolist(), strict=True)
+    ]
+
+
+def _hypothesis(row: list[int], end: int, total: float, finished: bool) -> Hypothesis:
+    return Hypothesis(tuple(row[: row.index(end)] if finished else row), total, total, finished)
+
+
+def _noise(strategy: Greedy | Sample, keys: list[int], steps: int, device: torch.device) -> Tensor | None:
+    """One number in [0, 1) for each sentence and step, from (seed, sentence) alone: neighbours change nothing."""
+    if not isinstance(strategy, Sample):
+        return None
+    rows = [np.random.Generator(np.random.Philox(key=[strategy.seed, key])).random(steps) for key in keys]
+    return torch.from_numpy(np.stack(rows)).to(device)
+
+
+def choose(logits: Tensor, strategy: Sample, noise: Tensor) -> Tensor:
+    """Draws from the filtered distribution by inverting its cumulative sum: logits [B, V], noise [B] → tokens [B]."""
+    ordered, tokens = (logits / strategy.temperature).sort(dim=-1, descending=True, stable=True)
+    if strategy.top_k:
+        ordered[:, strategy.top_k :] = float("-inf")
+    probabilities = ordered.double().softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    probabilities = probabilities.masked_fill(before >= strategy.top_p, 0.0)
+    probabilities = probabilities.masked_fill(probabilities < strategy.min_p * probabilities[:, :1], 0.0)
+    cumulative = (probabilities / probabilities.sum(dim=-1, keepdim=True)).cumsum(dim=-1)
+    rank = (cumulative <= noise[:, None]).sum(dim=-1)
+    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what the filters left.
+    rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
+    return tokens.gather(1, rank[:, None])[:, 0]

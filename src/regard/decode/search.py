@@ -1,0 +1,87 @@
+"""Decoding of many sentences: sorted by length, batched by tokens, returned in the order they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from regard.decode import beam, sample
+from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
+from regard.model import EncoderDecoder
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The ids that frame sequences: source padding, the first target token, the last one, and those never to be chosen."""
+
+    pad: int
+    start: int
+    end: int
+    banned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`tokens`: how many positions (source rows × beams) are decoded at once."""
+
+    strategy: Strategy = field(default_factory=Beam)
+    limit: Limit = field(default_factory=Limit)
+    tokens: int = 4096
+
+
+@torch.inference_mode()
+def decode(
+    model: EncoderDecoder,
+    sources: Sequence[Sequence[int]],
+    ends: Ends,
+    settings: Settings,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """For each source (token ids, end included) its hypotheses, best first."""
+    was_training = model.training
+    model.eval()
+    try:
+        results: list[list[Hypothesis]] = [[] for _ in sources]
+        for rows in batches([len(source) for source in sources], settings):
+            for row, found in zip(rows, _decode_batch(model, sources, rows, ends, settings), strict=True):
+                results[row] = found
+            if progress is not None:
+                progress(len(rows))
+        return results
+    finally:
+        model.train(was_training)
+
+
+def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
+    """Longest first, so that memory is at its worst at once; each batch within the token budget."""
+    width = settings.strategy.width if isinstance(settings.strategy, Beam) else 1
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    groups: list[list[int]] = []
+    for i in order:
+        longest = max(1, lengths[groups[-1][0]]) if groups else 0
+        if groups and (len(groups[-1]) + 1) * longest * width <= settings.tokens:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def _decode_batch(
+    model: EncoderDecoder, sources: Sequence[Sequence[int]], rows: list[int], ends: Ends, settings: Settings
+) -> list[list[Hypothesis]]:
+    device = next(model.parameters()).device
+    lengths = [len(sources[row]) for row in rows]
+    source = torch.full((len(rows), max(lengths)), ends.pad)
+    for i, row in enumerate(rows):
+        source[i, : lengths[i]] = torch.tensor(sources[row])
+    padded = min(lengths) < max(lengths)
+    real = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).to(device) if padded else None
+    encoded = model.encode(source.to(device), real)
+    limits = torch.tensor([settings.limit(n) for n in lengths], device=device)
+    banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
+    frame = {"limits": limits, "start": ends.start, "end": ends.end, "banned": banned}
+    if isinstance(settings.strategy, Beam):
+        return beam.search(model, encoded, settings.strategy, **frame)  # type: ignore[arg-type]
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, keys=rows, **frame)]  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""How the next token is chosen, as plain data. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from regard.errors import SettingError
+
+Number = TypeVar("Number")
+
+
+class Penalty(Protocol):
+    """A hypothesis of n tokens (its end included) scores log P / divisor(n)."""
+
+    def divisor(self, n: float) -> float: ...
+
+
+@dataclass(frozen=True)
+class Gnmt:
+    """log P / ((5 + n) / 6)^alpha: Wu et al. 2016, equation 14, as in the paper (beam 4, alpha 0.6)."""
+
+    alpha: float = 0.6
+
+    def divisor(self, n: float) -> float:
+        return ((5.0 + n) / 6.0) ** self.alpha
+
+
+@dataclass(frozen=True)
+class Power:
+    """log P / n^alpha: Hugging Face's `length_penalty`; above 0 favours long outputs, below 0 short ones."""
+
+    alpha: float = 1.0
+
+    def divisor(self, n: float) -> float:
+        return float(n**self.alpha)
+
+
+LengthPenalty = Gnmt | Power
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The likeliest token at each step."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A token by chance: logits / temperature, then the `top_k` likeliest, then the smallest set that holds `top_p` of the
+    probability, then those with at least `min_p` of the likeliest one's. 0 (or 1 for top_p) switches a filter off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise SettingError(
+                f"temperature must be above 0, not {self.temperature}", "use greedy decoding instead of temperature 0"
+            )
+        if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
+            raise SettingError("sampling filters are out of range", "top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1")
+
+
+@dataclass(frozen=True)
+class Beam:
+    """The `width` best beginnings at each step. A finished hypothesis gives up its place, so width 1 is greedy decoding."""
+
+    width: int = 4
+    penalty: LengthPenalty = field(default_factory=Gnmt)
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or not 1 <= self.n_best <= self.width:
+            raise SettingError(
+                f"a beam of {self.width} cannot give {self.n_best} translations",
+                "choose a width of at least n_best and 1",
+            )
+
+
+Strategy = Greedy | Sample | Beam
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The longest output for a source of n tokens: factor · n + extra. The paper: input length + 50."""
+
+    factor: float = 1.0
+    extra: int = 50
+
+    def __call__(self, source_length: int) -> int:
+        return max(1, int(self.factor * source_length) + self.extra)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A decoded sequence without its end token; `finished` is False when the length limit cut it."""
+
+    tokens: tuple[int, ...]
+    score: float
+    log_probability: float
+    finished: bool

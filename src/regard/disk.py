@@ -1,0 +1,93 @@
+"""Writing that a crash cannot tear: what is on disk is the old state or the new one, never something between."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DiskError
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turns the failures of a disk into errors that say what was kept."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskError(
+                f"the disk is full: {what} was not written; what was there before is intact",
+                "free some space and go on",
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise DiskError(f"no permission to write {what}", "choose another folder") from None
+        raise
+
+
+def sync(path: Path) -> None:
+    """Forces a file's, or a folder's entries', way to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, content: bytes | str) -> None:
+    """Replaces `path` as a whole."""
+    with writing(path.name), replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_file(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary sibling to write to; it takes the place of `path` when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def committing(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill; it becomes `folder` by one rename when the block ends well."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    with writing(folder.name):
+        try:
+            temporary.mkdir(parents=True)
+            yield temporary
+            for path in temporary.iterdir():
+                sync(path)
+            sync(temporary)
+            if folder.exists():
+                retired = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+                shutil.rmtree(retired, ignore_errors=True)
+                os.rename(folder, retired)
+                os.rename(temporary, folder)
+                shutil.rmtree(retired, ignore_errors=True)
+            else:
+                os.rename(temporary, folder)
+            sync(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

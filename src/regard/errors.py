@@ -1,0 +1,48 @@
+"""The errors a person meets: typed, short, and ending with what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RegardError(Exception):
+    """Base of every expected failure. `problem` says what is wrong, `repair` what to do about it."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, repair: str) -> None:
+        super().__init__(f"{problem}\n  → {repair}")
+        self.problem = problem
+        self.repair = repair
+
+
+class DataError(RegardError):
+    """Text, corpora or tokenizers that cannot be used as they are."""
+
+
+class SettingError(RegardError):
+    """A recipe key, flag or choice that does not exist or does not fit the others."""
+
+
+class ModelError(RegardError):
+    """A model folder or spec that cannot be opened or built."""
+
+
+class CheckpointError(RegardError):
+    """Training state that is missing or damaged."""
+
+
+class DiskError(RegardError):
+    """Writing failed; what was there before is still there."""
+
+
+class DivergenceError(RegardError):
+    """Loss or gradients stayed non-finite, so the run stopped itself."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'did you mean X?' for a near miss, otherwise the list of what is known."""
+    options = sorted(known)
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options)}"

@@ -1,0 +1,247 @@
+"""The doors: a spec and a model go out as a Hugging Face folder and come back. No pickle, no code from the folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import tokenizers
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import processors
+from torch import Tensor
+
+from regard import disk
+from regard import spec as kinds
+from regard.core.position import Sinusoidal, sinusoids
+from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
+from regard.interop import marian, own, pegasus
+from regard.interop.table import Rule, outline, to_ours, to_theirs
+from regard.model import EncoderDecoder
+
+WEIGHTS = "model.safetensors"
+POSITIONS = 1024  # what transformers prepares for where ours grows as needed; it costs memory there, and nothing here
+
+
+class Family(Protocol):
+    """What each family's file offers. `matches`: its config.json can say all that the spec says."""
+
+    def matches(self, model: kinds.Model) -> bool: ...
+    def config(self, model: kinds.Model, positions: int) -> dict[str, Any]: ...
+    def spec(self, config: Mapping[str, Any]) -> kinds.Model: ...
+    def table(self, model: kinds.Model, positions: int) -> list[Rule]: ...
+
+
+# By model_type, in the order in which a spec is tried; the last one takes everything.
+FAMILIES: dict[str, Family] = {"marian": marian, "pegasus": pegasus, "regard": own}
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The tokens that frame sequences: padding, the first of a target, the last, and the unknown one if there is one."""
+
+    pad: int
+    start: int
+    end: int
+    unk: int | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model folder, read: weights under our names and in the precision they are stored in."""
+
+    spec: kinds.Model
+    weights: dict[str, Tensor]
+    ids: Ids
+    config: dict[str, Any]
+
+    @property
+    def positions(self) -> int:
+        """What to hand to `describe` and `write_weights` to get the same files again."""
+        return int(self.config.get("max_position_embeddings") or POSITIONS)
+
+
+# ------------------------------------------------------------------ out
+
+
+def describe(model_spec: kinds.Model, ids: Ids, positions: int = POSITIONS) -> dict[str, Any]:
+    """The content of config.json, in the words of the first family that can say it."""
+    return {
+        **_family(model_spec).config(model_spec, positions),
+        **_tokens(ids),
+        # Transformers would otherwise force its own default, some other token, onto the end of long outputs.
+        "forced_eos_token_id": None,
+        **({} if ids.unk is None else {"unk_token_id": ids.unk}),
+    }
+
+
+def write_weights(path: Path, model: EncoderDecoder, model_spec: kinds.Model, positions: int = POSITIONS) -> None:
+    """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
+    rules = _family(model_spec).table(model_spec, positions)
+    ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
+    tensors = {name: tensor.contiguous() for name, tensor in to_theirs(rules, ours).items()}
+    with disk.writing(path.name), disk.replacing(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata={"format": "pt"})
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(code[1]) if code else 0, str(error)) from error
+
+
+def generation_config(
+    ids: Ids, *, beam: int = 1, length_penalty: float | None = None, max_length: int = 512
+) -> dict[str, Any]:
+    """The content of generation_config.json, as close to our search as transformers has the words for.
+
+    `length_penalty` is the exponent of `Power` (log P / n^alpha). GNMT's ((5 + n) / 6)^alpha has no name there: the
+    same alpha is the closest, because for long outputs the two rank alike. Padding is never produced, and probabilities
+    are renormalised without it, as here.
+    """
+    search = {"num_beams": beam, "early_stopping": True} if beam > 1 else {"num_beams": 1}
+    penalty = {"length_penalty": length_penalty} if beam > 1 and length_penalty is not None else {}
+    never = {"bad_words_ids": [[ids.pad]], "renormalize_logits": True} if ids.pad != ids.end else {}
+    return {**_tokens(ids), **search, **penalty, **never, "max_length": max_length}
+
+
+def tokenizer_config(pad: str, start: str, end: str, unk: str | None, *, positions: int = POSITIONS) -> dict[str, Any]:
+    """The content of tokenizer_config.json: tokenizer.json as it is, with these four special tokens.
+
+    A special token that is written out in a text stays text, as in `text.Tokenizer`.
+    """
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": pad,
+        "bos_token": start,
+        "eos_token": end,
+        **({} if unk is None else {"unk_token": unk}),
+        "model_max_length": positions,
+        "padding_side": "right",
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def with_end(tokenizer_json: str, end_token: str) -> str:
+    """tokenizer.json with a post-processor that appends the end token, as sources here have it."""
+    tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json)
+    end = tokenizer.token_to_id(end_token)
+    if end is None:
+        raise DataError(f"the tokenizer has no token {end_token!r}", "name the token that ends its sentences")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end_token}", pair=f"$A {end_token} $B {end_token}", special_tokens=[(end_token, end)]
+    )
+    return tokenizer.to_str(pretty=True)
+
+
+def _family(model_spec: kinds.Model) -> Family:
+    return next(family for family in FAMILIES.values() if family.matches(model_spec))
+
+
+def _tokens(ids: Ids) -> dict[str, int]:
+    names = {"pad_token_id": ids.pad, "bos_token_id": ids.start, "decoder_start_token_id": ids.start}
+    return {**names, "eos_token_id": ids.end}
+
+
+# ------------------------------------------------------------------ in
+
+
+def read(folder: str | Path) -> Opened:
+    """A model folder, ours or from elsewhere, checked whole: every key understood, every tensor used."""
+    folder = Path(folder)
+    config = _config(folder)
+    kind = str(config.get("model_type"))
+    if kind not in FAMILIES:
+        raise ModelError(f"{folder} holds a model of type {kind!r}, which is not supported", did_you_mean(kind, FAMILIES))
+    model = FAMILIES[kind].spec(config)
+    opened = Opened(model, {}, _ids(config), config)
+    shapes = {name: parameter.shape for name, parameter in outline(model).named_parameters()}
+    opened.weights.update(to_ours(FAMILIES[kind].table(model, opened.positions), _tensors(folder), shapes))
+    return opened
+
+
+def open_model(folder: str | Path) -> tuple[EncoderDecoder, Opened]:
+    """The model of a folder, in float32 and evaluation mode, with nothing initialised that is overwritten."""
+    opened = read(folder)
+    model = outline(opened.spec)
+    # Not strict: a shared parameter is stored under its first name, and setting it there sets it everywhere.
+    model.load_state_dict({name: t.float() for name, t in opened.weights.items()}, strict=False, assign=True)
+    for part in model.modules():
+        if isinstance(part, Sinusoidal):
+            part.table = sinusoids(torch.arange(len(part.table)), part.d_model, part.order, part.base).float()
+    hollow = [name for name, tensor in [*model.named_parameters(), *model.named_buffers()] if tensor.is_meta]
+    assert not hollow, f"never filled: {hollow}"
+    return model.eval(), opened
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{folder} is not a model or run folder: it has no config.json", "give the folder that holds config.json")
+    config = _json(path)
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds no object", "fetch or write the folder again")
+    return config
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not valid JSON: {error}", "fetch or write the folder again") from None
+
+
+def _ids(config: Mapping[str, Any]) -> Ids:
+    start = "decoder_start_token_id" if config.get("decoder_start_token_id") is not None else "bos_token_id"
+    unk = None if config.get("unk_token_id") is None else _id(config, "unk_token_id")
+    return Ids(_id(config, "pad_token_id"), _id(config, start), _id(config, "eos_token_id"), unk)
+
+
+def _id(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ModelError(f"config.json: {key} is {value!r}, not one token's id", "write the id of the token there")
+    return value
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    if (folder / WEIGHTS).is_file():
+        return _load(folder / WEIGHTS)
+    index = folder / f"{WEIGHTS}.index.json"
+    if index.is_file():
+        return _shards(folder, _json(index))
+    pickles = sorted(path.name for suffix in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{suffix}"))
+    if pickles:
+        raise ModelError(
+            f"{folder} holds its weights as a pickle ({pickles[0]}), which can run any code when it is opened",
+            "convert it where you trust it, with transformers: "
+            "AutoModelForSeq2SeqLM.from_pretrained(folder).save_pretrained(other, safe_serialization=True)",
+        )
+    raise ModelError(f"{folder} holds no {WEIGHTS}", "train until the first checkpoint, or fetch the folder again")
+
+
+def _shards(folder: Path, index: Any) -> dict[str, Tensor]:
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    # Plain names only: an index must not lead out of its folder.
+    if not isinstance(files, dict) or not all(isinstance(f, str) and Path(f).name == f for f in files.values()):
+        raise CheckpointError(f"{folder}/{WEIGHTS}.index.json is damaged", "fetch the folder again")
+    tensors = {name: t for file in sorted(set(files.values())) for name, t in _load(folder / file).items()}
+    if tensors.keys() != files.keys():
+        name = sorted(tensors.keys() ^ files.keys())[0]
+        raise CheckpointError(f"the index of {folder} and its files disagree about {name}", "fetch the folder again")
+    return tensors
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or incomplete: {error}", "fetch it again, or go back to an earlier checkpoint of the run"
+        ) from None

@@ -1,0 +1,187 @@
+"""Marian, as transformers has it (MarianMTModel): the Transformer of 2017, post-norm, all sines before all cosines.
+
+PEGASUS is the same machine with pre-norm, so what has no underscore here serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from regard import spec as kinds
+from regard.core.position import sinusoids
+from regard.errors import ModelError, did_you_mean
+from regard.interop.table import Constant, Keys, Moved, Reshaped, Rule, Same, each, module, modules, reads_back
+
+# What transformers assumes for absent keys. `regard_head_bias` is ours: a bias of the logits is always stored, and false
+# says that it is no parameter, but zeros.
+SIZES: dict[str, Any] = {
+    "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16, "decoder_attention_heads": 16, "max_position_embeddings": 1024,
+    "activation_function": "gelu", "scale_embedding": False, "dropout": 0.1, "attention_dropout": 0.0,
+    "activation_dropout": 0.0, "regard_head_bias": True,
+}  # fmt: skip
+# LayerDrop acts in training only, but fine-tuning here would silently lack it. The last three are of transformers 3.
+FIXED: dict[str, Any] = {
+    "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "is_encoder_decoder": True, "is_decoder": False,
+    "add_cross_attention": False, "tie_encoder_decoder": False,
+    "static_position_embeddings": True, "normalize_embedding": False, "add_bias_logits": False,
+}  # fmt: skip
+EQUAL = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads"}
+ACTIVATIONS: dict[str, Literal["relu", "gelu", "silu"]] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+
+_KEYS = Keys(
+    read={
+        **SIZES, "vocab_size": 58101, "decoder_vocab_size": 58101,
+        "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+    },
+    fixed={**FIXED, "normalize_before": False, "add_final_layer_norm": False},
+    equal=EQUAL,
+)  # fmt: skip
+
+
+def matches(model: kinds.Model) -> bool:
+    return reads_back(model, config(model, positions=1), spec)
+
+
+def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        **sizes(model, positions),
+        "decoder_vocab_size": model.target.vocabulary,
+        "share_encoder_decoder_embeddings": model.share == "all",
+        "tie_word_embeddings": model.share != "none",
+    }
+
+
+def spec(config: Mapping[str, Any]) -> kinds.Model:
+    target = config.get("decoder_vocab_size") or config.get("vocab_size")
+    values = _KEYS({**config, "decoder_vocab_size": target})
+    joint, tied = values["share_encoder_decoder_embeddings"], values["tie_word_embeddings"]
+    if joint and not tied:
+        raise ModelError(
+            "config.json shares the embeddings but not the output matrix, which transformers 4 and 5 read differently",
+            "set share_encoder_decoder_embeddings to false if all three matrices are stored",
+        )
+    return assemble(values, kinds.PostNorm(), "all" if joint else "target" if tied else "none")
+
+
+def table(model: kinds.Model, positions: int) -> list[Rule]:
+    return [*_embeddings(model.share), *stacks(model), logits_bias(model), *sines(model, positions, written=False)]
+
+
+def _embeddings(share: str) -> list[Rule]:
+    source, target, output = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
+    if share == "all":
+        return [Same("source.table.weight", "model.shared.weight", aliases=(source, target, output))]
+    tied = share == "target"
+    rules: list[Rule] = [
+        Same("source.table.weight", source),
+        Same("target.table.weight", target, aliases=(output,) if tied else ()),
+    ]
+    return rules if tied else [*rules, Same("head.table.weight", output)]
+
+
+def sizes(model: kinds.Model, positions: int) -> dict[str, Any]:
+    """What both configs say in the same words. The encoder speaks for what config.json holds once."""
+    encoder, decoder = model.encoder.block, model.decoder.block
+    return {
+        "is_encoder_decoder": True,
+        "vocab_size": model.source.vocabulary,
+        "d_model": model.d_model,
+        "encoder_layers": model.encoder.layers,
+        "decoder_layers": model.decoder.layers,
+        "encoder_attention_heads": encoder.attention.heads,
+        "decoder_attention_heads": decoder.attention.heads,
+        "encoder_ffn_dim": encoder.feedforward.d_ff,
+        "decoder_ffn_dim": decoder.feedforward.d_ff,
+        "max_position_embeddings": positions,
+        "activation_function": encoder.feedforward.activation,
+        "scale_embedding": model.source.scale,
+        "dropout": encoder.dropout,
+        "attention_dropout": encoder.attention.mixer.dropout,
+        "activation_dropout": encoder.feedforward.dropout,
+        **({} if model.head.bias else {"regard_head_bias": False}),
+    }
+
+
+def assemble(values: Mapping[str, Any], residual: kinds.Residual, share: Literal["all", "target", "none"]) -> kinds.EncoderDecoder:
+    """The spec that the values of a config stand for."""
+    encoder, decoder = _block(values, "encoder", residual), _block(values, "decoder", residual)
+    position, scale, dropout = kinds.Sinusoidal("halves"), values["scale_embedding"], values["dropout"]
+    return kinds.EncoderDecoder(
+        d_model=values["d_model"],
+        source=kinds.Tokens(values["vocab_size"], position, scale, dropout),
+        target=kinds.Tokens(values["decoder_vocab_size"], position, scale, dropout),
+        encoder=kinds.Stack(values["encoder_layers"], encoder),
+        decoder=kinds.Stack(values["decoder_layers"], decoder, kinds.Causal()),
+        head=kinds.LanguageHead(values["regard_head_bias"]),
+        share=share,
+    )
+
+
+def _block(values: Mapping[str, Any], side: str, residual: kinds.Residual) -> kinds.Block:
+    d_model, heads, activation = values["d_model"], values[f"{side}_attention_heads"], values["activation_function"]
+    if d_model % heads:
+        raise ModelError(f"config.json: d_model {d_model} does not divide by {heads} heads", "correct one of them")
+    if activation not in ACTIVATIONS:
+        raise ModelError(f"the activation {activation!r} is not supported", did_you_mean(activation, ACTIVATIONS))
+    mixer = kinds.Softmax(values["attention_dropout"])
+    attention = kinds.Attention(heads, d_k=d_model // heads, d_v=d_model // heads, mixer=mixer)
+    feedforward = kinds.Plain(values[f"{side}_ffn_dim"], ACTIVATIONS[activation], values["activation_dropout"])
+    cross = attention if side == "decoder" else None
+    return kinds.Block(attention, feedforward, cross, residual, kinds.LayerNorm(1e-5), values["dropout"])
+
+
+def stacks(model: kinds.Model) -> list[Rule]:
+    """The layers of both stacks."""
+    return [*_stack("encoder", model.encoder), *_stack("decoder", model.decoder)]
+
+
+def _stack(side: str, stack: kinds.Stack) -> list[Rule]:
+    ours, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
+    rules = [
+        *_attention(f"{ours}.attention", f"{theirs}.self_attn", stack.block.attention),
+        *module(f"{ours}.around_attention.norm", f"{theirs}.self_attn_layer_norm"),
+        *module(f"{ours}.feedforward.inner", f"{theirs}.fc1"),
+        *module(f"{ours}.feedforward.outer", f"{theirs}.fc2"),
+        *module(f"{ours}.around_feedforward.norm", f"{theirs}.final_layer_norm"),
+    ]
+    if stack.block.cross is not None:
+        rules += _cross(f"{ours}.cross", f"{theirs}.encoder_attn", stack.block.cross)
+        rules += module(f"{ours}.around_cross.norm", f"{theirs}.encoder_attn_layer_norm")
+    return each(stack.layers, rules)
+
+
+def _attention(ours: str, theirs: str, part: kinds.Attention) -> list[Moved]:
+    parts = (part.heads * part.d_k, part.key_heads * part.d_k, part.key_heads * part.d_v)
+    names = [f"{theirs}.{kind}_proj" for kind in "qkv"]
+    return [*modules(f"{ours}.project.qkv", names, parts), *module(f"{ours}.output", f"{theirs}.out_proj")]
+
+
+def _cross(ours: str, theirs: str, part: kinds.Attention) -> list[Moved]:
+    parts = (part.key_heads * part.d_k, part.key_heads * part.d_v)
+    return [
+        *module(f"{ours}.project.q", f"{theirs}.q_proj"),
+        *modules(f"{ours}.project.kv", [f"{theirs}.k_proj", f"{theirs}.v_proj"], parts),
+        *module(f"{ours}.output", f"{theirs}.out_proj"),
+    ]
+
+
+def logits_bias(model: kinds.Model) -> Rule:
+    shape = (1, model.target.vocabulary)
+    if model.head.bias:
+        return Reshaped("head.bias", "final_logits_bias", shape)
+    return Constant("final_logits_bias", lambda: torch.zeros(shape))
+
+
+def sines(model: kinds.Model, positions: int, written: bool) -> list[Rule]:
+    """The position tables that some versions store. They are computed in float64, so only the last bit may differ."""
+
+    def make() -> torch.Tensor:
+        return sinusoids(torch.arange(positions), model.d_model, "halves", 10_000.0).float()
+
+    return [Constant(f"model.{side}.embed_positions.weight", make, 1e-5, written) for side in ("encoder", "decoder")]

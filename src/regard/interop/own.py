@@ -1,0 +1,48 @@
+"""Our own format, for every model without a counterpart elsewhere: config.json holds the spec, and the names are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from regard import spec as kinds
+from regard.errors import ModelError
+from regard.interop.table import HARMLESS, Rule, Same, outline
+
+_KNOWN = HARMLESS | {"spec", "regard_version", "is_encoder_decoder"}
+
+
+def matches(model: kinds.Model) -> bool:
+    return True
+
+
+def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+    return {
+        "model_type": "regard",
+        "architectures": [type(model).__name__],
+        "is_encoder_decoder": True,
+        "regard_version": _version(),
+        "spec": kinds.to_dict(model),
+    }
+
+
+def spec(config: Mapping[str, Any]) -> kinds.Model:
+    unknown = sorted(set(config) - _KNOWN)
+    if unknown:
+        raise ModelError(f"config.json has a key that is not understood: {unknown[0]}", "open it with the version that wrote it")
+    model = kinds.from_dict(config.get("spec"))
+    if not isinstance(model, kinds.Model):
+        raise ModelError("config.json holds no model under `spec`", "compare it with a config.json written by this version")
+    return model
+
+
+def table(model: kinds.Model, positions: int) -> list[Rule]:
+    return [Same(name, name) for name, _ in outline(model).named_parameters()]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("regard")
+    except metadata.PackageNotFoundError:  # run from a checkout
+        return "unknown"

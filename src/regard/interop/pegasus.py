@@ -1,0 +1,49 @@
+"""PEGASUS, as transformers has it (PegasusForConditionalGeneration): Marian with pre-norm, and a norm at the end of each stack.
+
+One matrix serves both embeddings and the output: untied, transformers 4 and 5 disagree on which of the stored copies act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard import spec as kinds
+from regard.interop.marian import EQUAL, FIXED, SIZES, assemble, logits_bias, sines, sizes, stacks
+from regard.interop.table import Keys, Rule, Same, module, reads_back
+
+_KEYS = Keys(
+    read={**SIZES, "vocab_size": 50265},
+    fixed={**FIXED, "normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
+    equal=EQUAL,
+)
+_TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+
+
+def matches(model: kinds.Model) -> bool:
+    return reads_back(model, config(model, positions=1), spec)
+
+
+def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+    return {
+        "model_type": "pegasus",
+        "architectures": ["PegasusForConditionalGeneration"],
+        **sizes(model, positions),
+        "tie_word_embeddings": True,
+    }
+
+
+def spec(config: Mapping[str, Any]) -> kinds.Model:
+    values = _KEYS(config)
+    return assemble({**values, "decoder_vocab_size": values["vocab_size"]}, kinds.PreNorm(), "all")
+
+
+def table(model: kinds.Model, positions: int) -> list[Rule]:
+    return [
+        Same("source.table.weight", "model.shared.weight", aliases=_TIED),
+        *stacks(model),
+        *module("encoder.final_norm", "model.encoder.layer_norm"),
+        *module("decoder.final_norm", "model.decoder.layer_norm"),
+        logits_bias(model),
+        *sines(model, positions, written=True),
+    ]

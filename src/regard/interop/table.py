@@ -1,0 +1,322 @@
+"""What a family's file is made of: a table of tensors that is read in both directions, and a closed schema of config keys.
+
+A table is a list of rules. A rule says how one of our parameters comes apart into their tensors; shapes in both
+directions follow from that. Nothing is guessed and nothing is left over: a tensor that no rule names, on either side, is
+an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import spec
+from regard.build import build
+from regard.errors import ModelError
+from regard.model import EncoderDecoder
+
+Shapes = Mapping[str, torch.Size]
+
+# ------------------------------------------------------------------ rules
+
+
+@dataclass(frozen=True)
+class Same:
+    """One tensor under two names. `aliases` are further names that a file may use, instead or as well, for what is tied."""
+
+    ours: str
+    theirs: str
+    aliases: tuple[str, ...] = ()
+
+    def apart(self, tensor: Tensor) -> Sequence[Tensor]:
+        return (tensor,)
+
+    def together(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Ours is theirs stacked along dimension 0; `parts` are the heights, which need not be equal."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    parts: tuple[int, ...]
+
+    def apart(self, tensor: Tensor) -> Sequence[Tensor]:
+        if tensor.shape[0] != sum(self.parts):
+            raise _misshapen(self.ours, tensor.shape, (sum(self.parts), *tensor.shape[1:]))
+        return tensor.split(self.parts)
+
+    def together(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(tensors))
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """The same numbers in the same order; `shape` is theirs."""
+
+    ours: str
+    theirs: str
+    shape: tuple[int, ...]
+    flat: tuple[int, ...] = (-1,)  # ours
+
+    def apart(self, tensor: Tensor) -> Sequence[Tensor]:
+        if tensor.numel() != math.prod(self.shape):
+            raise _misshapen(self.ours, tensor.shape, self.shape)
+        return (tensor.reshape(self.shape),)
+
+    def together(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].reshape(self.flat)
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """Ours is theirs turned over (GPT-2 stores its weights as inputs × outputs)."""
+
+    ours: str
+    theirs: str
+
+    def apart(self, tensor: Tensor) -> Sequence[Tensor]:
+        return (tensor.mT,)
+
+    def together(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].mT
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that follows from the spec: in a file it may be absent, or must be equal up to `tolerance`.
+
+    `written` says whether their own files hold it.
+    """
+
+    theirs: str
+    make: Callable[[], Tensor]
+    tolerance: float = 0.0
+    written: bool = True
+
+
+Moved = Same | Rows | Reshaped | Transposed
+Rule = Moved | Constant
+
+
+def module(ours: str, theirs: str, bias: bool = True) -> list[Moved]:
+    """The weight of a module and, unless it has none, its bias."""
+    return [Same(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in _kinds(bias)]
+
+
+def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool = True) -> list[Moved]:
+    """Several modules of theirs that are one of ours."""
+    return [Rows(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs), tuple(parts)) for kind in _kinds(bias)]
+
+
+def _kinds(bias: bool) -> tuple[str, ...]:
+    return ("weight", "bias") if bias else ("weight",)
+
+
+def each(layers: int, rules: Iterable[Moved]) -> list[Rule]:
+    """The rules once for each layer, with `{i}` in their names replaced by its number."""
+    return [_numbered(rule, i) for i in range(layers) for rule in rules]
+
+
+def _numbered(rule: Moved, i: int) -> Moved:
+    def number(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(number(item) for item in value)
+        return value.replace("{i}", str(i)) if isinstance(value, str) else value
+
+    return dataclasses.replace(rule, **{f.name: number(getattr(rule, f.name)) for f in dataclasses.fields(rule)})
+
+
+# ------------------------------------------------------------------ the two directions
+
+
+def to_theirs(table: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors from our parameters. Every parameter is used, and every rule finds its own."""
+    moved = _moved(table, ours)
+    theirs = {rule.theirs: rule.make() for rule in table if isinstance(rule, Constant) and rule.written}
+    for rule in moved:
+        theirs.update(zip(_names(rule), rule.apart(ours[rule.ours]), strict=True))
+    return theirs
+
+
+def to_ours(table: Sequence[Rule], theirs: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
+    """Our parameters from their tensors. `shapes` are the parameters that the model has; each gets its value."""
+    moved = _moved(table, shapes)
+    unused = dict(theirs)
+    for rule in table:
+        if isinstance(rule, Constant) and rule.theirs in unused:
+            _check(rule, unused.pop(rule.theirs))
+    found = {rule.ours: [_take(rule, name, unused) for name in _names(rule)] for rule in moved}
+    unset = [name for rule in moved for name, tensor in zip(_names(rule), found[rule.ours], strict=True) if tensor is None]
+    _complete(unset, unused, "the file", "compare config.json (layers, tying) with the weights, or fetch the folder again")
+    ours: dict[str, Tensor] = {}
+    for rule in moved:
+        tensors = [tensor for tensor in found[rule.ours] if tensor is not None]
+        _fit(rule, tensors, shapes[rule.ours])
+        ours[rule.ours] = rule.together(tensors)
+    return ours
+
+
+def _names(rule: Moved) -> tuple[str, ...]:
+    return (rule.theirs,) if isinstance(rule.theirs, str) else rule.theirs
+
+
+def _moved(table: Iterable[Rule], ours: Collection[str]) -> list[Moved]:
+    """The rules with a parameter of ours: exactly one for each."""
+    moved = [rule for rule in table if not isinstance(rule, Constant)]
+    named = {rule.ours for rule in moved}
+    unset, unused = [name for name in named if name not in ours], [name for name in ours if name not in named]
+    _complete(unset, unused, "the model", "build the model from the spec that the table is made for")
+    return moved
+
+
+def _take(rule: Moved, name: str, unused: dict[str, Tensor]) -> Tensor | None:
+    """The tensor stored under `name` or an alias of it; several copies must be one and the same."""
+    aliases = rule.aliases if isinstance(rule, Same) else ()
+    copies = {key: unused.pop(key) for key in (name, *aliases) if key in unused}
+    if not copies:
+        return None
+    first, tensor = next(iter(copies.items()))
+    for other, copy in copies.items():
+        if not torch.equal(copy, tensor):
+            raise ModelError(
+                f"{first} and {other} differ, but config.json says that they are tied",
+                "set tie_word_embeddings or share_encoder_decoder_embeddings to what the model was trained with",
+            )
+    if not tensor.is_floating_point():
+        raise ModelError(f"{first} holds {tensor.dtype} numbers", "fetch the model in a floating-point precision")
+    return tensor
+
+
+def _fit(rule: Moved, tensors: Sequence[Tensor], shape: torch.Size) -> None:
+    """Expected shapes are those of our own parameter taken apart, so each rule states its layout once."""
+    expected = rule.apart(torch.empty(shape, device="meta"))
+    for name, tensor, like in zip(_names(rule), tensors, expected, strict=True):
+        if tensor.shape != like.shape:
+            raise _misshapen(name, tensor.shape, like.shape)
+
+
+def _check(rule: Constant, tensor: Tensor) -> None:
+    expected = rule.make()
+    if tensor.shape != expected.shape:
+        raise _misshapen(rule.theirs, tensor.shape, expected.shape)
+    # Half precision cannot come closer than its own rounding.
+    tolerance = max(rule.tolerance, torch.finfo(tensor.dtype).eps) if rule.tolerance else 0.0
+    if not torch.allclose(tensor.float(), expected.float(), rtol=0.0, atol=tolerance):
+        raise ModelError(
+            f"{rule.theirs} is not what config.json implies", "this model computes something else and cannot be opened here"
+        )
+
+
+def _complete(unset: Collection[str], unused: Collection[str], where: str, repair: str) -> None:
+    problems = [f"{where} lacks {_some(unset)}"] if unset else []
+    problems += [f"{where} has {_some(unused)}, which nothing uses"] if unused else []
+    if problems:
+        raise ModelError("; ".join(problems), repair)
+
+
+def _some(names: Collection[str]) -> str:
+    few = ", ".join(sorted(names)[:5])
+    return few + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _misshapen(name: str, found: Sequence[int], expected: Sequence[int]) -> ModelError:
+    return ModelError(
+        f"{name} has the shape {tuple(found)}, but {tuple(expected)} is expected",
+        "compare the sizes in config.json with the weights, or fetch the folder again",
+    )
+
+
+# ------------------------------------------------------------------ our side
+
+
+def outline(model: spec.Model) -> EncoderDecoder:
+    """The model without numbers: every name and shape, at no cost in time or memory."""
+    try:
+        with torch.device("meta"):
+            return build(model)
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise ModelError(f"a model of these sizes cannot be built: {error}", "correct the sizes in config.json") from None
+
+
+def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.Model]) -> bool:
+    """Whether a family's config says all there is to say: read again, it gives the same spec."""
+    try:
+        return read(config) == model
+    except ModelError:
+        return False
+
+
+# ------------------------------------------------------------------ keys of config.json
+
+# Any config.json may hold these, and none changes what the model computes: notes, token ids (`folder.Ids` reads them), and
+# settings of `generate`, which older versions keep here and decoding takes from elsewhere. `auto_map` names code: not here.
+HARMLESS = frozenset(
+    """
+    _attn_implementation_autoset _name_or_path _num_labels architectures classif_dropout classifier_dropout dtype
+    finetuning_task gradient_checkpointing id2label init_std label2id model_type name_or_path num_labels output_attentions
+    output_hidden_states output_past prefix problem_type return_dict task_specific_params tokenizer_class torch_dtype
+    torchscript total_flos transformers_version use_cache extra_pos_embeddings
+
+    bos_token_id decoder_start_token_id eos_token_id forced_bos_token_id forced_eos_token_id pad_token_id sep_token_id
+    unk_token_id
+
+    bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty force_bos_token_to_be_generated length_penalty max_length min_length
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+    renormalize_logits repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
+    """.split()
+)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The closed schema of a family's config.json.
+
+    `read` are the keys that are understood, with the value that Hugging Face assumes for an absent one; `fixed` the keys
+    that may have one value only; `equal` other names of a key that is read; `ignored` what changes nothing.
+    """
+
+    read: Mapping[str, Any]
+    fixed: Mapping[str, Any]
+    equal: Mapping[str, str]
+    ignored: frozenset[str] = HARMLESS
+
+    def __call__(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of every key that is read. Anything not understood is an error."""
+        values = {key: default if config.get(key) is None else config[key] for key, default in self.read.items()}
+        for key, value in values.items():
+            if not _like(value, self.read[key]):
+                raise ModelError(f"config.json: {key} cannot be {value!r}", f"give it a value like {self.read[key]!r}")
+        expected = {**self.fixed, **{other: values[key] for other, key in self.equal.items()}}
+        for key, value in config.items():
+            if key in expected and value is not None and value != expected[key]:
+                raise ModelError(
+                    f"config.json: {key} is {value!r}, but only {expected[key]!r} is understood here",
+                    "such a model computes something else and cannot be opened; correct the key if it is wrong",
+                )
+            if not (key in expected or key in values or key in self.ignored):
+                raise ModelError(
+                    f"config.json has a key that is not understood: {key}",
+                    "remove it if it does not change what the model computes; otherwise this model cannot be opened",
+                )
+        return values
+
+
+def _like(value: Any, default: Any) -> bool:
+    """Of the kind of the default; whole numbers are sizes, so they start at 1."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, int):
+        return isinstance(value, int) and value >= 1
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and 0 <= value < math.inf
+    return isinstance(value, type(default))

@@ -1,0 +1,1 @@
+"""Tokenizers: learn, load, save."""

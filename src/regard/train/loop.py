@@ -1,0 +1,367 @@
+"""The training loop: batches in, updates out, and at any moment enough on disk to go on bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import signal
+import struct
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.api import Translator
+from regard.data.batch import Batch, Order, collate, prefetch
+from regard.data.corpus import Corpus
+from regard.errors import DivergenceError
+from regard.train.checkpoint import Checkpoints, Saved, Snapshots, Tensors
+from regard.train.choice import Average, Best, Ema, Last
+from regard.train.loss import cross_entropy
+from regard.train.optimizer import Updater
+from regard.train.recipe import Recipe
+from regard.train.report import Metrics, Talk
+from regard.train.validate import Validation
+
+BAD_STEPS_IN_A_ROW = 3
+
+
+@dataclass
+class Progress:
+    """Where a run stands; plain data that is saved with every checkpoint."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0  # the next batch of the epoch
+    tokens: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0  # validations since the best one
+    averaged: list[int] = field(default_factory=list)
+    bad: int = 0  # updates skipped in a row
+    finished: bool = False
+    window: tuple[float, float, float] = (0.0, 0.0, 0.0)  # loss, −log p and tokens since the last line of the log
+    metrics_position: int = 0
+    threads: int = 0
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop; the state is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class Loop:
+    """One run. Everything it does between two checkpoints follows from the first of them."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        translator: Translator,
+        corpus: Corpus,
+        updater: Updater,
+        validation: Validation | None,
+        stores: tuple[Checkpoints, Snapshots],
+        metrics: Metrics,
+        talk: Talk,
+    ) -> None:
+        self.settings = recipe.train
+        self.kept = recipe.kept_weights
+        self.translator, self.model = translator, translator.model
+        self.corpus, self.updater, self.validation = corpus, updater, validation
+        self.checkpoints, self.snapshots = stores
+        self.metrics, self.talk = metrics, talk
+        self.progress = Progress(threads=torch.get_num_threads())
+        self.device = next(self.model.parameters()).device
+        self.parameters = dict(self.model.named_parameters())
+        self.ema = {n: p.detach().clone() for n, p in self.parameters.items()} if isinstance(self.kept, Ema) else None
+        self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
+        self.unread: tuple[int, list[Batch], Tensor] | None = None
+        self.signal = 0
+        self.clock = time.perf_counter()
+        self.after_save: Callable[[], None] = lambda: None  # called with the selected weights in the model
+        self.logged = (0.0, 0)  # seconds and tokens at the last line of the log
+
+    # -------------------------------------------------------------- the run
+
+    def run(self) -> None:
+        """Trains to the last step, or until patience ends, or until a signal; the state is saved in every case."""
+        progress, settings = self.progress, self.settings
+        self.logged = (progress.seconds, progress.tokens)
+        with self._signals(), closing(self._batches()) as batches:
+            self.talk.start(progress.step)
+            try:
+                self.clock = time.perf_counter()
+                while progress.step < settings.steps and not progress.finished:
+                    self._step(list(itertools.islice(batches, settings.accumulate)))
+                    self._after_step()
+            finally:
+                self.talk.stop()
+
+    def _after_step(self) -> None:
+        progress, settings = self.progress, self.settings
+        last = progress.step == settings.steps
+        if progress.step % settings.log_every == 0 or last:
+            self._log()
+        if self.validation is not None and (progress.step % settings.validate_every == 0 or last):
+            self._validate(self.validation)
+            last = last or progress.finished
+        if progress.step % settings.save_every == 0 or last or self.signal:
+            self.save()
+        if self.signal and not last:
+            raise Interrupted(self.signal)
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        lengths, ends = self.corpus.lengths, self.translator.ends
+        order = Order(lengths, self.settings.batch_tokens, seed=self.settings.seed)
+        pad = self.translator.target_tokenizer.pad
+
+        def prepared() -> Iterator[tuple[tuple[int, int], Batch]]:
+            for epoch, index, rows in order.iterate(self.progress.epoch, self.progress.index):
+                batch = collate(self.corpus, rows, source_pad=ends.pad, target_pad=pad, start=ends.start)
+                yield (epoch, index + 1), batch.pin() if self.device.type == "cuda" else batch
+
+        with closing(prefetch(prepared())) as ready:
+            for position, batch in ready:
+                self.progress.epoch, self.progress.index = position
+                yield batch.to(self.device, non_blocking=True)
+
+    # -------------------------------------------------------------- one step
+
+    def _step(self, batches: list[Batch]) -> None:
+        progress = self.progress
+        tokens = sum(batch.target_tokens for batch in batches)
+        progress.step += 1
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.model.train()
+        for micro, batch in enumerate(batches):
+            torch.manual_seed(chance(self.settings.seed, progress.step, micro))
+            loss, surprise = self._forward(batch)
+            (loss * (self.updater.scale / tokens)).backward()
+            totals += torch.stack([loss.detach(), surprise]).double()
+        norm, skipped = self.updater.update(progress.step, totals[0])
+        counted = torch.cat([totals, totals.new_tensor([float(tokens)])])
+        self.window += torch.where(skipped.bool(), 0.0, counted)
+        if self.ema is not None:
+            assert isinstance(self.kept, Ema)
+            torch._foreach_lerp_(list(self.ema.values()), [p.detach() for p in self.parameters.values()], 1 - self.kept.decay)
+        progress.tokens += tokens
+        # The device is left to work: what it says of this step is read when the next one has been handed over.
+        self._inspect()
+        self.unread = (progress.step, batches, torch.stack([skipped.double(), norm.double(), totals[0]]))
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        with self._autocast():
+            hidden, auxiliary = self.model(batch.source, batch.target_in, batch.source_padding)
+            logits = self.model.head(hidden)
+        loss, surprise = cross_entropy(logits, batch.target_out, self.settings.label_smoothing)
+        for extra in auxiliary.values():
+            loss = loss + extra * batch.target_tokens
+        return loss, surprise
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        if self.settings.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=kinds[self.settings.precision])
+
+    def _inspect(self) -> None:
+        """Reads the verdict on the step before; a bad one is reported with its examples, and repeated ones end the run."""
+        if self.unread is None:
+            return
+        step, batches, verdict = self.unread
+        self.unread = None
+        skipped, norm, loss = verdict.tolist()
+        if not skipped:
+            self.progress.bad = 0
+            return
+        overflow = self.updater.loss_scaling and loss == loss and abs(loss) != float("inf")
+        examples = self._examples(batches)
+        record = {"event": "skipped", "step": step, "loss": loss, "gradient_norm": norm, "examples": examples}
+        if overflow:
+            record |= {"event": "overflow", "loss_scale": self.updater.scale.item()}
+        self.metrics.write(record)
+        what = "fp16 gradients overflowed; the loss scale was halved" if overflow else "loss or gradient is not finite"
+        shown = "" if overflow else "".join(f"\n    {e['source']} ⇒ {e['target']}" for e in examples)
+        self.talk.say(f"step {step}: {what}; update skipped (loss {loss}, gradient norm {norm}){shown}")
+        self.progress.bad += 0 if overflow and self.updater.scale.item() >= 1 else 1
+        if self.progress.bad >= BAD_STEPS_IN_A_ROW:
+            raise DivergenceError(
+                f"loss or gradients were not finite {BAD_STEPS_IN_A_ROW} steps in a row, last at step {step}",
+                "lower learning_rate, set clip = 1.0 or a longer warmup; metrics.jsonl names the batches",
+            )
+
+    def _examples(self, batches: list[Batch], most: int = 3) -> list[dict[str, Any]]:
+        source, target = self.translator.source_tokenizer, self.translator.target_tokenizer
+        rows = [int(row) for batch in batches for row in batch.rows]
+        return [
+            {
+                "row": row,
+                "source": source.decode(self.corpus.source(row).tolist()),
+                "target": target.decode(self.corpus.target(row).tolist()),
+            }
+            for row in rows[:most]
+        ] + ([{"row": -1, "source": f"… {len(rows) - most} more", "target": "…"}] if len(rows) > most else [])
+
+    # -------------------------------------------------------------- between steps
+
+    def _tick(self) -> float:
+        now = time.perf_counter()
+        self.progress.seconds += now - self.clock
+        self.clock = now
+        return self.progress.seconds
+
+    def _log(self) -> None:
+        self._inspect()
+        progress = self.progress
+        loss, surprise, tokens = self.window.tolist()
+        self.window.zero_()
+        seconds = self._tick()
+        rate = (progress.tokens - self.logged[1]) / max(1e-9, seconds - self.logged[0])
+        self.logged = (seconds, progress.tokens)
+        self.metrics.write(
+            {
+                "step": progress.step,
+                "loss": loss / max(1.0, tokens),
+                "nll": surprise / max(1.0, tokens),
+                "learning_rate": self.updater.schedule(progress.step),
+                "epoch": progress.epoch,
+                "tokens": progress.tokens,
+                "seconds": round(seconds, 3),
+                "tokens_per_second": round(rate, 1),
+            }
+        )
+        left = seconds / progress.step * (self.settings.steps - progress.step)
+        self.talk.step(progress.step, loss / max(1.0, tokens), rate, seconds, left)
+
+    def _validate(self, validation: Validation) -> None:
+        self._inspect()
+        progress, settings = self.progress, self.settings
+        with self._weights(self.ema):
+            found = validation.run(self._autocast())
+        score = found["loss"] if settings.metric == "loss" else found[settings.metric]
+        better = progress.best is None or (
+            score < progress.best if settings.metric == "loss" else score > progress.best
+        )
+        if better:
+            progress.best, progress.best_step, progress.stale = score, progress.step, 0
+        else:
+            progress.stale += 1
+        if isinstance(self.kept, Average):
+            progress.averaged = [*progress.averaged, progress.step][-self.kept.count :]
+        if isinstance(self.kept, Average) or (better and isinstance(self.kept, Best)):
+            self.snapshots.write(progress.step, self._current())
+        self.metrics.write({"event": "validation", "step": progress.step, **found, "best": better})
+        shown = "  ".join(f"{key} {value:.3f}" for key, value in found.items() if isinstance(value, float))
+        self.talk.say(f"step {progress.step}  validation: {shown}{'  (best)' if better else ''}")
+        for sample in found.get("samples", []):
+            self.talk.say(f"    {sample['source']}\n    ⇒ {sample['translation']}")
+        if settings.patience and progress.stale >= settings.patience:
+            progress.finished = True
+            self.talk.say(f"no improvement in {progress.stale} validations: stopping at step {progress.step}")
+        self._tick()
+
+    # -------------------------------------------------------------- state
+
+    def save(self) -> None:
+        """Commits a checkpoint of everything the next step depends on."""
+        self._inspect()
+        self._tick()
+        progress = self.progress
+        loss, surprise, tokens = self.window.tolist()
+        progress.window = (loss, surprise, tokens)
+        progress.metrics_position = self.metrics.position()
+        groups = {"weights": self._current(), "optimizer": self.updater.state()}
+        if self.ema is not None:
+            groups["ema"] = self.ema
+        self.checkpoints.save(progress.step, groups, asdict(progress))
+        self.snapshots.forget_all_but({progress.best_step, *progress.averaged})
+        with self.exported():
+            self.after_save()
+        self._tick()
+
+    def restore(self, saved: Saved) -> None:
+        """Takes up a checkpoint: weights, optimizer, averages, position, log and threads."""
+        self.progress = Progress(**saved.progress)
+        self.progress.window = tuple(saved.progress["window"])
+        torch.set_num_threads(self.progress.threads)
+        self._assign(saved.groups["weights"])
+        self.updater.load(saved.groups["optimizer"])
+        if self.ema is not None:
+            self.ema = {name: saved.groups["ema"][name].to(self.device) for name in self.parameters}
+        self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
+        self.metrics.cut(self.progress.metrics_position)
+
+    def selected(self) -> Tensors:
+        """The weights the recipe keeps, as far as the run has come."""
+        match self.kept:
+            case Ema() if self.ema is not None:
+                return self.ema
+            case Average() if self.progress.averaged:
+                return self.snapshots.mean(self.progress.averaged)
+            case Best() if self.progress.best_step:
+                return self.snapshots.mean([self.progress.best_step])
+            case Last() | _:
+                return self._current()
+
+    def _current(self) -> Tensors:
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+    def _assign(self, weights: Tensors) -> None:
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(weights[name])
+
+    @contextmanager
+    def _weights(self, weights: Tensors | None) -> Iterator[None]:
+        """Other weights in the model for a while."""
+        if weights is None:
+            yield
+            return
+        own = {name: tensor.clone() for name, tensor in self._current().items()}
+        self._assign(weights)
+        try:
+            yield
+        finally:
+            self._assign(own)
+
+    @contextmanager
+    def exported(self) -> Iterator[None]:
+        """The selected weights in the model for a while."""
+        with self._weights(self.selected()):
+            yield
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM lets the step finish and the state be saved; a second one is not waited for."""
+
+        def remember(number: int, _: Any) -> None:
+            if self.signal:
+                signal.signal(number, signal.SIG_DFL)
+            self.signal = number
+            self.talk.say(f"{signal.Signals(number).name}: finishing the step and saving")
+
+        try:
+            before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: the caller's signals are not ours
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def chance(seed: int, step: int, micro: int, rank: int = 0) -> int:
+    """The seed of one micro-step: a pure function, so that a resumed run draws the same dropout."""
+    return (
+        int.from_bytes(hashlib.blake2b(struct.pack("<4q", seed, step, micro, rank), digest_size=8).digest(), "little")
+        >> 1
+    )

@@ -1,0 +1,48 @@
+"""Cross-entropy with label smoothing, summed over tokens; the caller divides by the tokens of the whole step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORED = -100  # the label of padding
+
+
+class _Smoothed(torch.autograd.Function):
+    """Σ_k q(k) · −log p(k) with q = 1−ε on the label and ε/(K−1) on the other classes (Section 5.4; Szegedy et al. 2015).
+
+    One pass over the logits forward, one backward: the gradient is p − q.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+        rest = smoothing / (logits.shape[-1] - 1)
+        real = labels != IGNORED
+        index = labels.clamp_min(0)[:, None]
+        wide = logits.float()
+        normaliser = wide.logsumexp(dim=-1)  # [N]
+        surprise = normaliser - wide.gather(1, index)[:, 0]  # −log p(label)
+        everyone = wide.shape[-1] * normaliser - wide.sum(dim=-1) if smoothing else surprise  # Σ −log p
+        loss = (1 - smoothing - rest) * surprise + rest * everyone
+        ctx.save_for_backward(logits, normaliser, index, real)
+        ctx.smoothing, ctx.rest = smoothing, rest
+        surprise_sum = torch.where(real, surprise, 0.0).sum()
+        ctx.mark_non_differentiable(surprise_sum)
+        return torch.where(real, loss, 0.0).sum(), surprise_sum
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        logits, normaliser, index, real = ctx.saved_tensors
+        gradient = (logits.float() - normaliser[:, None]).exp_()  # p
+        gradient.sub_(ctx.rest) if ctx.rest else None
+        gradient.scatter_add_(1, index, gradient.new_full(index.shape, -(1 - ctx.smoothing - ctx.rest)))
+        gradient.mul_((grads[0] * real)[:, None])
+        return gradient.to(logits.dtype), None, None
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """logits [..., V], labels [...] → (smoothed loss, unsmoothed −log p), both summed over the real tokens."""
+    loss, surprise = _Smoothed.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing)
+    return loss, surprise

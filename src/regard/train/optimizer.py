@@ -1,0 +1,86 @@
+"""One update: unscale, clip, skip if anything is not finite, Adam. Nothing here waits for the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from regard.train.schedule import Schedule
+
+
+class Updater:
+    """Adam with what surrounds it. The fused kernel takes the factor and the skip as tensors on the device."""
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        schedule: Schedule,
+        *,
+        kind: str = "adam",
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-9,
+        weight_decay: float = 0.0,
+        clip: float = 0.0,
+        loss_scaling: bool = False,
+    ) -> None:
+        self.named = [(name, p) for name, p in parameters if p.requires_grad]
+        self.schedule = schedule
+        self.clip = clip
+        device = self.named[0][1].device
+        make = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
+        # Norms, biases and other vectors are not decayed; matrices are.
+        groups = [
+            {"params": [p for _, p in self.named if p.ndim > 1], "weight_decay": weight_decay},
+            {"params": [p for _, p in self.named if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self.adam = make([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+        self.scale = torch.tensor(65536.0 if loss_scaling else 1.0, device=device)
+        self.streak = torch.zeros((), device=device)  # good steps since the loss scale last changed
+        self.loss_scaling = loss_scaling
+
+    def update(self, step: int, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Applies the gradients; returns the gradient norm and whether the update was skipped (1.0), both on the device."""
+        gradients = [p.grad for _, p in self.named if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients) / self.scale
+        skipped = (~(norm.isfinite() & loss.isfinite())).float()
+        shrink = (norm / self.clip).clamp_min(1.0) if self.clip else torch.ones_like(norm)
+        for group in self.adam.param_groups:
+            group["lr"] = self.schedule(step)
+        self.adam.grad_scale = torch.where(skipped.bool(), 1.0, self.scale * shrink)  # type: ignore[attr-defined]
+        self.adam.found_inf = skipped  # type: ignore[attr-defined]
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        if self.loss_scaling:
+            self._rescale(skipped)
+        return norm, skipped
+
+    def _rescale(self, skipped: Tensor) -> None:
+        """Halve after an overflow, double after 2,000 good steps in a row (Micikevicius et al. 2018)."""
+        self.streak = (self.streak + 1) * (1 - skipped)
+        grow = self.streak >= 2000
+        self.scale = torch.where(skipped.bool(), self.scale * 0.5, torch.where(grow, self.scale * 2, self.scale))
+        self.streak = self.streak.masked_fill(grow, 0.0)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything the next update depends on, by name."""
+        tensors = {"scale": self.scale, "streak": self.streak}
+        for name, parameter in self.named:
+            for key, value in self.adam.state[parameter].items():
+                tensors[f"{key}/{name}"] = value
+        return tensors
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.scale, self.streak = tensors["scale"].to(self.scale), tensors["streak"].to(self.scale)
+        for name, parameter in self.named:
+            keys = ("step", "exp_avg", "exp_avg_sq")
+            if f"step/{name}" in tensors:
+                self.adam.state[parameter] = {key: tensors[f"{key}/{name}"].to(parameter.device) for key in keys}
+
+
+def perplexity(surprise: float, tokens: int) -> float:
+    """exp of the mean unsmoothed −log p, infinity rather than an overflow."""
+    mean = surprise / max(1, tokens)
+    return math.exp(mean) if mean < 700 else math.inf

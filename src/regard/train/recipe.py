@@ -1,0 +1,241 @@
+"""A recipe: everything that decides a run, in one TOML file of commented sections.
+
+Every key has a name of its own across the sections, so the flag `--batch-tokens` and the key `batch_tokens` are the same
+thing. Flags stand over the recipe, the recipe over the defaults written here.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from regard.errors import SettingError, did_you_mean
+from regard.train.choice import LengthPenaltyChoice, WeightsChoice, length_penalty, weights
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(_Section):
+    """Where the text comes from. With no file named, the built-in parallel language is generated."""
+
+    source: str | None = Field(None, description="training text, source side; one sentence a line (.gz too)")
+    target: str | None = Field(None, description="training text, target side, line by line its translation")
+    pairs: str | None = Field(
+        None, description="instead of two files: one .tsv or .jsonl of pairs, or - for standard input"
+    )
+    valid_source: str | None = Field(None, description="validation text, source side")
+    valid_target: str | None = Field(None, description="validation text, target side")
+    valid_pairs: str | None = Field(None, description="instead of two files: one .tsv or .jsonl of pairs")
+    test_source: str | None = Field(None, description="scored once, after training")
+    test_target: str | None = Field(None, description="scored once, after training")
+    languages: str | None = Field(None, description="source-target, e.g. en-de: for the model card and JSON Lines")
+    builtin_lines: int = Field(60_000, ge=100, description="sentences of the built-in language to train on")
+    max_length: int = Field(256, ge=2, description="longer sentences (in tokens) are left out of training, and counted")
+
+
+class Tokens(_Section):
+    """How text becomes tokens."""
+
+    tokenizer: str = Field("bpe", description="bpe, unigram, words or characters to learn one; or a tokenizer.json")
+    target_tokenizer: str | None = Field(None, description="a second tokenizer.json, for the target side")
+    vocabulary: int = Field(8000, ge=8, description="how many tokens to learn")
+    joint: bool = Field(True, description="one vocabulary for both sides")
+
+
+class Model(_Section):
+    """The architecture: a preset and what is changed in it."""
+
+    preset: str = Field("small", description="tiny, small, base or big")
+    d_model: int | None = Field(None, ge=1)
+    d_ff: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    layers: int | None = Field(None, ge=1)
+    decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
+    dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
+    attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
+    feedforward_dropout: float | None = Field(None, ge=0, lt=1, description="inside the feed-forward")
+    activation: Literal["relu", "gelu", "silu"] | None = None
+    position: Literal["sinusoidal", "learned"] = "sinusoidal"
+    residual: Literal["post", "pre"] = Field("post", description="where the norm stands: post (the paper) or pre")
+    share: Literal["all", "target", "none"] | None = Field(None, description="which embeddings are one matrix")
+    vectors: str | None = Field(None, description="word vectors to start from (word2vec or GloVe text format)")
+    freeze_embeddings: bool = Field(False, description="leave the embeddings as they start")
+
+
+class Train(_Section):
+    """The optimisation."""
+
+    steps: int = Field(20_000, ge=1, description="updates")
+    batch_tokens: int = Field(4096, ge=1, description="padded positions of one batch")
+    accumulate: int = Field(1, ge=1, description="batches summed into one update")
+    optimizer: Literal["adam", "adamw"] = "adam"
+    schedule: Literal["paper", "cosine", "constant"] = "paper"
+    learning_rate: float | None = Field(None, gt=0, description="peak; the paper's own if not given")
+    warmup: int = Field(4000, ge=1, description="steps until the peak")
+    betas: tuple[float, float] = (0.9, 0.98)
+    adam_eps: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float = Field(0.0, ge=0, description="largest gradient norm; 0 leaves it alone")
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    recompute: bool = Field(False, description="activation checkpointing: less memory, a second forward")
+    weights: str = Field("best", description="what is kept at the end: best, last, average:N or ema:DECAY")
+    validate_every: int = Field(500, ge=1)
+    metric: Literal["loss", "bleu", "chrf", "exact_match"] = Field("loss", description="what best and patience look at")
+    patience: int = Field(0, ge=0, description="validations without improvement before the run stops; 0 never stops it")
+    save_every: int = Field(500, ge=1)
+    log_every: int = Field(10, ge=1)
+    samples: int = Field(2, ge=0, description="validation sentences translated at each validation")
+    seed: int = Field(1, ge=0)
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
+    tensorboard: bool = False
+
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, value: str) -> str:
+        weights(value)
+        return value
+
+
+class Decode(_Section):
+    """How translations are searched for in the final score."""
+
+    beam: int = Field(4, ge=1)
+    length_penalty: str = Field("gnmt:0.6", description="gnmt:ALPHA or power:ALPHA")
+    tokenize: str = Field("13a", description="sacreBLEU's tokenizer for the final score; none for tokenised text")
+
+    @field_validator("length_penalty")
+    @classmethod
+    def _penalty(cls, value: str) -> str:
+        length_penalty(value)
+        return value
+
+
+class Recipe(_Section):
+    """The sections together."""
+
+    data: Data = Data()
+    tokens: Tokens = Tokens()
+    model: Model = Model()
+    train: Train = Train()
+    decode: Decode = Decode()
+
+    @property
+    def kept_weights(self) -> WeightsChoice:
+        return weights(self.train.weights)
+
+    @property
+    def penalty(self) -> LengthPenaltyChoice:
+        return length_penalty(self.decode.length_penalty)
+
+    @property
+    def builtin(self) -> bool:
+        return self.data.source is None and self.data.pairs is None
+
+
+SECTIONS: dict[str, type[_Section]] = {"data": Data, "tokens": Tokens, "model": Model, "train": Train, "decode": Decode}
+KEYS: dict[str, str] = {key: name for name, section in SECTIONS.items() for key in section.model_fields}
+
+
+def packaged() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    folder = importlib.resources.files("regard") / "recipes"
+    return {Path(str(f)).stem: Path(str(f)) for f in folder.iterdir() if f.name.endswith(".toml")}
+
+
+def load(name: str | Path | None, changes: Mapping[str, Any], data_root: str | None = None) -> Recipe:
+    """A recipe by name or TOML file, with `changes` (plain keys, as flags have them) on top.
+
+    File names in a recipe are relative to the data root: `data_root`, else $REGARD_DATA, else the recipe's folder.
+    """
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    if name is not None:
+        for section, entries in _read(name).items():
+            if section not in SECTIONS or not isinstance(entries, dict):
+                raise SettingError(f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS))
+            values[section].update(entries)
+        _locate(values, name, data_root)
+    for key, value in changes.items():
+        if key not in KEYS:
+            raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
+        values[KEYS[key]][key] = value
+    return parse(values)
+
+
+_FILES = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs", "test_source", "test_target")
+
+
+def _locate(values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None) -> None:
+    """Puts the data root before the relative file names of a recipe."""
+    named = [
+        (section, key)
+        for section, key in [("data", f) for f in _FILES] + [("model", "vectors")]
+        if key in values[section]
+    ]
+    named = [(section, key) for section, key in named if str(values[section][key]) != "-"]
+    if not named:
+        return
+    root = data_root or os.environ.get("REGARD_DATA")
+    if root is None and str(name) in packaged():
+        raise SettingError(
+            f"the recipe {name!r} reads files, but no data root is set", "give --data DIR, or set REGARD_DATA"
+        )
+    for section, key in named:
+        values[section][key] = str(Path(root or Path(name).parent) / values[section][key])
+
+
+def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """Checked values, or an error that names the key and the repair."""
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = [str(part) for part in first["loc"]]
+        key = where[1] if len(where) > 1 else where[0]
+        if first["type"] == "extra_forbidden":
+            section = SECTIONS.get(where[0])
+            known = section.model_fields if section else SECTIONS
+            home = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, known)
+            raise SettingError(f"there is no setting {key!r} in [{where[0]}]", home) from None
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, SettingError):
+            raise cause from None
+        raise SettingError(
+            f"{key} = {first['input']!r}: {first['msg'].lower()}", f"see `regard train --help` for {key}"
+        ) from None
+
+
+def _read(name: str | Path) -> dict[str, Any]:
+    known = packaged()
+    path = known.get(str(name), Path(name))
+    if not path.is_file():
+        hint = did_you_mean(str(name), known)
+        raise SettingError(
+            f"there is no recipe {str(name)!r}", f"give the path of a TOML file, or a packaged one; {hint}"
+        )
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
+
+
+def value_type(key: str) -> Any:
+    """The plain type of a key, for the command line: int, float, bool, str, or a tuple of words to choose from."""
+    hint = SECTIONS[KEYS[key]].model_fields[key].annotation
+    options = [option for option in typing.get_args(hint) if option is not type(None)]
+    if typing.get_origin(hint) is Literal:
+        return tuple(typing.get_args(hint))
+    if options and typing.get_origin(hint) is not tuple:
+        inner = options[0]
+        return tuple(typing.get_args(inner)) if typing.get_origin(inner) is Literal else inner
+    return str if typing.get_origin(hint) is tuple else hint

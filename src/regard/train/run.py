@@ -1,0 +1,194 @@
+"""regard.train: a recipe becomes a run folder that translates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import disk, size, spec
+from regard.api import Translator, choose_device
+from regard.build import build
+from regard.data.vectors import read_vectors
+from regard.decode.search import Settings
+from regard.decode.strategy import Beam
+from regard.errors import SettingError
+from regard.family import vaswani
+from regard.interop import folder as folders
+from regard.text.score import Score, score
+from regard.train import card
+from regard.train import recipe as recipes
+from regard.train.checkpoint import Checkpoints, Snapshots
+from regard.train.loop import Interrupted, Loop
+from regard.train.optimizer import Updater
+from regard.train.place import Place, begin, resume
+from regard.train.prepare import Prepared, prepared, test_sets
+from regard.train.recipe import Recipe
+from regard.train.report import Metrics, Talk
+from regard.train.schedule import Constant, Cosine, Paper, Schedule
+from regard.train.validate import Validation
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: where it is, how it scores on each test set, and what it took."""
+
+    folder: Path
+    scores: dict[str, Score]
+    seconds: float
+    parameters: int
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | None = None, *, out: str | Path | None = None, **changes: Any
+) -> Result:
+    """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`."""
+    name = Path(recipe).stem if isinstance(recipe, (str, Path)) else "run" if changes or recipe else "builtin"
+    if isinstance(recipe, Mapping):
+        parsed = recipes.load(None, {**recipe, **changes})
+    else:
+        parsed = recipes.load(recipe or ("builtin" if not changes else None), changes)
+    return run(begin(parsed, Path(out) if out else None, name), parsed, name)
+
+
+def go_on(folder: str | Path, *, quiet: bool = False) -> Result:
+    """Resumes a run where its newest intact checkpoint left it."""
+    place, recipe, name = resume(Path(folder))
+    return run(place, recipe, name, quiet=quiet)
+
+
+def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Result:
+    """Prepares, trains, scores and describes."""
+    talk = Talk(recipe.train.steps, quiet)
+    if recipe.train.threads:
+        torch.set_num_threads(recipe.train.threads)
+    data = prepared(place, recipe, talk.say)
+    translator = _translator(recipe, data, talk.say)
+    _describe_folder(place, recipe, translator)
+    parameters = size.parameters(translator.spec)
+    where = choose_device(recipe.train.device)
+    talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
+    metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
+    stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
+    validation = _validation(recipe, translator, data)
+    loop = Loop(recipe, translator, data.corpus, _updater(recipe, translator), validation, stores, metrics, talk)
+    saved = loop.checkpoints.newest(talk.say)
+    if saved is not None:
+        loop.restore(saved)
+        talk.say(f"resuming at step {saved.step}")
+    else:
+        metrics.cut(0)
+    loop.after_save = lambda: folders.write_weights(place.weights, translator.model, translator.spec)
+    try:
+        loop.run()
+    except Interrupted as interruption:
+        talk.say(f"saved at step {loop.progress.step}; go on with: regard train --resume {place.folder}")
+        raise SystemExit(interruption.exit_code) from None
+    finally:
+        metrics.close()
+    with loop.exported():
+        scores = _final_scores(recipe, translator, talk)
+    card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
+    return Result(place.folder, scores, loop.progress.seconds, parameters)
+
+
+def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> spec.EncoderDecoder:
+    """The spec of a recipe's model."""
+    choice = recipe.model
+    changes = {
+        key: value
+        for key in ("d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout",
+                    "feedforward_dropout", "activation", "share")
+        if (value := getattr(choice, key)) is not None
+    }  # fmt: skip
+    changes["position"] = spec.Learned(recipe.data.max_length) if choice.position == "learned" else spec.Sinusoidal()
+    changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
+    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
+    changes.setdefault("share", "all" if joint else "target")
+    return vaswani.preset(choice.preset, source_vocabulary, target_vocabulary, **changes)
+
+
+def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> Translator:
+    """A new model with its first weights, on its device."""
+    description = describe(recipe, len(data.source), len(data.target))
+    torch.manual_seed(recipe.train.seed)
+    model = build(description)
+    if recipe.model.vectors:
+        read_vectors(Path(recipe.model.vectors), data.source, model.source.table.weight.data, say)
+        if model.target.table is not model.source.table:
+            read_vectors(Path(recipe.model.vectors), data.target, model.target.table.weight.data, say)
+    if recipe.model.freeze_embeddings:
+        model.source.table.weight.requires_grad_(False)
+        model.target.table.weight.requires_grad_(False)
+    model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
+    model.to(choose_device(recipe.train.device))
+    return Translator(model, description, data.source, data.target, data.target.bos)
+
+
+def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> None:
+    """What makes the run folder a Hugging Face repository, besides weights and card."""
+    target = translator.target_tokenizer
+    ids = folders.Ids(target.pad, translator.ends.start, target.eos, target.unk)
+    disk.write_json(place.folder / "config.json", folders.describe(translator.spec, ids, recipe.data.max_length))
+    disk.write_json(
+        place.folder / "generation_config.json", folders.generation_config(ids, recipe.decode.beam, recipe.penalty)
+    )
+    disk.write_json(place.folder / "tokenizer_config.json", folders.tokenizer_config(translator.source_tokenizer))
+
+
+def _updater(recipe: Recipe, translator: Translator) -> Updater:
+    train = recipe.train
+    return Updater(
+        translator.model.named_parameters(),
+        schedule(recipe, translator.spec.d_model),
+        kind=train.optimizer,
+        betas=train.betas,
+        eps=train.adam_eps,
+        weight_decay=train.weight_decay,
+        clip=train.clip,
+        loss_scaling=train.precision == "fp16",
+    )
+
+
+def schedule(recipe: Recipe, d_model: int) -> Schedule:
+    """The learning-rate curve a recipe asks for."""
+    train = recipe.train
+    if train.schedule == "paper":
+        return (
+            Paper.with_peak(train.learning_rate, train.warmup) if train.learning_rate else Paper(d_model, train.warmup)
+        )
+    if train.learning_rate is None:
+        raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
+    if train.schedule == "cosine":
+        return Cosine(train.learning_rate, train.warmup, train.steps)
+    return Constant(train.learning_rate, train.warmup)
+
+
+def _validation(recipe: Recipe, translator: Translator, data: Prepared) -> Validation | None:
+    if data.valid is None:
+        return None
+    train = recipe.train
+    return Validation(
+        translator, data.valid, data.valid_pairs, metric=train.metric, samples=train.samples, tokens=train.batch_tokens
+    )
+
+
+def _final_scores(recipe: Recipe, translator: Translator, talk: Talk) -> dict[str, Score]:
+    """Scores on the test sets, with the recipe's beam."""
+    scores = {}
+    settings = Settings(Beam(recipe.decode.beam, recipe.penalty))
+    for name, pairs in test_sets(recipe).items():
+        began = time.perf_counter()
+        found = translator.hypotheses([source for source, _ in pairs], settings)
+        texts = [translator.text(h[0]) if h else "" for h in found]
+        result = score(texts, [target for _, target in pairs], recipe.decode.tokenize)
+        scores[name] = result
+        talk.say(
+            f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  exact match {result.exact_match:.1f} %  "
+            f"({len(pairs):,} sentences in {time.perf_counter() - began:.1f} s)  {result.signature}"
+        )
+    return scores
