@@ -1,4 +1,4 @@
-"""Batches: every row once, the budget held, the order a function of its arguments, the tensors those of a plain loop."""
+"""Batches: every row once, the budget held, the order a pure function, the tensors those of a plain loop."""
 
 from __future__ import annotations
 
@@ -64,6 +64,13 @@ def test_every_row_once_within_the_budget(
         assert len(rows) == 1 or len(rows) * widest <= budget
         assert max_rows is None or len(rows) <= max_rows
     assert same(planned, batches())
+
+
+@pytest.mark.parametrize("budget", [64, 500, 4096])
+def test_the_budget_holds_where_strips_meet(budget: int) -> None:
+    lengths = natural(20_000)
+    for rows in plan(lengths, budget, seed=0, epoch=0):
+        assert len(rows) == 1 or len(rows) * lengths[rows].max() <= budget
 
 
 def test_batches_are_full() -> None:
@@ -191,7 +198,8 @@ def test_collate_equals_a_plain_loop(
     if all(cell for row in wanted[3] for cell in row):
         assert batch.source_padding is None
     else:
-        assert batch.source_padding is not None and batch.source_padding.tolist() == wanted[3]
+        assert batch.source_padding is not None
+        assert batch.source_padding.tolist() == wanted[3]
         assert batch.source_padding.dtype == torch.bool
     assert batch.target_tokens == sum(map(len, target))
     assert batch.rows.tolist() == chosen

@@ -77,7 +77,8 @@ def test_a_pipe_gives_its_lines_while_it_is_open() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as program:
-        assert program.stdin is not None and program.stdout is not None
+        assert program.stdin is not None
+        assert program.stdout is not None
         program.stdin.write(b"first\n")
         program.stdin.flush()
         assert program.stdout.readline() == b"first\n"

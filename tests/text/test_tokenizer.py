@@ -137,7 +137,8 @@ def test_rare_letters_leave_room_for_pieces() -> None:
         letters = [token for token in tokenizer.vocabulary if len(token) == 1]
         assert len(letters) == ALPHABET + 1
         # Equally rare letters are chosen by their code point, not by a hash.
-        assert rare[0] in letters and rare[-1] not in letters
+        assert rare[0] in letters
+        assert rare[-1] not in letters
         assert tokenizer.encode(rare[-1])[-1] == tokenizer.unk
 
 
@@ -148,11 +149,12 @@ def test_learning_is_deterministic_across_processes(kind: str) -> None:
 from regard.text.tokenizer import Tokenizer
 rare = [chr(0x4e00 + 7 * i) + chr(0x4e00 + 11 * i) for i in range(90)]
 texts = [f"w{{i % 37}} v{{i % 11}} {{r}} (x{{i % 5}})." for i, r in enumerate(rare)]
-print(Tokenizer.learn(iter(texts), {kind!r}, 150).fingerprint)
+texts += [f"αβγδεζ{{c}} ηθικλμ{{c}}" for c in "abcdefghij"] * 20  # letters that are never used alone
+print([Tokenizer.learn(iter(texts), {kind!r}, size).fingerprint for size in (150, 600)])
 """
     runs = [python(code) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout
-    assert len(runs[0].stdout.strip()) == 64
+    assert runs[0].stdout.count("'") == 4
 
 
 def test_save_and_load_give_the_same_tokenizer(tmp_path: Path) -> None:
@@ -258,12 +260,14 @@ def test_missing_roles_are_named(gone: str, role: str) -> None:
     vocab = {token: i for token, i in WORDS["vocab"].items() if token != gone}  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=f"here has no {role} token") as caught:
         Tokenizer.from_json(json.dumps({"version": "1.0", "model": WORDS | {"vocab": vocab}}), origin="here")
-    assert gone in caught.value.problem and "special token" in caught.value.repair
+    assert gone in caught.value.problem
+    assert "special token" in caught.value.repair
 
 
 def test_other_names_and_missing_start() -> None:
     tokenizer = Tokenizer.from_json(json.dumps({"version": "1.0", "model": WORDS}))
     assert (tokenizer.pad, tokenizer.eos, tokenizer.unk, len(tokenizer)) == (0, 1, 2, 4)
+    assert tokenizer.decode([0, 3, 2, 1]) == "a"  # the file does not mark them as special
     with pytest.raises(DataError, match="no start token"):
         _ = tokenizer.bos
     bert = WORDS | {"vocab": {"[PAD]": 5, "[CLS]": 6, "[SEP]": 7, "[UNK]": 8}, "unk_token": "[UNK]"}
@@ -295,7 +299,7 @@ texts = ["a b c"] * 5000
 want = tokenizer.encode_batch(texts)
 child = os.fork()
 if not child:
-    os._exit(0 if tokenizer.encode_batch(texts) == want else 1)
+    os._exit(0 if tokenizer.encode_batch(texts) == want and os.environ["TOKENIZERS_PARALLELISM"] == "false" else 1)
 print(os.waitpid(child, 0)[1], os.environ.get("TOKENIZERS_PARALLELISM"))
 """
     for setting, left in ((None, "None"), ("false", "false")):

@@ -241,7 +241,7 @@ def _produce(iterator: Iterator[Item], ready: queue.Queue[Any], stopped: threadi
             ready.put((item,))
             if stopped.is_set():
                 break
-    except BaseException as error:  # noqa: BLE001 - it is raised again, on the other side
+    except BaseException as error:
         last = error
     finally:
         if isinstance(iterator, Generator):

@@ -1,7 +1,7 @@
 """The words of the built-in English–German language, as plain tables.
 
-Each table is text, its entries divided by line ends or `;` and their columns by `|`, so that a reader (or a German teacher) can
-check it at a glance. `builtin.py` turns these words into sentences; nothing here depends on chance.
+A table is text: its entries are divided by line ends or `;`, their columns by `|`, so that a reader (or a German
+teacher) can check it at a glance. `grammar.py` inflects these words and `builtin.py` makes sentences of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Frame:
     """A kind of pronoun sentence: SUBJECT did not VERB OBJECT because it was too ADJECTIVE."""
 
     verbs: tuple[str, ...]
-    preposition: tuple[str, str] | None  # both languages; the German one takes the accusative
+    preposition: tuple[str, str]  # English and German, or empty; the German one takes the accusative
     subjects: str
     objects: str
     subject_adjectives: tuple[str, ...]
@@ -59,6 +59,10 @@ class Frame:
 def _rows(table: str) -> Iterator[list[str]]:
     for entry in table.strip().replace(";", "\n").splitlines():
         yield [cell.strip() for cell in entry.split("|")]
+
+
+def _pairs(table: str) -> dict[str, str]:
+    return dict(pair.split() for pair in table.split(","))
 
 
 def _noun(cells: list[str]) -> Noun:
@@ -81,102 +85,86 @@ def _verb(cells: list[str]) -> Verb:
 
 
 # English singular and plural | German singular, plural and, for weak nouns, accusative | gender | kinds
-NOUNS = tuple(
-    map(
-        _noun,
-        _rows("""
-    man men | Mann Männer | m | person unowned               ; woman women | Frau Frauen | f | person unowned
-    child children | Kind Kinder | n | person                ; girl girls | Mädchen Mädchen | n | person unowned
-    boy boys | Junge Jungen Jungen | m | person unowned      ; teacher teachers | Lehrer Lehrer | m | person
-    doctor doctors | Arzt Ärzte | m | person                 ; farmer farmers | Bauer Bauern Bauern | m | person unowned
-    queen queens | Königin Königinnen | f | person unowned   ; father | Vater | m | person
-    mother | Mutter | f | person                             ; brother brothers | Bruder Brüder | m | person
-    sister sisters | Schwester Schwestern | f | person       ; aunt aunts | Tante Tanten | f | person
-    dog dogs | Hund Hunde | m | animal                       ; bird birds | Vogel Vögel | m | animal
-    fox foxes | Fuchs Füchse | m | animal                    ; donkey donkeys | Esel Esel | m | animal
-    wolf wolves | Wolf Wölfe | m | animal                    ; cat cats | Katze Katzen | f | animal
-    cow cows | Kuh Kühe | f | animal                         ; mouse mice | Maus Mäuse | f | animal
-    goat goats | Ziege Ziegen | f | animal                   ; duck ducks | Ente Enten | f | animal
-    animal animals | Tier Tiere | n | animal                 ; horse horses | Pferd Pferde | n | animal
-    lamb lambs | Lamm Lämmer | n | animal                    ; pig pigs | Schwein Schweine | n | animal
-    rabbit rabbits | Kaninchen Kaninchen | n | animal        ; path | Weg | m | place way
-    square | Platz | m | place way open                      ; yard | Hof | m | place way open indoors
-    street streets | Straße Straßen | f | place way open
-    bridge bridges | Brücke Brücken | f | place way open support built ; meadow | Wiese | f | place way open
-    field | Feld | n | place way open                        ; valley | Tal | n | place way unowned
-    terrain | Gelände | n | place way unowned ; stable stables | Stall Ställe | m | place indoors room built
-    cellar | Keller | m | place indoors room ; tower towers | Turm Türme | m | place indoors room built goal
-    kitchen | Küche | f | place indoors room ; barn barns | Scheune Scheunen | f | place indoors room built
-    church churches | Kirche Kirchen | f | place indoors room built goal
-    house houses | Haus Häuser | n | place indoors room built ; room rooms | Zimmer Zimmer | n | place indoors room
-    tent tents | Zelt Zelte | n | place indoors room ; garden gardens | Garten Gärten | m | place indoors passage
-    forest | Wald | m | place indoors passage                ; station | Bahnhof | m | place goal
+_NOUNS = """
+    man men | Mann Männer | m | person unowned ; woman women | Frau Frauen | f | person unowned
+    child children | Kind Kinder | n | person kid ; girl girls | Mädchen Mädchen | n | person kid unowned
+    boy boys | Junge Jungen Jungen | m | person kid unowned ; teacher teachers | Lehrer Lehrer | m | person
+    doctor doctors | Arzt Ärzte | m | person ; farmer farmers | Bauer Bauern Bauern | m | person unowned
+    queen queens | Königin Königinnen | f | person unowned ; father | Vater | m | person ; mother | Mutter | f | person
+    brother brothers | Bruder Brüder | m | person ; sister sisters | Schwester Schwestern | f | person
+    aunt aunts | Tante Tanten | f | person
+    dog dogs | Hund Hunde | m | animal ; bird birds | Vogel Vögel | m | animal ; fox foxes | Fuchs Füchse | m | animal
+    donkey donkeys | Esel Esel | m | animal ; wolf wolves | Wolf Wölfe | m | animal ; cow cows | Kuh Kühe | f | animal
+    cat cats | Katze Katzen | f | animal ; mouse mice | Maus Mäuse | f | animal ; goat goats | Ziege Ziegen | f | animal
+    duck ducks | Ente Enten | f | animal ; animal animals | Tier Tiere | n | animal
+    horse horses | Pferd Pferde | n | animal ; lamb lambs | Lamm Lämmer | n | animal
+    pig pigs | Schwein Schweine | n | animal ; rabbit rabbits | Kaninchen Kaninchen | n | animal
+    path | Weg | m | place way ; square | Platz | m | place way open ; yard | Hof | m | place way open indoors
+    street streets | Straße Straßen | f | place way open ; meadow | Wiese | f | place way open
+    bridge bridges | Brücke Brücken | f | place way open support built ; field | Feld | n | place way open
+    valley | Tal | n | place way unowned ; terrain | Gelände | n | place way unowned
+    stable stables | Stall Ställe | m | place indoors room built ; cellar | Keller | m | place indoors room
+    tower towers | Turm Türme | m | place indoors room built goal ; kitchen | Küche | f | place indoors room
+    barn barns | Scheune Scheunen | f | place indoors room built ; room rooms | Zimmer Zimmer | n | place indoors room
+    church churches | Kirche Kirchen | f | place indoors room built goal ; forest | Wald | m | place indoors passage
+    house houses | Haus Häuser | n | place indoors room built ; tent tents | Zelt Zelte | n | place indoors room
+    garden gardens | Garten Gärten | m | place indoors passage ; station | Bahnhof | m | place goal
     city | Stadt | f | place indoors passage ; school schools | Schule Schulen | f | place indoors goal built
-    village | Dorf | n | place indoors passage               ; apple apples | Apfel Äpfel | m | food
-    cake cakes | Kuchen Kuchen | m | food                    ; mushroom mushrooms | Pilz Pilze | m | food
-    cheese | Käse | m | food                                 ; sausage sausages | Wurst Würste | f | food
-    pear pears | Birne Birnen | f | food                     ; potato potatoes | Kartoffel Kartoffeln | f | food
-    soup | Suppe | f | food                                  ; bread | Brot | n | food
-    egg eggs | Ei Eier | n | food                            ; meat | Fleisch | n | food
-    roll rolls | Brötchen Brötchen | n | food                ; letter letters | Brief Briefe | m | text written laid
-    newspaper newspapers | Zeitung Zeitungen | f | text laid
+    village | Dorf | n | place indoors passage
+    apple apples | Apfel Äpfel | m | food ; cake cakes | Kuchen Kuchen | m | food ; cheese | Käse | m | food
+    mushroom mushrooms | Pilz Pilze | m | food ; sausage sausages | Wurst Würste | f | food ; bread | Brot | n | food
+    pear pears | Birne Birnen | f | food ; potato potatoes | Kartoffel Kartoffeln | f | food ; meat | Fleisch | n | food
+    nut nuts | Nuss Nüsse | f | food ; egg eggs | Ei Eier | n | food ; roll rolls | Brötchen Brötchen | n | food
+    letter letters | Brief Briefe | m | text written laid ; message messages | Nachricht Nachrichten | f | text written laid
     story stories | Geschichte Geschichten | f | text written ; song songs | Lied Lieder | n | text written
-    ball balls | Ball Bälle | m | thing goods laid           ; hat hats | Hut Hüte | m | thing goods laid
-    pot pots | Topf Töpfe | m | thing goods                  ; stick sticks | Stock Stöcke | m | thing goods laid
-    bottle bottles | Flasche Flaschen | f | thing goods lid  ; doll dolls | Puppe Puppen | f | thing goods laid
-    vase vases | Vase Vasen | f | thing goods                ; lamp lamps | Lampe Lampen | f | thing goods device
-    book books | Buch Bücher | n | thing goods laid text written
-    pillow pillows | Kissen Kissen | n | thing goods laid    ; parcel parcels | Paket Pakete | n | thing goods laid
+    book books | Buch Bücher | n | text goods laid written
+    ball balls | Ball Bälle | m | thing goods laid ; hat hats | Hut Hüte | m | thing goods laid
+    pot pots | Topf Töpfe | m | thing goods ; stick sticks | Stock Stöcke | m | thing goods laid
+    bottle bottles | Flasche Flaschen | f | thing goods lid ; doll dolls | Puppe Puppen | f | thing goods laid
+    vase vases | Vase Vasen | f | thing goods ; lamp lamps | Lampe Lampen | f | thing goods device
+    pillow pillows | Kissen Kissen | n | thing goods laid ; parcel parcels | Paket Pakete | n | thing goods laid
     picture pictures | Bild Bilder | n | thing goods laid
     suitcase suitcases | Koffer Koffer | m | thing container lid ; basket baskets | Korb Körbe | m | thing container
-    bucket buckets | Eimer Eimer | m | thing container       ; bag bags | Tasche Taschen | f | thing container lid
-    crate crates | Kiste Kisten | f | thing container
-    drawer drawers | Schublade Schubladen | f | thing container lid ; compartment | Fach | n | thing container
-    net nets | Netz Netze | n | thing container cover barrier
+    bucket buckets | Eimer Eimer | m | thing container ; bag bags | Tasche Taschen | f | thing container lid
+    crate crates | Kiste Kisten | f | thing container ; drawer drawers | Schublade Schubladen | f | thing container lid
+    compartment | Fach | n | thing container ; net nets | Netz Netze | n | thing container cover barrier
     barrel barrels | Fass Fässer | n | thing container load
     table tables | Tisch Tische | m | thing furniture surface support covered
-    chair chairs | Stuhl Stühle | m | thing furniture surface support
+    chair chairs | Stuhl Stühle | m | thing furniture surface support ; mattress | Matratze | f | thing furniture
     cupboard cupboards | Schrank Schränke | m | thing furniture lid
     mirror mirrors | Spiegel Spiegel | m | thing furniture covered
     bench benches | Bank Bänke | f | thing furniture surface support covered
     chest chests | Truhe Truhen | f | thing furniture surface covered lid
-    ladder ladders | Leiter Leitern | f | thing furniture support ; mattress | Matratze | f | thing furniture
-    sofa sofas | Sofa Sofas | n | thing furniture surface
-    bed beds | Bett Betten | n | thing furniture surface covered
+    ladder ladders | Leiter Leitern | f | thing furniture support
+    sofa sofas | Sofa Sofas | n | thing furniture surface ; bed beds | Bett Betten | n | thing furniture surface covered
     piano pianos | Klavier Klaviere | n | thing furniture surface covered load
-    shelf shelves | Regal Regale | n | thing furniture support ; entrance | Eingang | m | thing opening
-    tunnel | Tunnel | m | thing opening passage              ; hallway | Flur | m | thing opening passage
-    door doors | Tür Türen | f | thing opening passage lid   ; opening | Öffnung | f | thing opening
-    gap | Lücke | f | thing opening ; gate gates | Tor Tore | n | thing opening passage lid barrier
-    window windows | Fenster Fenster | n | thing opening lid covered ; hole | Loch | n | thing opening
-    bus buses | Bus Busse | m | thing vehicle                ; train trains | Zug Züge | m | thing vehicle
-    tractor tractors | Traktor Traktoren | m | thing vehicle
-    carriage carriages | Kutsche Kutschen | f | thing vehicle
-    tram trams | Straßenbahn Straßenbahnen | f | thing vehicle
-    locomotive locomotives | Lokomotive Lokomotiven | f | thing vehicle ; car cars | Auto Autos | n | thing vehicle
+    shelf shelves | Regal Regale | n | thing furniture support
+    entrance | Eingang | m | thing opening ; tunnel | Tunnel | m | thing opening passage
+    hallway | Flur | m | thing opening passage ; door doors | Tür Türen | f | thing opening passage lid
+    opening | Öffnung | f | thing opening ; gap | Lücke | f | thing opening ; hole | Loch | n | thing opening
+    gate gates | Tor Tore | n | thing opening passage lid barrier
+    window windows | Fenster Fenster | n | thing opening lid covered
+    bus buses | Bus Busse | m | thing vehicle ; train trains | Zug Züge | m | thing vehicle
+    tractor tractors | Traktor Traktoren | m | thing vehicle ; carriage carriages | Kutsche Kutschen | f | thing vehicle
+    tram trams | Straßenbahn Straßenbahnen | f | thing vehicle ; car cars | Auto Autos | n | thing vehicle
+    locomotive locomotives | Lokomotive Lokomotiven | f | thing vehicle
     motorcycle motorcycles | Motorrad Motorräder | n | thing vehicle
-    bicycle bicycles | Fahrrad Fahrräder | n | thing vehicle ; beam | Balken | m | thing support barrier
-    board | Brett | n | thing support                        ; roof | Dach | n | thing support
-    oven ovens | Ofen Öfen | m | thing load covered device   ; engine engines | Motor Motoren | m | thing load device
-    rock | Felsen | m | thing load                           ; statue | Statue | f | thing load
-    bell | Glocke | f | thing load ; machine machines | Maschine Maschinen | f | thing load covered device
-    monument | Denkmal | n | thing load                      ; carpet | Teppich | m | thing cover
-    curtain | Vorhang | m | thing cover                      ; coat | Mantel | m | thing cover
-    blanket | Decke | f | thing cover                        ; tarp | Plane | f | thing cover
-    mat | Matte | f | thing cover                            ; cloth | Tuch | n | thing cover
-    towel | Handtuch | n | thing cover                       ; fence | Zaun | m | thing barrier
-    dam | Damm | m | thing barrier                           ; wall walls | Mauer Mauern | f | thing barrier built
-    hedge | Hecke | f | thing barrier                        ; barrier | Schranke | f | thing barrier
+    bicycle bicycles | Fahrrad Fahrräder | n | thing vehicle
+    beam | Balken | m | thing support barrier ; board | Brett | n | thing support ; roof | Dach | n | thing support
+    oven ovens | Ofen Öfen | m | thing load covered device ; engine engines | Motor Motoren | m | thing load device
+    rock | Felsen | m | thing load ; statue | Statue | f | thing load ; bell | Glocke | f | thing load
+    machine machines | Maschine Maschinen | f | thing load covered device ; monument | Denkmal | n | thing load
+    carpet | Teppich | m | thing cover ; curtain | Vorhang | m | thing cover ; coat | Mantel | m | thing cover
+    blanket | Decke | f | thing cover ; tarp | Plane | f | thing cover ; mat | Matte | f | thing cover
+    cloth | Tuch | n | thing cover ; towel | Handtuch | n | thing cover
+    fence | Zaun | m | thing barrier ; dam | Damm | m | thing barrier ; hedge | Hecke | f | thing barrier
+    wall walls | Mauer Mauern | f | thing barrier built ; barrier | Schranke | f | thing barrier
     rope | Seil | n | thing barrier
-"""),
-    )
-)
+"""
+NOUNS = tuple(_noun(cells) for cells in _rows(_NOUNS))
 
 # English forms and particle | German infinitive, 3rd person, past, perfect | frame | subjects | objects
-VERBS = tuple(
-    map(
-        _verb,
-        _rows("""
+_VERBS = """
     sleep sleeps slept slept | schlafen schläft schlief hat geschlafen | stay | person animal |
     sit sits sat sat | sitzen sitzt saß hat gesessen | stay | person animal |
     stand stands stood stood | stehen steht stand hat gestanden | stay | person animal |
@@ -223,9 +211,9 @@ VERBS = tuple(
     follow follows followed followed | folgen folgt folgte ist gefolgt | dat | person animal | person animal
     thank thanks thanked thanked | danken dankt dankte hat gedankt | dat | person | person
     listen listens listened listened to | zu+hören hört hörte hat zugehört | dat | person animal | person
-    give gives gave given | geben gibt gab hat gegeben | give | person | goods food text
+    give gives gave given | geben gibt gab hat gegeben | give | person | goods food laid
     show shows showed shown | zeigen zeigt zeigte hat gezeigt | give | person | goods animal text vehicle
-    send sends sent sent | schicken schickt schickte hat geschickt | give | person | goods text
+    send sends sent sent | schicken schickt schickte hat geschickt | give | person | goods laid
     bring brings brought brought | bringen bringt brachte hat gebracht | give | person | goods food
     give gives gave given back | zurück+geben gibt gab hat zurückgegeben | give | person | goods vehicle
     have has had had | haben hat hatte hat gehabt | own | person | animal vehicle goods
@@ -235,7 +223,7 @@ VERBS = tuple(
     know knows knew known | wissen weiß wusste hat gewusst | that | person |
     hope hopes hoped hoped | hoffen hofft hoffte hat gehofft | that | person |
     try tries tried tried | versuchen versucht versuchte hat versucht | to | person |
-    begin begins began begun | beginnen beginnt begann hat begonnen | to | person |
+    hope hopes hoped hoped | hoffen hofft hoffte hat gehofft | to | person |
     forget forgets forgot forgotten | vergessen vergisst vergaß hat vergessen | to | person |
     promise promises promised promised | versprechen verspricht versprach hat versprochen | to | person |
     cross crosses crossed crossed | überqueren überquert überquerte hat überquert | it | |
@@ -247,13 +235,10 @@ VERBS = tuple(
     overtake overtakes overtook overtaken | überholen überholt überholte hat überholt | it | |
     cover covers covered covered | bedecken bedeckt bedeckte hat bedeckt | it | |
     stop stops stopped stopped | auf+halten hält hielt hat aufgehalten | it | |
-"""),
-    )
-)
+"""
+VERBS = tuple(_verb(cells) for cells in _rows(_VERBS))
 
-ADJECTIVES: dict[str, str] = dict(
-    pair.split()
-    for pair in """
+ADJECTIVES = _pairs("""
     old alt, young jung, new neu, small klein, big groß, long lang, short kurz, wide breit, narrow schmal, tall hoch,
     low niedrig, thick dick, thin dünn, flat flach, tiny winzig, enormous riesig, massive massiv, heavy schwer,
     weak schwach, soft weich, stiff steif, full voll, tight eng, bulky sperrig, unwieldy unhandlich, smooth glatt,
@@ -264,12 +249,12 @@ ADJECTIVES: dict[str, str] = dict(
     tired müde, lazy faul, sick krank, sleepy schläfrig, nervous nervös, exhausted erschöpft, anxious ängstlich,
     hungry hungrig, thirsty durstig, sated satt, clumsy ungeschickt, happy glücklich, friendly freundlich,
     red rot, blue blau, black schwarz, white weiß, brown braun, strange seltsam, beautiful schön
-""".replace("\n", " ").split(",")
-)
+""")
 
 # Adjectives before a noun, and after "is", by the sort of the noun.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "person": ("old", "young", "small", "friendly", "tired", "happy", "strange"),
+    "person": ("old", "young", "friendly", "tired", "happy", "strange"),
+    "kid": ("small", "friendly", "tired", "happy", "strange"),
     "animal": ("old", "young", "small", "big", "black", "white", "brown", "hungry", "tired", "beautiful"),
     "food": ("small", "big", "fresh"),
     "text": ("old", "new", "long", "short", "beautiful"),
@@ -284,6 +269,8 @@ PREDICATES: dict[str, tuple[str, ...]] = {
     "place": ("old", "new", "big", "small", "beautiful"),
     "thing": ("old", "new", "heavy", "beautiful", "red", "blue", "black", "white", "small", "big"),
 }
+
+COLOURS = ("red", "blue", "black", "white", "brown")  # nothing is "very" any of these
 
 # Adjectives that may stand before either noun of a pronoun sentence: they say nothing about why something failed.
 NEUTRAL = ("strange", "beautiful", "brown", "white", "black")
@@ -341,15 +328,15 @@ ADVERBS: tuple[tuple[str, str, str], ...] = (
     ("next week", "nächste Woche", "future can must should want"),
 )
 
+ONCE = ("today", "now", "in the evening", "yesterday", "last week")  # those that suit a single failure
+
 _ALIVE = "tired sick sleepy nervous exhausted anxious"
 
 
 def _frame(verbs: str, subjects: str, objects: str, of_subject: str, of_object: str, word: str = "") -> Frame:
     english, _, german = word.partition(" ")
-    preposition = (english, german) if word else None
-    return Frame(
-        tuple(verbs.split()), preposition, subjects, objects, tuple(of_subject.split()), tuple(of_object.split())
-    )
+    adjectives = tuple(of_subject.split()), tuple(of_object.split())
+    return Frame(tuple(verbs.split()), (english, german), subjects, objects, *adjectives)
 
 
 # In the first four the adjective fits one sort of noun only. In the others both nouns are things, most adjectives
@@ -359,32 +346,30 @@ FRAMES = (
     _frame("cross", "animal", "way", f"{_ALIVE} lazy hungry thirsty", "wide long steep uneven stony bumpy"),
     _frame("eat want", "animal", "food", f"{_ALIVE} sated", "salty bitter sour spicy dry tough"),
     _frame("enter", "animal", "room", f"{_ALIVE} lazy", "cramped dusty empty crowded dilapidated modern"),
-    _frame("carry fetch", "animal", "goods", f"{_ALIVE} lazy clumsy", "heavy bulky unwieldy smooth thick long"),
-    _frame("fit", "furniture", "opening", "big wide bulky tall thick long", "narrow small low tight tiny flat",
+    _frame("carry fetch", "animal", "goods", f"{_ALIVE} lazy clumsy", "heavy bulky unwieldy smooth thick wide"),
+    _frame("fit", "furniture", "opening", "big wide bulky tall thick long", "narrow small low tight tiny cramped",
            "through durch"),
     _frame("fit", "goods", "container", "big wide bulky unwieldy thick long", "narrow small full tight tiny flat",
            "into in"),
     _frame("support", "support", "load", "weak thin old unstable rotten soft", "heavy big massive bulky enormous wide"),
-    _frame("overtake", "vehicle", "vehicle", "slow weak old heavy rusty sluggish", "fast long wide agile nimble powerful"),
+    _frame("overtake", "vehicle", "vehicle", "slow weak old heavy rusty sluggish",
+           "fast long wide agile nimble powerful"),
     _frame("cover", "cover", "covered", "small short narrow thin tiny stiff", "big long wide tall enormous bulky"),
-    _frame("stop", "barrier", "vehicle", "low weak old short soft unstable", "fast heavy powerful big massive agile"),
+    _frame("stop", "barrier", "vehicle", "low weak old short soft unstable", "fast heavy powerful big massive enormous"),
 )  # fmt: skip
 
-_UNITS = "one two three four five six seven eight nine".split()
-_TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_EINER = "ein zwei drei vier fünf sechs sieben acht neun".split()
-_ZEHNER = "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn".split()
-_ZIGER = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+_UNITS = _pairs("one ein, two zwei, three drei, four vier, five fünf, six sechs, seven sieben, eight acht, nine neun")
+_TEENS = _pairs("""
+    ten zehn, eleven elf, twelve zwölf, thirteen dreizehn, fourteen vierzehn, fifteen fünfzehn,
+    sixteen sechzehn, seventeen siebzehn, eighteen achtzehn, nineteen neunzehn
+""")
+_TENS = _pairs("""
+    twenty zwanzig, thirty dreißig, forty vierzig, fifty fünfzig,
+    sixty sechzig, seventy siebzig, eighty achtzig, ninety neunzig
+""")
 
-# Two to ninety-nine; from twenty-one on German says the unit first.
-NUMBERS: dict[str, str] = (
-    dict(zip(_UNITS[1:], _EINER[1:], strict=True))
-    | dict(zip(_TEENS, _ZEHNER, strict=True))
-    | dict(zip(_TENS, _ZIGER, strict=True))
-    | {
-        f"{ten}-{unit}": f"{einer}und{ziger}"
-        for ten, ziger in zip(_TENS, _ZIGER, strict=True)
-        for unit, einer in zip(_UNITS, _EINER, strict=True)
-    }
-)
+# Two to ninety-nine, for use before plural nouns; from twenty-one on German says the unit first.
+NUMBERS: dict[str, str] = _UNITS | _TEENS | _TENS
+del NUMBERS["one"]
+NUMBERS |= {f"{ten}-{unit}": f"{_UNITS[unit]}und{_TENS[ten]}" for ten in _TENS for unit in _UNITS}
+NUMBER_WORDS = tuple(NUMBERS)

@@ -34,8 +34,9 @@ def lines(path: str | Path) -> Iterator[str]:
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError as error:
+                place = f"offset {offset + error.start}, line {number}"
                 raise DataError(
-                    f"{name} is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start}, line {number}",
+                    f"{name} is not UTF-8: byte 0x{raw[error.start]:02x} at {place}",
                     f"convert it, for example: iconv -f latin1 -t utf-8 {name}",
                 ) from error
             offset += len(raw)

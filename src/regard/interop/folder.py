@@ -43,7 +43,7 @@ FAMILIES: dict[str, Family] = {"marian": marian, "pegasus": pegasus, "regard": o
 
 @dataclass(frozen=True)
 class Ids:
-    """The tokens that frame sequences: padding, the first of a target, the last, and the unknown one if there is one."""
+    """The tokens that frame sequences: padding, the first of a target, the last, and the unknown one, if any."""
 
     pad: int
     start: int
@@ -156,7 +156,7 @@ def read(folder: str | Path) -> Opened:
     config = _config(folder)
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
-        raise ModelError(f"{folder} holds a model of type {kind!r}, which is not supported", did_you_mean(kind, FAMILIES))
+        raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
     model = FAMILIES[kind].spec(config)
     opened = Opened(model, {}, _ids(config), config)
     shapes = {name: parameter.shape for name, parameter in outline(model).named_parameters()}
@@ -181,7 +181,7 @@ def open_model(folder: str | Path) -> tuple[EncoderDecoder, Opened]:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        raise ModelError(f"{folder} is not a model or run folder: it has no config.json", "give the folder that holds config.json")
+        raise ModelError(f"{folder} is not a model or run folder", "give the folder that holds config.json")
     config = _json(path)
     if not isinstance(config, dict):
         raise ModelError(f"{path} holds no object", "fetch or write the folder again")
@@ -243,5 +243,5 @@ def _load(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{path} is damaged or incomplete: {error}", "fetch it again, or go back to an earlier checkpoint of the run"
+            f"{path} is damaged or incomplete: {error}", "fetch it again, or go back to an earlier checkpoint"
         ) from None

@@ -15,8 +15,8 @@ from regard.core.position import sinusoids
 from regard.errors import ModelError, did_you_mean
 from regard.interop.table import Constant, Keys, Moved, Reshaped, Rule, Same, each, module, modules, reads_back
 
-# What transformers assumes for absent keys. `regard_head_bias` is ours: a bias of the logits is always stored, and false
-# says that it is no parameter, but zeros.
+# What transformers assumes for absent keys. `regard_head_bias` is ours: a bias of the logits is always stored, and
+# false says that it is no parameter, but zeros.
 SIZES: dict[str, Any] = {
     "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
     "encoder_attention_heads": 16, "decoder_attention_heads": 16, "max_position_embeddings": 1024,
@@ -29,8 +29,11 @@ FIXED: dict[str, Any] = {
     "add_cross_attention": False, "tie_encoder_decoder": False,
     "static_position_embeddings": True, "normalize_embedding": False, "add_bias_logits": False,
 }  # fmt: skip
-EQUAL = {"hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads"}
-ACTIVATIONS: dict[str, Literal["relu", "gelu", "silu"]] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+EQUAL = {
+    "hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads",
+}  # fmt: skip
+Activation = Literal["relu", "gelu", "silu"]
+ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 
 _KEYS = Keys(
     read={
@@ -108,7 +111,9 @@ def sizes(model: kinds.Model, positions: int) -> dict[str, Any]:
     }
 
 
-def assemble(values: Mapping[str, Any], residual: kinds.Residual, share: Literal["all", "target", "none"]) -> kinds.EncoderDecoder:
+def assemble(
+    values: Mapping[str, Any], residual: kinds.Residual, share: Literal["all", "target", "none"]
+) -> kinds.Model:
     """The spec that the values of a config stand for."""
     encoder, decoder = _block(values, "encoder", residual), _block(values, "decoder", residual)
     position, scale, dropout = kinds.Sinusoidal("halves"), values["scale_embedding"], values["dropout"]

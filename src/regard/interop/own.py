@@ -1,4 +1,4 @@
-"""Our own format, for every model without a counterpart elsewhere: config.json holds the spec, and the names are ours."""
+"""Our own format, for models without a counterpart elsewhere: config.json holds the spec, and the names are ours."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
 def spec(config: Mapping[str, Any]) -> kinds.Model:
     unknown = sorted(set(config) - _KNOWN)
     if unknown:
-        raise ModelError(f"config.json has a key that is not understood: {unknown[0]}", "open it with the version that wrote it")
+        raise ModelError(f"config.json has an unknown key: {unknown[0]}", "open it with the version that wrote it")
     model = kinds.from_dict(config.get("spec"))
     if not isinstance(model, kinds.Model):
-        raise ModelError("config.json holds no model under `spec`", "compare it with a config.json written by this version")
+        raise ModelError("config.json holds no model under `spec`", "compare it with one that this version wrote")
     return model
 
 

@@ -1,6 +1,6 @@
-"""PEGASUS, as transformers has it (PegasusForConditionalGeneration): Marian with pre-norm, and a norm at the end of each stack.
+"""PEGASUS, as transformers has it (PegasusForConditionalGeneration): Marian with pre-norm, and a norm after each stack.
 
-One matrix serves both embeddings and the output: untied, transformers 4 and 5 disagree on which of the stored copies act.
+One matrix serves both embeddings and the output: untied, transformers 4 and 5 disagree on which stored copy acts where.
 """
 
 from __future__ import annotations

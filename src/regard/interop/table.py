@@ -1,8 +1,7 @@
-"""What a family's file is made of: a table of tensors that is read in both directions, and a closed schema of config keys.
+"""What a family's file is made of: a table of tensors, read in both directions, and a closed schema of config keys.
 
-A table is a list of rules. A rule says how one of our parameters comes apart into their tensors; shapes in both
-directions follow from that. Nothing is guessed and nothing is left over: a tensor that no rule names, on either side, is
-an error.
+A table is a list of rules. A rule says how one of our parameters comes apart into their tensors; the shapes in both
+directions follow from that. Nothing is guessed and nothing is left over: a tensor that no rule names is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Shapes = Mapping[str, torch.Size]
 
 @dataclass(frozen=True)
 class Same:
-    """One tensor under two names. `aliases` are further names that a file may use, instead or as well, for what is tied."""
+    """One tensor under two names. Where it is tied, a file may hold it under `aliases` instead, or as well."""
 
     ours: str
     theirs: str
@@ -154,15 +153,11 @@ def to_ours(table: Sequence[Rule], theirs: Mapping[str, Tensor], shapes: Shapes)
     for rule in table:
         if isinstance(rule, Constant) and rule.theirs in unused:
             _check(rule, unused.pop(rule.theirs))
-    found = {rule.ours: [_take(rule, name, unused) for name in _names(rule)] for rule in moved}
-    unset = [name for rule in moved for name, tensor in zip(_names(rule), found[rule.ours], strict=True) if tensor is None]
-    _complete(unset, unused, "the file", "compare config.json (layers, tying) with the weights, or fetch the folder again")
-    ours: dict[str, Tensor] = {}
-    for rule in moved:
-        tensors = [tensor for tensor in found[rule.ours] if tensor is not None]
-        _fit(rule, tensors, shapes[rule.ours])
-        ours[rule.ours] = rule.together(tensors)
-    return ours
+    found = {name: _take(rule, name, unused) for rule in moved for name in _names(rule)}
+    unset = [name for name, tensor in found.items() if tensor is None]
+    _complete(unset, unused, "the file", "compare config.json (layers, tying) with it, or fetch the folder again")
+    present = {name: tensor for name, tensor in found.items() if tensor is not None}
+    return {rule.ours: _join(rule, present, shapes[rule.ours]) for rule in moved}
 
 
 def _names(rule: Moved) -> tuple[str, ...]:
@@ -173,6 +168,7 @@ def _moved(table: Iterable[Rule], ours: Collection[str]) -> list[Moved]:
     """The rules with a parameter of ours: exactly one for each."""
     moved = [rule for rule in table if not isinstance(rule, Constant)]
     named = {rule.ours for rule in moved}
+    assert len(named) == len(moved), "two rules for one parameter"
     unset, unused = [name for name in named if name not in ours], [name for name in ours if name not in named]
     _complete(unset, unused, "the model", "build the model from the spec that the table is made for")
     return moved
@@ -182,29 +178,36 @@ def _take(rule: Moved, name: str, unused: dict[str, Tensor]) -> Tensor | None:
     """The tensor stored under `name` or an alias of it; several copies must be one and the same."""
     aliases = rule.aliases if isinstance(rule, Same) else ()
     copies = {key: unused.pop(key) for key in (name, *aliases) if key in unused}
+    for key, copy in copies.items():
+        _floating(key, copy)
     if not copies:
         return None
-    first, tensor = next(iter(copies.items()))
-    for other, copy in copies.items():
-        if not torch.equal(copy, tensor):
+    first, *others = copies
+    for other in others:
+        if copies[other].dtype != copies[first].dtype or not torch.equal(copies[other], copies[first]):
             raise ModelError(
                 f"{first} and {other} differ, but config.json says that they are tied",
                 "set tie_word_embeddings or share_encoder_decoder_embeddings to what the model was trained with",
             )
+    return copies[first]
+
+
+def _floating(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
-        raise ModelError(f"{first} holds {tensor.dtype} numbers", "fetch the model in a floating-point precision")
-    return tensor
+        raise ModelError(f"{name} holds {tensor.dtype} numbers", "fetch the model in a floating-point precision")
 
 
-def _fit(rule: Moved, tensors: Sequence[Tensor], shape: torch.Size) -> None:
-    """Expected shapes are those of our own parameter taken apart, so each rule states its layout once."""
+def _join(rule: Moved, theirs: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+    """Our parameter. The shapes to expect are those of ours taken apart, so each rule states its layout once."""
     expected = rule.apart(torch.empty(shape, device="meta"))
-    for name, tensor, like in zip(_names(rule), tensors, expected, strict=True):
-        if tensor.shape != like.shape:
-            raise _misshapen(name, tensor.shape, like.shape)
+    for name, like in zip(_names(rule), expected, strict=True):
+        if theirs[name].shape != like.shape:
+            raise _misshapen(name, theirs[name].shape, like.shape)
+    return rule.together([theirs[name] for name in _names(rule)])
 
 
 def _check(rule: Constant, tensor: Tensor) -> None:
+    _floating(rule.theirs, tensor)
     expected = rule.make()
     if tensor.shape != expected.shape:
         raise _misshapen(rule.theirs, tensor.shape, expected.shape)
@@ -212,7 +215,8 @@ def _check(rule: Constant, tensor: Tensor) -> None:
     tolerance = max(rule.tolerance, torch.finfo(tensor.dtype).eps) if rule.tolerance else 0.0
     if not torch.allclose(tensor.float(), expected.float(), rtol=0.0, atol=tolerance):
         raise ModelError(
-            f"{rule.theirs} is not what config.json implies", "this model computes something else and cannot be opened here"
+            f"{rule.theirs} is not what config.json implies",
+            "this model computes something else and cannot be opened here",
         )
 
 
@@ -244,7 +248,7 @@ def outline(model: spec.Model) -> EncoderDecoder:
         with torch.device("meta"):
             return build(model)
     except (RuntimeError, OverflowError, TypeError) as error:
-        raise ModelError(f"a model of these sizes cannot be built: {error}", "correct the sizes in config.json") from None
+        raise ModelError(f"no model of these sizes can be built: {error}", "correct the sizes in config.json") from None
 
 
 def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.Model]) -> bool:
@@ -257,32 +261,33 @@ def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Map
 
 # ------------------------------------------------------------------ keys of config.json
 
-# Any config.json may hold these, and none changes what the model computes: notes, token ids (`folder.Ids` reads them), and
-# settings of `generate`, which older versions keep here and decoding takes from elsewhere. `auto_map` names code: not here.
+# None of these changes what the model computes: notes; token ids, which `folder.Ids` reads; and settings of `generate`,
+# which old versions keep here and decoding takes from elsewhere. (`auto_map` would run the folder's code: it is refused.)
 HARMLESS = frozenset(
-    """
-    _attn_implementation_autoset _name_or_path _num_labels architectures classif_dropout classifier_dropout dtype
-    finetuning_task gradient_checkpointing id2label init_std label2id model_type name_or_path num_labels output_attentions
-    output_hidden_states output_past prefix problem_type return_dict task_specific_params tokenizer_class torch_dtype
-    torchscript total_flos transformers_version use_cache extra_pos_embeddings
-
-    bos_token_id decoder_start_token_id eos_token_id forced_bos_token_id forced_eos_token_id pad_token_id sep_token_id
-    unk_token_id
-
-    bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
-    exponential_decay_length_penalty force_bos_token_to_be_generated length_penalty max_length min_length
-    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
-    renormalize_logits repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
-    """.split()
-)
+    {
+        "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "classif_dropout",
+        "classifier_dropout", "dtype", "extra_pos_embeddings", "finetuning_task", "gradient_checkpointing",
+        "id2label", "init_std", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions",
+        "output_hidden_states", "output_past", "prefix", "problem_type", "return_dict", "task_specific_params",
+        "tokenizer_class", "torch_dtype", "torchscript", "total_flos", "transformers_version", "use_cache",
+        "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id",
+        "pad_token_id", "sep_token_id", "unk_token_id",
+        "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
+        "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "force_bos_token_to_be_generated",
+        "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
+        "num_return_sequences", "output_scores", "remove_invalid_values", "renormalize_logits",
+        "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k", "top_p",
+        "typical_p",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Keys:
     """The closed schema of a family's config.json.
 
-    `read` are the keys that are understood, with the value that Hugging Face assumes for an absent one; `fixed` the keys
-    that may have one value only; `equal` other names of a key that is read; `ignored` what changes nothing.
+    `read`: what is understood, with the value that transformers assumes for an absent key; `fixed`: keys that may have
+    one value only; `equal`: other names of a key that is read; `ignored`: what changes nothing.
     """
 
     read: Mapping[str, Any]

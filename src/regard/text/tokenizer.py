@@ -332,10 +332,10 @@ def _library_errors(problem: str, repair: str) -> Iterator[None]:
 
 @functools.cache
 def _fork_quietly() -> None:
-    """Tokenize on all cores, but on one in forked children, where the library would warn or hang.
+    """Tokenize on all cores, but on one in forked children, where the library's threads are gone.
 
-    The library decides inside fork() by this variable, so it is set just before and, in the parent, unset just after.
-    A user who has set it is left alone.
+    The library (before 0.23 with a warning) decides that inside fork(), by this variable; so it is set just before
+    and, in the parent, unset just after. A user who has set it is left alone.
     """
     name = "TOKENIZERS_PARALLELISM"
     ours: list[bool] = []

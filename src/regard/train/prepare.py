@@ -13,6 +13,7 @@ from regard import disk
 from regard.data import builtin, read
 from regard.data.corpus import Corpus, prepare
 from regard.errors import DataError, SettingError
+from regard.interop.folder import with_end
 from regard.text.tokenizer import Tokenizer
 from regard.train.place import Place
 from regard.train.recipe import Data, Recipe
@@ -74,9 +75,9 @@ def _make(place: Place, recipe: Recipe, say: Callable[[str], None]) -> None:
     place.data.mkdir(parents=True, exist_ok=True)
     train, valid = _texts(place, recipe.data, say)
     source, target = _tokenizers(recipe, train, say)
-    disk.write_file(place.folder / "tokenizer.json", source.to_json())
+    _write_tokenizer(place.folder / "tokenizer.json", source)
     if target is not source:
-        disk.write_file(place.folder / "target_tokenizer.json", target.to_json())
+        _write_tokenizer(place.folder / "target_tokenizer.json", target)
     limit = recipe.data.max_length
     if valid:
         _write_jsonl(place.data / "valid.jsonl", valid)
@@ -175,6 +176,11 @@ def _tokenizers(
     )
     say(f"tokenizer: {choice.tokenizer}, {sizes}")
     return source, target
+
+
+def _write_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
+    """With the end token appended for others, as our sources have it; our own encoding adds nothing by itself."""
+    disk.write_file(path, with_end(tokenizer.to_json(), tokenizer.tokens([tokenizer.eos])[0]))
 
 
 def _write_jsonl(path: Path, pairs: list[Pair]) -> None:

@@ -131,13 +131,17 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
 
 def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> None:
     """What makes the run folder a Hugging Face repository, besides weights and card."""
-    target = translator.target_tokenizer
+    source, target = translator.source_tokenizer, translator.target_tokenizer
     ids = folders.Ids(target.pad, translator.ends.start, target.eos, target.unk)
-    disk.write_json(place.folder / "config.json", folders.describe(translator.spec, ids, recipe.data.max_length))
-    disk.write_json(
-        place.folder / "generation_config.json", folders.generation_config(ids, recipe.decode.beam, recipe.penalty)
-    )
-    disk.write_json(place.folder / "tokenizer_config.json", folders.tokenizer_config(translator.source_tokenizer))
+    generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=recipe.penalty.alpha)
+    pad, start, end, unk = source.tokens([source.pad, source.bos, source.eos, source.unk or source.pad])
+    names = folders.tokenizer_config(pad, start, end, None if source.unk is None else unk)
+    for name, content in {
+        "config.json": folders.describe(translator.spec, ids),
+        "generation_config.json": generation,
+        "tokenizer_config.json": names,
+    }.items():
+        disk.write_json(place.folder / name, content)
 
 
 def _updater(recipe: Recipe, translator: Translator) -> Updater:

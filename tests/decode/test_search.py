@@ -1,0 +1,171 @@
+"""Searches agree with each other, with brute force, and with themselves in other company."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from conftest import small_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.decode import beam
+from regard.decode.sample import choose
+from regard.decode.search import Ends, Settings, batches, decode
+from regard.decode.strategy import Beam, Gnmt, Greedy, Hypothesis, Limit, Power, Sample
+from regard.errors import SettingError
+from regard.model import EncoderDecoder
+
+ENDS = Ends(pad=0, start=1, end=2, banned=(0, 1, 3))
+LIMIT = Limit(1.0, 5)
+STRATEGIES = [Greedy(), Beam(4, n_best=4), Beam(3, Power(1.0)), Sample(0.9, top_k=9, top_p=0.95, min_p=0.01, seed=5)]
+
+
+def eager_model(vocabulary: int = 23, seed: int = 0) -> EncoderDecoder:
+    """A model that likes to end, so that lengths differ."""
+    model = small_model(vocabulary, seed)
+    with torch.no_grad():
+        model.head.table.weight[ENDS.end] *= 2.5
+    return model
+
+
+def sources(count: int, vocabulary: int = 23, seed: int = 0) -> list[list[int]]:
+    chance = random.Random(seed)
+    return [[*(chance.randrange(4, vocabulary) for _ in range(chance.randrange(1, 12))), 2] for _ in range(count)]
+
+
+def run(model: EncoderDecoder, texts: list[list[int]], strategy: object, tokens: int = 4096) -> list[list[Hypothesis]]:
+    return decode(model, texts, ENDS, Settings(strategy, LIMIT, tokens))  # type: ignore[arg-type]
+
+
+def test_lengths_of_the_test_model_differ() -> None:
+    found = [h[0] for h in run(eager_model(), sources(40), Greedy())]
+    assert {h.finished for h in found} == {True, False}
+    assert len({len(h.tokens) for h in found}) > 4
+
+
+@pytest.mark.parametrize("penalty", [Gnmt(0.6), Gnmt(0.0), Power(1.0), Power(-0.5)])
+def test_beam_one_is_greedy(penalty: Gnmt | Power) -> None:
+    for seed in range(3):
+        model, texts = eager_model(seed=seed), sources(40, seed=seed)
+        greedy, one = run(model, texts, Greedy()), run(model, texts, Beam(1, penalty))
+        assert [h[0].tokens for h in greedy] == [h[0].tokens for h in one]
+        assert [h[0].log_probability for h in greedy] == pytest.approx([h[0].log_probability for h in one], rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_neighbours_do_not_matter_and_order_is_kept(strategy: object) -> None:
+    model, texts = eager_model(), sources(30)
+    together = run(model, texts, strategy)
+    for tokens in (1, 64):
+        alone = run(model, texts, strategy, tokens)
+        for one, other in zip(together, alone, strict=True):
+            assert [h.tokens for h in one] == [h.tokens for h in other]
+            assert [h.score for h in one] == pytest.approx([h.score for h in other], rel=1e-4)
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
+def test_every_sentence_is_in_one_batch_within_the_budget(lengths: list[int], tokens: int) -> None:
+    groups = batches(lengths, Settings(Beam(2), tokens=tokens))
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    assert all(len(g) == 1 or len(g) * 2 * max(lengths[i] for i in g) <= tokens for g in groups)
+
+
+@pytest.mark.parametrize("penalty", [Gnmt(0.6), Gnmt(2.0), Power(1.0), Power(0.0), Power(-1.0)])
+def test_stopping_early_never_changes_the_answer(penalty: Gnmt | Power) -> None:
+    for seed in range(4):
+        model = eager_model(seed=seed)
+        texts = torch.randint(4, 23, (6, 8))
+        limits = torch.tensor([3, 5, 7, 9, 11, 13])
+        found = [
+            beam.search(
+                model, model.encode(texts), Beam(4, penalty, 2),
+                limits=limits, start=1, end=2, banned=torch.tensor([0, 1, 3]), early=early,
+            )
+            for early in (True, False)
+        ]  # fmt: skip
+        for one, other in zip(*found, strict=True):
+            assert [h.tokens for h in one] == [h.tokens for h in other]
+
+
+def test_a_beam_wide_enough_finds_the_best_of_all() -> None:
+    """Against brute force: every sequence over a small vocabulary, scored by the uncached model."""
+    vocabulary, most, penalty = 7, 3, Gnmt(0.8)
+    model = eager_model(vocabulary, seed=2)
+    source = torch.tensor([[4, 5, 6, 2]])
+    letters = [2, 4, 5, 6]
+
+    def score(ids: tuple[int, ...]) -> float:
+        target = torch.tensor([[1, *ids[:-1]]])
+        logits = model.head(model(source, target)[0])
+        logits[:, :, list(ENDS.banned)] = float("-inf")
+        chosen = logits.log_softmax(-1)[0].gather(1, torch.tensor(ids)[:, None]).sum().item()
+        return chosen / penalty.divisor(len(ids))
+
+    everything = [
+        ids
+        for n in range(1, most + 1)
+        for ids in itertools.product(letters, repeat=n)
+        if 2 not in ids[:-1] and (ids[-1] == 2 or n == most)
+    ]
+    with torch.inference_mode():
+        best = sorted(everything, key=score, reverse=True)[:5]
+        found = decode(model, [[4, 5, 6, 2]], ENDS, Settings(Beam(100, penalty, 5), Limit(0, most)))[0]
+        assert [h.tokens for h in found] == [ids[:-1] if ids[-1] == 2 else ids for ids in best]
+        assert [h.score for h in found] == pytest.approx([score(ids) for ids in best], rel=1e-4)
+
+
+def test_n_best_is_sorted_and_distinct() -> None:
+    for found in run(eager_model(), sources(20), Beam(4, n_best=4)):
+        scores = [h.score for h in found]
+        assert scores == sorted(scores, reverse=True)
+        assert len({(h.tokens, h.finished) for h in found}) == len(found) == 4
+
+
+def test_banned_tokens_never_appear() -> None:
+    for strategy in STRATEGIES:
+        for found in run(eager_model(), sources(20), strategy):
+            assert all(token not in (0, 1, 2, 3) for h in found for token in h.tokens)
+
+
+@settings(max_examples=30)
+@given(st.floats(0.3, 3.0), st.integers(0, 6), st.floats(0.05, 1.0), st.floats(0.0, 0.5), st.integers(0, 2**31))
+def test_sampling_follows_the_filtered_distribution(t: float, k: int, p: float, m: float, seed: int) -> None:
+    """Against a plain Python loop over the filters, by inverting the cumulative sum at known points."""
+    logits = torch.randn(6, generator=torch.Generator().manual_seed(seed))
+    ranked = sorted(range(6), key=lambda i: -logits[i].item())[: k or 6]
+    weights = [torch.exp(logits[i].double() / t).item() for i in ranked]
+    shares = [w / sum(weights) for w in weights]
+    kept, mass = [], 0.0
+    for i, share in zip(ranked, shares, strict=True):
+        if mass < p and share >= m * shares[0]:
+            kept.append((i, share))
+        mass += share
+    total = sum(share for _, share in kept)
+    reached = 0.0
+    for i, share in kept:
+        middle = torch.tensor([(reached + share / 2) / total], dtype=torch.float64)
+        assert choose(logits[None], Sample(t, k, p, m), middle).item() == i
+        reached += share
+    assert choose(logits[None], Sample(t, k, p, m), torch.tensor([1 - 1e-16], dtype=torch.float64)).item() == kept[-1][0]
+
+
+def test_sampling_depends_on_seed_only() -> None:
+    model, texts = eager_model(), sources(10)
+    one, again = run(model, texts, Sample(seed=1)), run(model, texts, Sample(seed=1))
+    other = run(model, texts, Sample(seed=2))
+    assert [h[0].tokens for h in one] == [h[0].tokens for h in again]
+    assert [h[0].tokens for h in one] != [h[0].tokens for h in other]
+
+
+def test_length_penalties_are_their_formulas() -> None:
+    assert Gnmt(0.6).divisor(7) == pytest.approx(2**0.6)
+    assert Power(2.0).divisor(7) == pytest.approx(49)
+
+
+def test_impossible_strategies_are_refused() -> None:
+    for make in (lambda: Beam(2, n_best=3), lambda: Beam(0), lambda: Sample(temperature=0.0), lambda: Sample(top_p=1.5)):
+        with pytest.raises(SettingError):
+            make()
