@@ -141,25 +141,27 @@ def test_weights_are_written_only_for_their_own_spec(tmp_path: Path) -> None:
 
 
 def test_shards_are_read_together(tmp_path: Path) -> None:
-    model = write(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    (tmp_path / "model.safetensors").unlink()
+    folder = tmp_path / "model"
+    folder.mkdir()
+    model = write(folder)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")
     files = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(sorted(tensors))}
     for file in set(files.values()):
-        save_file({name: tensors[name] for name in files if files[name] == file}, tmp_path / file)
-    index = tmp_path / "model.safetensors.index.json"
+        save_file({name: tensors[name] for name in files if files[name] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
     disk.write_json(index, {"weight_map": files})
-    assert torch.equal(logits(open_model(tmp_path)[0]), logits(model))
+    assert torch.equal(logits(open_model(folder)[0]), logits(model))
     for bad in (
         {"weight_map": {**files, "lm_head.weight": "model-0.safetensors"}},
-        {"weight_map": {**files, "lm_head.weight": "../model-0.safetensors"}},
         {"weight_map": {**files, "lm_head.weight": "model-2.safetensors"}},
+        {"weight_map": dict.fromkeys(files, "../outside.safetensors")},
         {"weight_map": 3},
         [],
     ):
         disk.write_json(index, bad)
         with pytest.raises(CheckpointError):
-            read(tmp_path)
+            read(folder)
 
 
 # ------------------------------------------------------------------ bad folders

@@ -107,6 +107,11 @@ class Sight:
         """[B or 1, H or 1, T or 1, S], True = may look; dimensions on which the pattern does not depend stay 1."""
         return self.rows(self.queries)
 
+    @cached_property
+    def blind(self) -> Tensor:
+        """[B or 1, H or 1, T or 1, 1], True for queries that may look at nothing."""
+        return ~self.mask.any(dim=-1, keepdim=True)
+
     def rows(self, queries: Tensor) -> Tensor:
         """The mask of some query positions only."""
         device = self.keys.device

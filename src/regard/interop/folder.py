@@ -171,7 +171,7 @@ def open_model(folder: str | Path) -> tuple[EncoderDecoder, Opened]:
     # Not strict: a shared parameter is stored under its first name, and setting it there sets it everywhere.
     model.load_state_dict({name: t.float() for name, t in opened.weights.items()}, strict=False, assign=True)
     for part in model.modules():
-        if isinstance(part, Sinusoidal):
+        if isinstance(part, Sinusoidal) and part.table.is_meta:
             part.table = sinusoids(torch.arange(len(part.table)), part.d_model, part.order, part.base).float()
     hollow = [name for name, tensor in [*model.named_parameters(), *model.named_buffers()] if tensor.is_meta]
     assert not hollow, f"never filled: {hollow}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
+from regard import __version__
 from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.table import HARMLESS, Rule, Same, outline
@@ -22,7 +22,7 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
         "model_type": "regard",
         "architectures": [type(model).__name__],
         "is_encoder_decoder": True,
-        "regard_version": _version(),
+        "regard_version": __version__,
         "spec": kinds.to_dict(model),
     }
 
@@ -39,10 +39,3 @@ def spec(config: Mapping[str, Any]) -> kinds.Model:
 
 def table(model: kinds.Model, positions: int) -> list[Rule]:
     return [Same(name, name) for name, _ in outline(model).named_parameters()]
-
-
-def _version() -> str:
-    try:
-        return metadata.version("regard")
-    except metadata.PackageNotFoundError:  # run from a checkout
-        return "unknown"

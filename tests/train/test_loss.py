@@ -1,0 +1,49 @@
+"""The loss against its definition and against PyTorch's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from regard.train.loss import IGNORED, cross_entropy
+
+
+@given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))
+def test_smoothing_is_the_definition_and_its_gradient(classes: int, rows: int, epsilon: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, classes, generator=generator, requires_grad=True)
+    labels = torch.randint(0, classes, (rows,), generator=generator)
+    labels[torch.rand(rows, generator=generator) < 0.3] = IGNORED
+    loss, surprise = cross_entropy(logits, labels, epsilon)
+    wanted = logits.new_zeros(())
+    for row, label in enumerate(labels.tolist()):
+        for k, log_p in enumerate(logits[row].log_softmax(-1)):
+            share = 1 - epsilon if k == label else epsilon / (classes - 1)
+            wanted = wanted - (share * log_p if label != IGNORED else 0 * log_p)
+    torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-5)
+    unsmoothed = functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED)
+    torch.testing.assert_close(surprise, unsmoothed.detach(), rtol=1e-5, atol=1e-5)
+    ours, theirs = (torch.autograd.grad(3.0 * x, logits)[0] for x in (loss, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_no_smoothing_is_plain_cross_entropy() -> None:
+    logits, labels = torch.randn(2, 3, 5), torch.randint(0, 5, (2, 3))
+    loss, surprise = cross_entropy(logits, labels)
+    assert loss.item() == pytest.approx(surprise.item())
+    assert loss.item() == pytest.approx(functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum").item())
+
+
+def test_a_certain_model_has_the_entropy_of_the_smoothed_label() -> None:
+    """The smallest smoothed loss is the entropy of q itself, not 0: why perplexity is reported unsmoothed."""
+    epsilon, classes = 0.1, 5
+    q = torch.full((classes,), epsilon / (classes - 1))
+    q[2] = 1 - epsilon
+    loss, surprise = cross_entropy(q.log()[None], torch.tensor([2]), epsilon)
+    assert loss.item() == pytest.approx(-(q * q.log()).sum().item(), rel=1e-5)
+    assert surprise.item() == pytest.approx(-math.log(1 - epsilon), rel=1e-5)
