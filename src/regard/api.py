@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import overload
@@ -12,8 +13,10 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec
+from regard.checkpoint import Checkpoints
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
+from regard.errors import CheckpointError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
@@ -90,15 +93,33 @@ class Translator:
         return self
 
 
-def load(folder: str | Path, *, device: str = "auto") -> Translator:
-    """Opens a run folder, or a folder in Hugging Face's layout."""
+def load(folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None) -> Translator:
+    """Opens a run folder, or a folder in Hugging Face's layout. `say` is told what a user should know (standard error)."""
     folder = Path(folder)
-    model, opened = folders.open_model(folder)
+    try:
+        model, opened = folders.open_model(folder)
+    except CheckpointError as error:
+        model, opened = _recovered(folder, error, say or _to_standard_error)
     source = Tokenizer.load(folder / "tokenizer.json")
     second = folder / "target_tokenizer.json"
     target = Tokenizer.load(second) if second.exists() else source
     model.to(choose_device(device)).eval()
     return Translator(model, opened.spec, source, target, opened.ids.start)
+
+
+def _recovered(
+    folder: Path, error: CheckpointError, say: Callable[[str], None]
+) -> tuple[EncoderDecoder, folders.Opened]:
+    """A run whose exported weights are damaged still has its training state: the newest that is whole."""
+    saved = Checkpoints(folder / "state" / "checkpoints").newest(say)
+    if saved is None:
+        raise error
+    say(f"{error.problem}; using the checkpoint of step {saved.step} instead")
+    return folders.open_model(folder, saved.groups["weights"])
+
+
+def _to_standard_error(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def choose_device(name: str) -> torch.device:

@@ -6,13 +6,17 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import DiskError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -24,7 +28,7 @@ def writing(what: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskError(
                 f"the disk is full: {what} was not written; what was there before is intact",
-                "free some space and go on",
+                "free some space, then go on (a run: `regard train --resume DIR`)",
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise DiskError(f"no permission to write {what}", "choose another folder") from None
@@ -86,6 +90,39 @@ def committing(folder: Path) -> Iterator[Path]:
             sync(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A safetensors file; its library's failures come out as the OSError that they are."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    try:
+        save_file(plain, path, {"format": "pt", "sha256": _content(plain)})
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(code[1]) if code else 0, str(error)) from error
+
+
+def altered(path: Path, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether these tensors, read from `path`, are others than were written there; files of others do not say."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        expected = (file.metadata() or {}).get("sha256")
+    return expected is not None and expected != _content(tensors)
+
+
+def _content(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names and bytes. It travels inside the file, so that file and hash cannot come apart."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def sha256(path: Path) -> str:

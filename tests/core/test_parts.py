@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from conftest import small_model
 
+from conftest import small_model
 from regard.build import build
 from regard.core.linear import Linear
 from regard.core.position import Learned, Sinusoidal, sinusoids

@@ -53,7 +53,15 @@ def test_the_sizes_of_the_presets() -> None:
     st.sampled_from([spec.Sinusoidal(), spec.Sinusoidal("interleaved"), spec.Learned(7), None]), st.integers(5, 9),
 )  # fmt: skip
 def test_formula_equals_model(
-    layers: int, heads: int, d_k: int, d_v: int, d_ff: int, share: str, residual: object, position: object, vocabulary: int
+    layers: int,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    d_ff: int,
+    share: str,
+    residual: object,
+    position: object,
+    vocabulary: int,
 ) -> None:
     description = transformer(
         vocabulary, vocabulary if share == "all" else vocabulary + 2,

@@ -7,10 +7,10 @@ import random
 
 import pytest
 import torch
-from conftest import small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import small_model
 from regard.decode import beam
 from regard.decode.sample import choose
 from regard.decode.search import Ends, Settings, batches, decode
@@ -149,7 +149,9 @@ def test_sampling_follows_the_filtered_distribution(t: float, k: int, p: float, 
         middle = torch.tensor([(reached + share / 2) / total], dtype=torch.float64)
         assert choose(logits[None], Sample(t, k, p, m), middle).item() == i
         reached += share
-    assert choose(logits[None], Sample(t, k, p, m), torch.tensor([1 - 1e-16], dtype=torch.float64)).item() == kept[-1][0]
+    assert (
+        choose(logits[None], Sample(t, k, p, m), torch.tensor([1 - 1e-16], dtype=torch.float64)).item() == kept[-1][0]
+    )
 
 
 def test_sampling_depends_on_seed_only() -> None:
@@ -166,6 +168,11 @@ def test_length_penalties_are_their_formulas() -> None:
 
 
 def test_impossible_strategies_are_refused() -> None:
-    for make in (lambda: Beam(2, n_best=3), lambda: Beam(0), lambda: Sample(temperature=0.0), lambda: Sample(top_p=1.5)):
+    for make in (
+        lambda: Beam(2, n_best=3),
+        lambda: Beam(0),
+        lambda: Sample(temperature=0.0),
+        lambda: Sample(top_p=1.5),
+    ):
         with pytest.raises(SettingError):
             make()

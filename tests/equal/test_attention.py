@@ -36,7 +36,9 @@ def calls(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Si
 
 
 @given(calls())
-def test_fused_equals_explicit_forward_and_backward(call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]) -> None:
+def test_fused_equals_explicit_forward_and_backward(
+    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight],
+) -> None:
     q, k, v, sight = call
     results = []
     for kernel in (fused, explicit):

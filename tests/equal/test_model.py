@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import small_model
 
+from conftest import small_model
 from regard import spec
 from regard.core import mix
 from regard.core.trace import Trace
@@ -21,7 +21,9 @@ VARIANTS = [
 ]
 
 
-def logits(model: EncoderDecoder, source: torch.Tensor, target: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+def logits(
+    model: EncoderDecoder, source: torch.Tensor, target: torch.Tensor, real: torch.Tensor | None
+) -> torch.Tensor:
     return model.head(model(source, target, real)[0])
 
 

@@ -36,7 +36,9 @@ def test_no_smoothing_is_plain_cross_entropy() -> None:
     logits, labels = torch.randn(2, 3, 5), torch.randint(0, 5, (2, 3))
     loss, surprise = cross_entropy(logits, labels)
     assert loss.item() == pytest.approx(surprise.item())
-    assert loss.item() == pytest.approx(functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum").item())
+    assert loss.item() == pytest.approx(
+        functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum").item()
+    )
 
 
 def test_a_certain_model_has_the_entropy_of_the_smoothed_label() -> None:

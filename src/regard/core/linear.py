@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Linear(nn.Module):
-    """y = x Wᵀ + b. `parts` are the output widths of several maps kept in one matrix; each starts as Xavier would start it alone."""
+    """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix; each starts as if it were alone (Xavier)."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, parts: Sequence[int] | None = None) -> None:
         super().__init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 import tokenizers
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import processors
 from torch import Tensor
 
@@ -83,14 +82,9 @@ def describe(model_spec: kinds.Model, ids: Ids, positions: int = POSITIONS) -> d
 def write_weights(path: Path, model: EncoderDecoder, model_spec: kinds.Model, positions: int = POSITIONS) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
     rules = _family(model_spec).table(model_spec, positions)
-    ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
-    tensors = {name: tensor.contiguous() for name, tensor in to_theirs(rules, ours).items()}
+    tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
     with disk.writing(path.name), disk.replacing(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata={"format": "pt"})
-        except SafetensorError as error:
-            code = re.search(r"os error (\d+)", str(error))
-            raise OSError(int(code[1]) if code else 0, str(error)) from error
+        disk.write_tensors(temporary, tensors)
 
 
 def generation_config(
@@ -150,23 +144,28 @@ def _tokens(ids: Ids) -> dict[str, int]:
 # ------------------------------------------------------------------ in
 
 
-def read(folder: str | Path) -> Opened:
-    """A model folder, ours or from elsewhere, checked whole: every key understood, every tensor used."""
+def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Opened:
+    """A model folder, ours or from elsewhere, checked whole: every key understood, every tensor used.
+
+    `weights`, under our names, stand in for the folder's own.
+    """
     folder = Path(folder)
     config = _config(folder)
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
     model = FAMILIES[kind].spec(config)
-    opened = Opened(model, {}, _ids(config), config)
+    opened = Opened(model, dict(weights or {}), _ids(config), config)
+    if weights is not None:
+        return opened
     shapes = {name: parameter.shape for name, parameter in outline(model).named_parameters()}
     opened.weights.update(to_ours(FAMILIES[kind].table(model, opened.positions), _tensors(folder), shapes))
     return opened
 
 
-def open_model(folder: str | Path) -> tuple[EncoderDecoder, Opened]:
+def open_model(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> tuple[EncoderDecoder, Opened]:
     """The model of a folder, in float32 and evaluation mode, with nothing initialised that is overwritten."""
-    opened = read(folder)
+    opened = read(folder, weights)
     model = outline(opened.spec)
     # Not strict: a shared parameter is stored under its first name, and setting it there sets it everywhere.
     model.load_state_dict({name: t.float() for name, t in opened.weights.items()}, strict=False, assign=True)
@@ -239,9 +238,11 @@ def _shards(folder: Path, index: Any) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
+    repair = "fetch it again, or go back to an earlier checkpoint"
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or incomplete: {error}", "fetch it again, or go back to an earlier checkpoint"
-        ) from None
+        raise CheckpointError(f"{path} is damaged or incomplete: {error}", repair) from None
+    if disk.altered(path, tensors):
+        raise CheckpointError(f"{path} is damaged: its content is not what was written", repair)
+    return tensors

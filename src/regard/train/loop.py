@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from regard.api import Translator
+from regard.checkpoint import Checkpoints, Saved, Snapshots, Tensors
 from regard.data.batch import Batch, Order, collate, prefetch
 from regard.data.corpus import Corpus
 from regard.errors import DivergenceError
-from regard.train.checkpoint import Checkpoints, Saved, Snapshots, Tensors
+from regard.text.tokenizer import Tokenizer
 from regard.train.choice import Average, Best, Ema, Last
 from regard.train.loss import cross_entropy
 from regard.train.optimizer import Updater
@@ -151,7 +152,9 @@ class Loop:
         self.window += torch.where(skipped.bool(), 0.0, counted)
         if self.ema is not None:
             assert isinstance(self.kept, Ema)
-            torch._foreach_lerp_(list(self.ema.values()), [p.detach() for p in self.parameters.values()], 1 - self.kept.decay)
+            torch._foreach_lerp_(
+                list(self.ema.values()), [p.detach() for p in self.parameters.values()], 1 - self.kept.decay
+            )
         progress.tokens += tokens
         # The device is left to work: what it says of this step is read when the next one has been handed over.
         self._inspect()
@@ -204,8 +207,8 @@ class Loop:
         return [
             {
                 "row": row,
-                "source": source.decode(self.corpus.source(row).tolist()),
-                "target": target.decode(self.corpus.target(row).tolist()),
+                "source": _spelled(source, self.corpus.source(row).tolist()),
+                "target": _spelled(target, self.corpus.target(row).tolist()),
             }
             for row in rows[:most]
         ] + ([{"row": -1, "source": f"… {len(rows) - most} more", "target": "…"}] if len(rows) > most else [])
@@ -365,3 +368,8 @@ def chance(seed: int, step: int, micro: int, rank: int = 0) -> int:
         int.from_bytes(hashlib.blake2b(struct.pack("<4q", seed, step, micro, rank), digest_size=8).digest(), "little")
         >> 1
     )
+
+
+def _spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """The text of a row with its unknown tokens visible, without its end token."""
+    return "".join(tokenizer.tokens(ids[:-1])).replace("▁", " ").strip()

@@ -13,6 +13,7 @@ import torch
 from regard import disk, size, spec
 from regard.api import Translator, choose_device
 from regard.build import build
+from regard.checkpoint import Checkpoints, Snapshots
 from regard.data.vectors import read_vectors
 from regard.decode.search import Settings
 from regard.decode.strategy import Beam
@@ -22,7 +23,6 @@ from regard.interop import folder as folders
 from regard.text.score import Score, score
 from regard.train import card
 from regard.train import recipe as recipes
-from regard.train.checkpoint import Checkpoints, Snapshots
 from regard.train.loop import Interrupted, Loop
 from regard.train.optimizer import Updater
 from regard.train.place import Place, begin, resume

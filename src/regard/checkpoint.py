@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from regard import disk
-from regard.errors import CheckpointError, DiskError
+from regard.errors import CheckpointError
 
 Tensors = dict[str, Tensor]
 
@@ -40,7 +39,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         with disk.committing(place) as temporary:
             for name, tensors in groups.items():
-                write_tensors(temporary / f"{name}.safetensors", tensors)
+                disk.write_tensors(temporary / f"{name}.safetensors", tensors)
             (temporary / "progress.json").write_text(json.dumps(progress))
             hashes = {path.name: disk.sha256(path) for path in sorted(temporary.iterdir())}
             (temporary / "hashes.json").write_text(json.dumps(hashes))
@@ -85,21 +84,6 @@ def damage(place: Path) -> str | None:
     return None
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file; a full disk is an error of ours, with its repair."""
-    try:
-        save_file(
-            {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path, {"format": "pt"}
-        )
-    except SafetensorError as error:
-        if "os error 28" in str(error) or "No space left" in str(error):
-            raise DiskError(
-                f"the disk is full: {path.name} was not written; the checkpoint before it is intact",
-                "free some space, then go on with `regard train --resume`",
-            ) from None
-        raise
-
-
 class Snapshots:
     """`state/snapshots/step-N.safetensors`: weights kept for the best score and for averaging."""
 
@@ -112,7 +96,7 @@ class Snapshots:
     def write(self, step: int, weights: Tensors) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with disk.writing(self.path(step).name), disk.replacing(self.path(step)) as temporary:
-            write_tensors(temporary, weights)
+            disk.write_tensors(temporary, weights)
 
     def mean(self, steps: list[int]) -> Tensors:
         """The average of these snapshots, summed in float64."""

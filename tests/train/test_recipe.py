@@ -1,0 +1,70 @@
+"""Recipes: precedence, closed keys, and answers to mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regard.errors import SettingError
+from regard.train import recipe as recipes
+from regard.train.choice import Average, Best, Ema, Last, length_penalty, weights
+
+
+def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[train]\nsteps = 7\nseed = 3\n[data]\nsource = "a.en"\ntarget = "/b.de"\n')
+    recipe = recipes.load(file, {"steps": 9})
+    assert (recipe.train.steps, recipe.train.seed, recipe.train.warmup) == (9, 3, 4000)
+    assert (recipe.data.source, recipe.data.target) == (str(tmp_path / "a.en"), "/b.de")
+
+
+def test_a_data_root_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+    with pytest.raises(SettingError, match="REGARD_DATA"):
+        recipes.load("multi30k", {})
+    monkeypatch.setenv("REGARD_DATA", "/root-of-data")
+    assert recipes.load("multi30k", {}).data.source == "/root-of-data/multi30k/train.lc.norm.tok.en.gz"
+    assert (recipes.load("multi30k", {}, "/other").data.source or "").startswith("/other/")
+
+
+def test_every_packaged_recipe_is_valid() -> None:
+    assert {"builtin", "multi30k"} <= set(recipes.packaged())
+    for name in recipes.packaged():
+        assert recipes.load(name, {}, "/data").train.steps > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nstep = 3\n", "did you mean 'steps'"),
+        ("[trian]\nsteps = 3\n", "did you mean 'train'"),
+        ("[model]\nsteps = 3\n", r"belongs in \[train\]"),
+        ("[train]\nsteps = 0\n", "steps"),
+        ('[train]\nsteps = "many"\n', "steps"),
+        ('[train]\nweights = "avrage:3"\n', "did you mean 'average'"),
+        ('[decode]\nlength_penalty = "gnmt:x"\n', "gnmt:NUMBER"),
+        ("[train\n", "not valid TOML"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(text)
+    with pytest.raises(SettingError, match=message):
+        recipes.load(file, {})
+
+
+def test_unknown_recipes_and_keys() -> None:
+    with pytest.raises(SettingError, match="did you mean 'builtin'"):
+        recipes.load("builtins", {})
+    with pytest.raises(SettingError, match="did you mean 'batch_tokens'"):
+        recipes.load(None, {"batch_token": 5})
+
+
+def test_keys_are_unique_across_sections() -> None:
+    assert len(recipes.KEYS) == sum(len(section.model_fields) for section in recipes.SECTIONS.values())
+
+
+def test_choices() -> None:
+    assert [weights(w) for w in ("last", "best", "average:3", "ema:0.9")] == [Last(), Best(), Average(3), Ema(0.9)]
+    assert length_penalty("power:2").divisor(3) == 9

@@ -1,0 +1,262 @@
+"""Whole runs on a small corpus: resumed = uninterrupted, accumulated = big batch, folders others can open."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import regard
+from regard.checkpoint import Checkpoints
+from regard.data import builtin
+from regard.data.batch import collate
+from regard.errors import CheckpointError, DivergenceError, SettingError
+from regard.text.tokenizer import Tokenizer
+from regard.train import recipe as recipes
+from regard.train.loop import Interrupted, Loop, chance
+from regard.train.place import Place, begin, resume
+from regard.train.prepare import prepared
+from regard.train.run import _translator as translator_of
+from regard.train.run import _updater, go_on, run
+
+SMALL: dict[str, Any] = {
+    "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.2, "attention_dropout": 0.1,
+    "batch_tokens": 256, "steps": 24, "warmup": 10, "save_every": 8, "validate_every": 8, "log_every": 3, "samples": 1,
+    "tokenizer": "words", "vocabulary": 900, "beam": 2, "threads": 1, "learning_rate": 0.002,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("text")
+    files = {}
+    for split, lines in (("train", 400), ("valid", 40)):
+        pairs = list(itertools.islice(builtin.sentences(split), lines))
+        for side in ("source", "target"):
+            path = folder / f"{split}.{side}"
+            path.write_text("".join(getattr(pair, side) + "\n" for pair in pairs))
+            files[side if split == "train" else f"valid_{side}"] = str(path)
+    return files | {"test_source": files["valid_source"], "test_target": files["valid_target"]}
+
+
+def start(text: dict[str, str], out: Path, **changes: Any) -> Place:
+    recipe = recipes.load(None, SMALL | text | changes)
+    place = begin(recipe, out, "test")
+    run(place, recipe, "test", quiet=True)
+    return place
+
+
+def losses(place: Place) -> list[dict[str, Any]]:
+    """The log without its clocks."""
+    clocks = {"seconds", "tokens_per_second"}
+    lines = [json.loads(line) for line in place.metrics.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in clocks} for line in lines]
+
+
+def state(place: Place) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    saved = Checkpoints(place.state / "checkpoints").newest(print)
+    assert saved is not None
+    tensors = {f"{g}/{n}": t for g, group in saved.groups.items() for n, t in group.items()}
+    return {k: v for k, v in saved.progress.items() if k not in ("seconds", "metrics_position")}, tensors
+
+
+@pytest.fixture(scope="module")
+def whole(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return start(text, tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.mark.parametrize("weights", ["best", "average:2", "ema:0.9", "last"])
+def test_resumed_equals_uninterrupted(
+    text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    """Stopped at a step that no interval divides, twice, and gone on: every bit of state, log and result is the same."""
+    whole = start(text, tmp_path / "whole", weights=weights)
+    stops = iter([5, 13])
+    after = Loop._after_step
+
+    def stopping(self: Loop) -> None:
+        if self.progress.step == self.stop_at:  # type: ignore[attr-defined]
+            self.signal = 15
+        after(self)
+
+    monkeypatch.setattr(Loop, "_after_step", stopping)
+    monkeypatch.setattr(Loop, "stop_at", next(stops), raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        start(text, tmp_path / "cut", weights=weights)
+    assert stopped.value.code == 143
+    monkeypatch.setattr(Loop, "stop_at", next(stops))
+    with pytest.raises(SystemExit):
+        go_on(tmp_path / "cut", quiet=True)
+    monkeypatch.undo()
+    go_on(tmp_path / "cut", quiet=True)
+    cut = Place(tmp_path / "cut")
+    assert losses(cut) == losses(whole)
+    (progress, tensors), (expected, reference) = state(cut), state(whole)
+    assert progress == expected
+    assert tensors.keys() == reference.keys()
+    assert all(torch.equal(tensors[name], reference[name]) for name in tensors)
+    exported, other = load_file(cut.weights), load_file(whole.weights)
+    assert all(torch.equal(exported[name], other[name]) for name in other)
+
+
+def test_the_seed_decides_everything(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+    assert losses(start(text, tmp_path / "same")) == losses(whole)
+    assert losses(start(text, tmp_path / "other", seed=2)) != losses(whole)
+
+
+def test_a_run_without_checkpoint_starts_again(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+    """Killed before the first checkpoint: nothing but the recipe, then half a log; the run is the same."""
+    recipe = recipes.load(None, SMALL | text)
+    place = begin(recipe, tmp_path / "early", "test")
+    place.metrics.write_text('{"step": 3, "loss": 1}\n{"st')
+    again, parsed, name = resume(place.folder)
+    assert (parsed, name) == (recipe, "test")
+    run(again, parsed, name, quiet=True)
+    assert losses(place) == losses(whole)
+
+
+def test_a_damaged_checkpoint_falls_back(text: dict[str, str], whole: Place, tmp_path: Path, capsys: Any) -> None:
+    place = start(text, tmp_path / "hurt")
+    newest = sorted((place.state / "checkpoints").iterdir())[-1]
+    (newest / "weights.safetensors").write_bytes(b"nothing")
+    go_on(place.folder)
+    assert "damaged" in capsys.readouterr().err
+    assert losses(place) == losses(whole)
+
+
+def test_finished_runs_and_strange_folders(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+    before = losses(whole)
+    go_on(whole.folder, quiet=True)
+    assert losses(whole) == before
+    with pytest.raises(CheckpointError, match="not a run"):
+        resume(tmp_path)
+    with pytest.raises(SettingError, match="--resume"):
+        begin(recipes.load(None, SMALL | text), whole.folder, "test")
+
+
+def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> None:
+    """One update from a batch, and from the same rows in three unequal parts: ≤ 1e-6 of the largest weight change."""
+    recipe = recipes.load(None, SMALL | text | {"dropout": 0.0, "attention_dropout": 0.0})
+    data = prepared(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    rows = np.arange(40)
+    results = []
+    for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
+        translator = translator_of(recipe, data, lambda _: None)
+        loop = Loop(recipe, translator, data.corpus, _updater(recipe, translator), None, (None, None), None, None)  # type: ignore[arg-type]
+        ends = translator.ends
+        loop._step(
+            [collate(data.corpus, part, source_pad=ends.pad, target_pad=ends.pad, start=ends.start) for part in parts]
+        )
+        gradient = {name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")}
+        results.append((gradient, loop.window.clone()))
+    (one, window), (other, same) = results
+    torch.testing.assert_close(window, same, rtol=1e-6, atol=0)
+    for name, value in one.items():
+        assert (value - other[name]).abs().max() <= 1e-6 * value.abs().max(), name
+
+
+def test_the_folder_opens_and_translates(whole: Place) -> None:
+    translator = regard.load(whole.folder)
+    lines = ["The old dog sees a small cat.", "", "The man reads."]
+    out = translator.translate(lines)
+    assert len(out) == 3
+    assert out[1] == ""
+    assert translator.translate(lines[0]) == out[0]
+    card = (whole.folder / "README.md").read_text()
+    assert "BLEU signature `nrefs:1|" in card
+    assert "steps = 24" in card
+    assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= {
+        p.name for p in whole.folder.iterdir()
+    }
+
+
+def test_separate_vocabularies_and_own_tokenizer(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+    place = start(text, tmp_path / "two", joint=False, steps=2, tokenizer="bpe", vocabulary=300, position="learned")
+    translator = regard.load(place.folder)
+    assert translator.spec.share == "target"
+    assert len(translator.source_tokenizer) != 0
+    given = start(text, tmp_path / "given", steps=2, tokenizer=str(whole.folder / "tokenizer.json"))
+    assert (
+        Tokenizer.load(given.folder / "tokenizer.json").vocabulary
+        == Tokenizer.load(whole.folder / "tokenizer.json").vocabulary
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_and_recomputation_train(text: dict[str, str], tmp_path: Path, precision: str) -> None:
+    place = start(text, tmp_path / precision, precision=precision, recompute=True, accumulate=2, clip=1.0)
+    logged = [line["loss"] for line in losses(place) if "event" not in line]
+    assert logged[-1] < logged[0] - 0.3
+
+
+def test_early_stopping(text: dict[str, str], tmp_path: Path) -> None:
+    """With a learning rate that harms, the first validation stays the best; two more and the run ends."""
+    place = start(
+        text, tmp_path / "stop", steps=200, learning_rate=3.0, schedule="constant", warmup=1, patience=2, clip=0.1
+    )
+    steps = [line["step"] for line in losses(place)]
+    assert max(steps) < 200
+    progress, _ = state(place)
+    assert progress["finished"]
+    assert progress["stale"] == 2
+
+
+def test_tensorboard(text: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    place = start(text, tmp_path / "board", steps=3, tensorboard=True)
+    assert any(p.name.startswith("events") for p in (place.folder / "tensorboard").iterdir())
+
+
+def test_what_is_not_finite_is_reported_and_ends_the_run(
+    text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    forward = Loop._forward
+
+    def poisoned(self: Loop, batch: Any) -> Any:
+        loss, surprise = forward(self, batch)
+        return (loss * float("nan"), surprise) if self.progress.step in (4, 7, 8, 9) else (loss, surprise)
+
+    monkeypatch.setattr(Loop, "_forward", poisoned)
+    recipe = recipes.load(None, SMALL | text)
+    place = begin(recipe, tmp_path / "nan", "test")
+    with pytest.raises(DivergenceError, match="3 steps in a row"):
+        run(place, recipe, "test")
+    events = [line for line in losses(place) if line.get("event") == "skipped"]
+    assert [event["step"] for event in events] == [4, 7, 8, 9]
+    assert events[0]["loss"] == "nan"
+    shown = events[0]["examples"][0]["source"].split("<unk>")
+    assert all(piece in Path(text["source"]).read_text() for piece in shown)
+    assert "update skipped" in capsys.readouterr().err
+    finite = [line["loss"] for line in losses(place) if "event" not in line]
+    assert all(isinstance(value, float) for value in finite)
+
+
+def test_word_vectors_start_the_embeddings(text: dict[str, str], tmp_path: Path) -> None:
+    vectors = tmp_path / "v.txt"
+    wanted = {"dog": torch.linspace(-1, 1, 32), "the": torch.ones(32)}
+    lines = [f"{word} " + " ".join(f"{x:.4f}" for x in vector.tolist()) for word, vector in wanted.items()]
+    vectors.write_text("2 32\n" + "\n".join(lines) + "\n")
+    recipe = recipes.load(None, SMALL | text | {"vectors": str(vectors), "freeze_embeddings": True, "steps": 3})
+    place = begin(recipe, tmp_path / "vec", "test")
+    run(place, recipe, "test", quiet=True)
+    translator = regard.load(place.folder)
+    rows = translator.source_tokenizer.vocabulary
+    table = translator.model.source.table.weight
+    row = table[rows["▁dog"]]
+    assert torch.corrcoef(torch.stack([row, wanted["dog"]]))[0, 1] > 0.9999
+    assert torch.equal(table[rows["▁The"]], table[rows["▁the"]])  # only in lower case there
+    untouched = translator_of(recipe, prepared(place, recipe, lambda _: None), lambda _: None)
+    assert torch.equal(untouched.model.source.table.weight.detach(), table)  # frozen
+
+
+def test_chance_is_a_pure_function_of_its_place() -> None:
+    seeds = {chance(s, t, m) for s in range(4) for t in range(4) for m in range(4)}
+    assert len(seeds) == 64
+    assert chance(1, 2, 3) == chance(1, 2, 3)
+    assert Interrupted(2).exit_code == 130
