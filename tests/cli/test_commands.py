@@ -13,7 +13,40 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODEL = ["--preset", "tiny", "--d-model", "32", "--d-ff", "48", "--heads", "2", "--layers", "1", "--steps", "6", "--warmup", "5", "--batch-tokens", "512", "--validate-every", "3", "--save-every", "3", "--builtin-lines", "300", "--tokenizer", "bpe", "--vocabulary", "400", "--threads", "1", "--beam", "2", "--samples", "1"]
+MODEL = [
+    "--preset",
+    "tiny",
+    "--d-model",
+    "32",
+    "--d-ff",
+    "48",
+    "--heads",
+    "2",
+    "--layers",
+    "1",
+    "--steps",
+    "6",
+    "--warmup",
+    "5",
+    "--batch-tokens",
+    "512",
+    "--validate-every",
+    "3",
+    "--save-every",
+    "3",
+    "--builtin-lines",
+    "300",
+    "--tokenizer",
+    "bpe",
+    "--vocabulary",
+    "400",
+    "--threads",
+    "1",
+    "--beam",
+    "2",
+    "--samples",
+    "1",
+]
 
 
 def regard(*arguments: str, cwd: Path, text: str | bytes = "") -> subprocess.CompletedProcess[str]:
@@ -151,7 +184,7 @@ def test_empty_missing_and_undecodable_files(tmp_path: Path) -> None:
 
 def test_lines_over_the_limit_are_counted_and_named(home: Path, tmp_path: Path) -> None:
     text = (home / "test.en").read_text().splitlines() * 20
-    text[4] = "word " * 50
+    text[4] = "word " * 100
     (tmp_path / "a").write_text("\n".join(text) + "\n")
     done = regard("train", *MODEL, "--source", "a", "--target", "a", "--max-length", "60", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,52 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-FLAGS = ["--preset", "tiny", "--d-model", "48", "--d-ff", "64", "--heads", "2", "--layers", "1", "--dropout", "0.2", "--attention-dropout", "0.1", "--batch-tokens", "256", "--steps", "420", "--warmup", "50", "--save-every", "7", "--validate-every", "30", "--log-every", "5", "--weights", "average:3", "--builtin-lines", "2000", "--tokenizer", "bpe", "--vocabulary", "400", "--beam", "1", "--threads", "1", "--seed", "11", "--learning-rate", "0.002", "--samples", "1"]
+FLAGS = [
+    "--preset",
+    "tiny",
+    "--d-model",
+    "48",
+    "--d-ff",
+    "64",
+    "--heads",
+    "2",
+    "--layers",
+    "1",
+    "--dropout",
+    "0.2",
+    "--attention-dropout",
+    "0.1",
+    "--batch-tokens",
+    "256",
+    "--steps",
+    "420",
+    "--warmup",
+    "50",
+    "--save-every",
+    "7",
+    "--validate-every",
+    "30",
+    "--log-every",
+    "5",
+    "--weights",
+    "average:3",
+    "--builtin-lines",
+    "2000",
+    "--tokenizer",
+    "bpe",
+    "--vocabulary",
+    "400",
+    "--beam",
+    "1",
+    "--threads",
+    "1",
+    "--seed",
+    "11",
+    "--learning-rate",
+    "0.002",
+    "--samples",
+    "1",
+]
 
 
 def regard(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.dropout import Dropout
+from regard.core.linear import normal
 from regard.core.position import Learned, Sinusoidal
 
 
@@ -17,7 +18,7 @@ class Table(nn.Module):
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(vocabulary, d_model) * d_model**-0.5)
+        self.weight = nn.Parameter(normal(vocabulary, d_model))
 
 
 class Embedding(nn.Module):

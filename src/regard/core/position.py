@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.core.linear import normal
 from regard.errors import DataError
 
 
@@ -31,7 +32,7 @@ class Sinusoidal(nn.Module):
         self.register_buffer("table", self._compute(512), persistent=False)
 
     def _compute(self, length: int) -> Tensor:
-        return sinusoids(torch.arange(length), self.d_model, self.order, self.base).to(torch.float32)
+        return sinusoids(torch.arange(length, device="cpu"), self.d_model, self.order, self.base).to(torch.float32)
 
     def forward(self, start: int, length: int) -> Tensor:
         if start + length > len(self.table):
@@ -43,7 +44,7 @@ class Sinusoidal(nn.Module):
 class Learned(nn.Module):
     def __init__(self, d_model: int, length: int) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(length, d_model) * d_model**-0.5)
+        self.table = nn.Parameter(normal(length, d_model))
 
     def forward(self, start: int, length: int) -> Tensor:
         if start + length > len(self.table):

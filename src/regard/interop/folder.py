@@ -17,7 +17,6 @@ from torch import Tensor
 
 from regard import disk
 from regard import spec as kinds
-from regard.core.position import Sinusoidal, sinusoids
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
 from regard.interop import marian, own, pegasus
 from regard.interop.table import Rule, outline, to_ours, to_theirs
@@ -169,9 +168,6 @@ def open_model(folder: str | Path, weights: Mapping[str, Tensor] | None = None) 
     model = outline(opened.spec)
     # Not strict: a shared parameter is stored under its first name, and setting it there sets it everywhere.
     model.load_state_dict({name: t.float() for name, t in opened.weights.items()}, strict=False, assign=True)
-    for part in model.modules():
-        if isinstance(part, Sinusoidal) and part.table.is_meta:
-            part.table = sinusoids(torch.arange(len(part.table)), part.d_model, part.order, part.base).float()
     hollow = [name for name, tensor in [*model.named_parameters(), *model.named_buffers()] if tensor.is_meta]
     assert not hollow, f"never filled: {hollow}"
     return model.eval(), opened
