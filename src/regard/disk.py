@@ -30,9 +30,9 @@ def writing(what: str) -> Iterator[None]:
                 f"the disk is full: {what} was not written; what was there before is intact",
                 "free some space, then go on (a run: `regard train --resume DIR`)",
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise DiskError(f"no permission to write {what}", "choose another folder") from None
-        raise
+        raise DiskError(
+            f"writing {what} failed: {error.strerror}", "choose another folder, or see to its permissions"
+        ) from error
 
 
 def sync(path: Path) -> None:
@@ -121,7 +121,7 @@ def _content(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -169,7 +169,7 @@ class EncoderDecoder:
     def __post_init__(self) -> None:
         if self.share == "all" and self.source.vocabulary != self.target.vocabulary:
             raise ModelError(
-                f"share='all' needs one vocabulary; source has {self.source.vocabulary}, target {self.target.vocabulary} tokens",
+                f"share='all' needs one vocabulary, not {self.source.vocabulary} and {self.target.vocabulary} tokens",
                 "learn a joint tokenizer, or share='target'",
             )
         if self.decoder.block.cross is None:

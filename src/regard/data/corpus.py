@@ -10,13 +10,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import secrets
-import shutil
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from io import BufferedWriter
@@ -26,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.errors import DataError, DiskError
+from regard import disk
+from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -265,15 +263,11 @@ def write_columns(
     """
     folder = Path(folder)
     _check_replaceable(folder)
-    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
-    with ExitStack() as stack:
-        with _disk(folder):
-            partial.mkdir(parents=True)
-            stack.callback(shutil.rmtree, partial, ignore_errors=True)
-            columns = [
-                _ColumnWriter(name, dtype, [stack.enter_context(open(partial / f"{name}.{p}", "wb")) for p in PARTS])
-                for name, dtype in zip(names, dtypes, strict=True)
-            ]
+    with disk.committing(folder) as partial, ExitStack() as stack:
+        columns = [
+            _ColumnWriter(name, dtype, [stack.enter_context(open(partial / f"{name}.{p}", "wb")) for p in PARTS])
+            for name, dtype in zip(names, dtypes, strict=True)
+        ]
         for row in rows:
             for column, ids in zip(columns, row, strict=True):
                 column.add(ids)
@@ -285,12 +279,7 @@ def write_columns(
             "columns": {column.name: column.entry() for column in columns},
             "about": dict(about()),
         }
-        with _disk(folder):
-            with open(partial / MANIFEST, "w", encoding="utf-8") as file:
-                json.dump(manifest, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            _rename(partial, folder)
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
 class _ColumnWriter:
@@ -318,12 +307,10 @@ class _ColumnWriter:
             self._flush()
 
     def finish(self) -> list[str]:
-        """Bring everything to the disk; the digests of the files."""
+        """Write out what is left; the digests of the files."""
         self._flush()
         for file in self._files:
-            with _disk(file.name):
-                file.flush()
-                os.fsync(file.fileno())
+            file.flush()
         return [digest.hexdigest() for digest in self._hashes]
 
     def entry(self) -> dict[str, Any]:
@@ -334,8 +321,7 @@ class _ColumnWriter:
             if sys.byteorder == "big":
                 buffer.byteswap()
             digest.update(buffer)
-            with _disk(file.name):
-                file.write(buffer)
+            file.write(buffer)
             del buffer[:]
 
 
@@ -346,31 +332,3 @@ def _check_replaceable(folder: Path) -> None:
         return
     if folder.exists():
         raise DataError(f"{folder} exists and holds other things than a corpus", "choose another folder for the corpus")
-
-
-def _rename(partial: Path, folder: Path) -> None:
-    """Put a finished folder in its place; the one that was there goes when the new one stands."""
-    _sync_folder(partial)
-    old = partial.with_suffix(".old")
-    if folder.exists():
-        folder.rename(old)
-    partial.rename(folder)
-    _sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _disk(place: str | Path) -> Iterator[None]:
-    """The operating system's complaints as DiskError."""
-    try:
-        yield
-    except OSError as error:
-        raise DiskError(f"writing {place} failed: {error.strerror}", "free space, or choose another folder") from error

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import processors
