@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
@@ -16,7 +17,7 @@ from regard import spec
 from regard.checkpoint import Checkpoints
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, DataError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
@@ -50,7 +51,11 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """All that the search found for each line, best first; nothing for an empty line."""
         asked = [i for i, line in enumerate(lines) if line.strip()]
-        found = decode(self.model, self.encode([lines[i] for i in asked]), self.ends, settings, progress)
+        sources = self.encode([lines[i] for i in asked])
+        self._check_lengths(sources, asked)
+        if isinstance(self.spec.target.position, spec.Learned):
+            settings = replace(settings, limit=replace(settings.limit, most=self.spec.target.position.length))
+        found = decode(self.model, sources, self.ends, settings, progress)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for i, hypotheses in zip(asked, found, strict=True):
             results[i] = hypotheses
@@ -59,6 +64,19 @@ class Translator:
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with their end token."""
         return [[*ids, self.source_tokenizer.eos] for ids in self.source_tokenizer.encode_batch(lines)]
+
+    def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
+        """Learned positions end somewhere: a longer line is named before anything is computed."""
+        position = self.spec.source.position
+        if not isinstance(position, spec.Learned):
+            return
+        longer = [line + 1 for line, ids in zip(lines, sources, strict=True) if len(ids) > position.length]
+        if longer:
+            raise DataError(
+                f"{len(longer)} lines have more than the {position.length} tokens this model has positions for, "
+                f"the first is line {longer[0]}",
+                "split these lines into sentences",
+            )
 
     def text(self, hypothesis: Hypothesis) -> str:
         return self.target_tokenizer.decode(hypothesis.tokens)

@@ -16,7 +16,7 @@ import regard
 from regard.checkpoint import Checkpoints
 from regard.data import builtin
 from regard.data.batch import collate
-from regard.errors import CheckpointError, DivergenceError, SettingError
+from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
 from regard.text.tokenizer import Tokenizer
 from regard.train import recipe as recipes
 from regard.train.loop import Interrupted, Loop, chance
@@ -180,7 +180,9 @@ def test_separate_vocabularies_and_own_tokenizer(text: dict[str, str], whole: Pl
     place = start(text, tmp_path / "two", joint=False, steps=2, tokenizer="bpe", vocabulary=300, position="learned")
     translator = regard.load(place.folder)
     assert translator.spec.share == "target"
-    assert len(translator.source_tokenizer) != 0
+    with pytest.raises(DataError, match="first is line 2"):
+        translator.translate(["short", "far too long " * 200])
+    assert len(translator.translate("a " * 200).split()) <= 256
     given = start(text, tmp_path / "given", steps=2, tokenizer=str(whole.folder / "tokenizer.json"))
     assert (
         Tokenizer.load(given.folder / "tokenizer.json").vocabulary

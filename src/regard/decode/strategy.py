@@ -89,9 +89,11 @@ class Limit:
 
     factor: float = 1.0
     extra: int = 50
+    most: int | None = None  # what the model itself can hold
 
     def __call__(self, source_length: int) -> int:
-        return max(1, int(self.factor * source_length) + self.extra)
+        asked = max(1, int(self.factor * source_length) + self.extra)
+        return asked if self.most is None else min(asked, self.most)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""The examples run, and what they compute from scratch is what the core computes."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regard.core.mix import attention_weights, fused
+from regard.core.pattern import Everything, Sight
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
+def test_it_runs(path: Path) -> None:
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_attention_from_scratch_is_the_cores() -> None:
+    script = runpy.run_path(str(EXAMPLES[0].with_name("attention_numpy.py")))
+    chance = np.random.default_rng(0)
+    q, k, v = (chance.normal(size=size) for size in ((5, 8), (7, 8), (7, 3)))
+    output, weights = script["attention"](q, k, v)
+    tensors = [torch.from_numpy(x)[None, None] for x in (q, k, v)]
+    sight = Sight(Everything(), torch.arange(5), torch.arange(7))
+    np.testing.assert_allclose(fused(*tensors, sight, 8**-0.5, 0.0)[0, 0].numpy(), output, rtol=1e-9)
+    np.testing.assert_allclose(attention_weights(*tensors[:2], sight.mask, 8**-0.5)[0, 0].numpy(), weights, rtol=1e-9)
