@@ -2,100 +2,192 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import assert_never, overload
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard import spec
 from regard.core import attention, block, embed, feedforward, linear, mix, norm, pattern, position, residual, stack
-from regard.model import EncoderDecoder
+from regard.model import Decoder, Encoder, EncoderDecoder
+
+Model = EncoderDecoder | Encoder | Decoder
 
 
-def build(model: spec.Model) -> EncoderDecoder:
+@overload
+def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
+@overload
+def build(model: spec.Encoder) -> Encoder: ...
+@overload
+def build(model: spec.Decoder) -> Decoder: ...
+def build(model: spec.Model) -> Model:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
     d = model.d_model
-    target = embed.Table(model.target.vocabulary, d)
-    source = target if model.share == "all" else embed.Table(model.source.vocabulary, d)
-    output = target if model.share != "none" else embed.Table(model.target.vocabulary, d)
-    return EncoderDecoder(
-        source=_embedding(model.source, source, d),
-        target=_embedding(model.target, target, d),
-        encoder=_stack(model.encoder, d),
-        decoder=_stack(model.decoder, d),
-        head=embed.LanguageHead(output, model.head.bias),
-    )
+    match model:
+        case spec.EncoderDecoder():
+            target = embed.Table(model.target.vocabulary, d)
+            source = target if model.share in ("all", "inputs") else embed.Table(model.source.vocabulary, d)
+            output = target if model.share in ("all", "target") else embed.Table(model.target.vocabulary, d)
+            return EncoderDecoder(
+                source=_embedding(model.source, source, d),
+                target=_embedding(model.target, target, d),
+                encoder=_stack(model.encoder, d),
+                decoder=_stack(model.decoder, d),
+                head=_head(model.head, output, d),
+            )
+        case spec.Encoder():
+            table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
+            head = None if model.head is None else _head(model.head, _output(model, table), d)
+            return Encoder(_embedding(model.tokens, table, d), _stack(model.stack, d), head)
+        case spec.Decoder():
+            table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
+            head = _head(model.head, _output(model, table), d)
+            return Decoder(_embedding(model.tokens, table, d), _stack(model.stack, d), head)
+        case _:
+            assert_never(model)
+
+
+def trainable(model: nn.Module) -> int:
+    """Numbers that training changes, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Table:
+    if model.tied or model.head is None:
+        return table
+    return embed.Table(model.tokens.vocabulary, model.head.transform.width if model.head.transform else model.d_model)
 
 
 def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Embedding:
-    return embed.Embedding(table, _position(part.position, d_model), part.scale, part.dropout)
+    width = part.width or d_model
+    return embed.Embedding(
+        table,
+        _input_position(part.position, width),
+        scale=part.scale,
+        dropout=part.dropout,
+        segments=embed.Table(part.segments, width) if part.segments else None,
+        norm=_norm(part.norm, width) if part.norm else None,
+        project=linear.Linear(width, d_model) if part.width else None,
+    )
 
 
-def _position(part: spec.InputPosition | None, d_model: int) -> position.Sinusoidal | position.Learned | None:
+def _input_position(part: spec.InputPosition | None, width: int) -> position.Sinusoidal | position.Learned | None:
     match part:
         case None:
             return None
         case spec.Sinusoidal(order, base):
-            return position.Sinusoidal(d_model, order, base)
-        case spec.Learned(length):
-            return position.Learned(d_model, length)
+            return position.Sinusoidal(width, order, base)
+        case spec.Learned(length, offset):
+            return position.Learned(width, length, offset)
         case _:
             assert_never(part)
 
 
+def _head(part: spec.LanguageHead, table: embed.Table, d_model: int) -> embed.LanguageHead:
+    transform = None
+    if part.transform is not None:
+        width = part.transform.width
+        transform = embed.Transform(d_model, width, part.transform.activation, _norm(part.transform.norm, width))
+    return embed.LanguageHead(table, part.bias, part.scale, transform)
+
+
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
-    final_norm = _norm(part.block.norm, d_model) if isinstance(part.block.residual, spec.PreNorm) else None
-    blocks = [_block(part.block, d_model) for _ in range(part.layers)]
-    return stack.Stack(blocks, final_norm, _pattern(part.pattern))
+    place = _stack_position(part)
+    rope = place if isinstance(place, position.Rope) else None
+    blocks = [_block(part.block, d_model, rope) for _ in range(1 if part.shared else part.layers)]
+    final = _norm(part.final, d_model) if part.final else None
+    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place)
+
+
+def _stack_position(part: spec.Stack) -> position.Rope | position.Buckets | position.Alibi | None:
+    match part.position:
+        case None:
+            return None
+        case spec.Rope(base, share, pairs, scaling):
+            dimensions = int(part.block.attention.d_k * share)
+            return position.Rope(_scaled(position.rope_frequencies(dimensions, base), scaling), pairs)
+        case spec.Buckets(count, distance):
+            both_ways = isinstance(part.pattern, spec.Everything)
+            return position.Buckets(part.block.attention.heads, count, distance, both_ways)
+        case spec.Alibi():
+            return position.Alibi(part.block.attention.heads)
+        case _:
+            assert_never(part.position)
+
+
+def _scaled(frequencies: Tensor, scaling: spec.RopeScaling | None) -> Tensor:
+    match scaling:
+        case None:
+            return frequencies
+        case spec.Stretched(factor):
+            return frequencies / factor
+        case spec.Banded(factor, low, high, length):
+            return position.banded(frequencies, factor, low, high, length)
+        case _:
+            assert_never(scaling)
 
 
 def _pattern(part: spec.Pattern) -> pattern.Pattern:
     match part:
         case spec.Everything():
             return pattern.Everything()
-        case spec.Causal():
-            return pattern.Causal()
+        case spec.Causal(window):
+            return pattern.Causal(window)
         case _:
             assert_never(part)
 
 
-def _block(part: spec.Block, d_model: int) -> block.Block:
+def _block(part: spec.Block, d_model: int, rope: position.Rope | None) -> block.Block:
     return block.Block(
-        attention=(_attention(part.attention, d_model, attention.SelfProjection), _residual(part, d_model)),
-        cross=(_attention(part.cross, d_model, attention.CrossProjection), _residual(part, d_model))
-        if part.cross
-        else None,
-        feedforward=(_feedforward(part.feedforward, d_model), _residual(part, d_model)),
+        attention=_attention(part.attention, d_model, attention.SelfProjection, rope),
+        cross=_attention(part.cross, d_model, attention.CrossProjection) if part.cross else None,
+        feedforward=_feedforward(part.feedforward, d_model),
+        residual=_residual(part, d_model),
     )
 
 
-def _residual(part: spec.Block, d_model: int) -> residual.PostNorm | residual.PreNorm:
+def _residual(part: spec.Block, d_model: int) -> residual.Scheme:
+    sublayers = 3 if part.cross else 2
+    norms = [_norm(part.norm, d_model) for _ in range(sublayers)]
     match part.residual:
         case spec.PostNorm():
-            return residual.PostNorm(_norm(part.norm, d_model), part.dropout)
+            return residual.Sequence([residual.PostNorm(norm, part.dropout) for norm in norms])
         case spec.PreNorm():
-            return residual.PreNorm(_norm(part.norm, d_model), part.dropout)
+            return residual.Sequence([residual.PreNorm(norm, part.dropout) for norm in norms])
+        case spec.Parallel(count):
+            return residual.Parallel(norms[:count], part.dropout)
         case _:
             assert_never(part.residual)
 
 
-def _norm(part: spec.Norm, d_model: int) -> norm.LayerNorm:
-    return norm.LayerNorm(d_model, part.eps)
+def _norm(part: spec.Norm, width: int) -> norm.Norm:
+    match part:
+        case spec.LayerNorm(eps, bias):
+            return norm.LayerNorm(width, eps, bias)
+        case spec.RmsNorm(eps, offset):
+            return norm.RmsNorm(width, eps, offset)
+        case _:
+            assert_never(part)
 
 
 def _attention(
-    part: spec.Attention, d_model: int, projection: type[attention.SelfProjection] | type[attention.CrossProjection]
+    part: spec.Attention,
+    d_model: int,
+    projection: type[attention.SelfProjection] | type[attention.CrossProjection],
+    rope: position.Rope | None = None,
 ) -> attention.Attention:
     return attention.Attention(
         projection(d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias),
-        mix.Softmax(part.d_k, part.mixer.dropout),
-        linear.Linear(part.heads * part.d_v, d_model, bias=part.bias),
+        mix.Softmax(part.scale if part.scale is not None else part.d_k**-0.5, part.mixer.dropout),
+        linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias),
+        rope,
     )
 
 
-def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.Plain:
-    return feedforward.Plain(d_model, part.d_ff, part.activation, part.dropout)
-
-
-def trainable(model: nn.Module) -> int:
-    """Numbers that training changes, shared ones once."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.FeedForward:
+    match part:
+        case spec.Plain(d_ff, activation, dropout, bias):
+            return feedforward.Plain(d_model, d_ff, activation, dropout, bias)
+        case spec.Gated(d_ff, activation, dropout, bias):
+            return feedforward.Gated(d_model, d_ff, activation, dropout, bias)
+        case _:
+            assert_never(part)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.embed import Embedding, LanguageHead
-from regard.core.pattern import Causal, Everything, Padding, Pattern, Sight
+from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.stack import Stack
 from regard.core.state import State
 from regard.core.trace import Trace
@@ -37,14 +37,14 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Encoded:
         """source [B, S] token ids; `real` [B, S] is True at tokens and False at padding."""
         x = self.source(source)
-        sight = _sight(self.encoder.pattern & _padding(real), source)
+        sight = self.encoder.sight(0, source.shape[1], len(source), _padding(real))
         return Encoded(self.encoder(x, sight, trace=trace.scope("encoder") if trace else None), real)
 
     def decode(self, target: Tensor, encoded: Encoded, trace: Trace | None = None) -> Tensor:
         """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory."""
         x = self.target(target)
-        sight = _sight(self.decoder.pattern, target)
-        over_memory = _sight(_padding(encoded.real), encoded.memory[:, :, 0])
+        sight = self.decoder.sight(0, target.shape[1], len(target), Everything())
+        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
         return self.decoder(x, sight, encoded.memory, over_memory, trace=trace.scope("decoder") if trace else None)
 
     def forward(
@@ -61,15 +61,64 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         x = self.target(tokens, state.position)
-        seen = state.position + tokens.shape[1]
-        keys = torch.arange(seen, device=tokens.device)
-        # One new token may look at all there is; several at once are still in causal order among themselves.
-        pattern: Pattern = Everything() if tokens.shape[1] == 1 else Causal()
-        sight = Sight(pattern, keys[state.position :], keys)
+        sight = self.decoder.sight(state.position, tokens.shape[1], len(tokens), Everything())
         memory = state.layers[0].memory
         assert memory is not None
-        over_memory = _sight(_padding(state.real), memory.k[:, 0, :, 0])
-        x = self.decoder(x, sight, None, over_memory, states=state.layers)
+        x = self.decoder(x, sight, None, _over_memory(state.real, memory.k[:, 0, :, 0]), states=state.layers)
+        state.position += tokens.shape[1]
+        return self.head(x)
+
+
+class Encoder(nn.Module):
+    """A stack that sees its whole input: BERT and its kin. Without a head it gives hidden states."""
+
+    def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead | None) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.stack = stack
+        self.head = head
+
+    def forward(
+        self,
+        tokens: Tensor,
+        real: Tensor | None = None,
+        *,
+        segments: Tensor | None = None,
+        trace: Trace | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Hidden states [B, T, D] and auxiliary losses (none here)."""
+        x = self.tokens(tokens, segments=segments)
+        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
+        return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
+
+
+class Decoder(nn.Module):
+    """A language model: each position has seen what came before it."""
+
+    def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.stack = stack
+        self.head = head
+
+    def forward(
+        self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens."""
+        x = self.tokens(tokens, skipped=_skipped(real))
+        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
+        return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
+
+    def start(self, rows: int, capacity: int, real: Tensor | None = None, width: int = 1) -> State:
+        """An empty state; `real` [rows, prompt] is False where a row's prompt begins with padding."""
+        return State(self.stack.start(rows, capacity), width, real)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
+        seen = state.position + tokens.shape[1]
+        x = self.tokens(tokens, state.position, skipped=_skipped(state.real))
+        sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(state.real, seen)))
+        x = self.stack(x, sight, states=state.layers)
         state.position = seen
         return self.head(x)
 
@@ -78,7 +127,21 @@ def _padding(real: Tensor | None) -> Pattern:
     return Everything() if real is None else Padding(real)
 
 
-def _sight(pattern: Pattern, like: Tensor) -> Sight:
-    """A pattern over the rows and positions of `like` [B, S]."""
-    positions = torch.arange(like.shape[1], device=like.device)
-    return Sight(pattern, positions, positions, batch=like.shape[0])
+def _over_memory(real: Tensor | None, like: Tensor) -> Sight:
+    """All queries see all real places of a memory; `like` is [B, S]."""
+    places = torch.arange(like.shape[1], device=like.device)
+    return Sight(_padding(real), places, places, batch=like.shape[0])
+
+
+def _skipped(real: Tensor | None) -> Tensor | None:
+    """How many places before its first token each row has: [B]."""
+    return None if real is None else real.long().argmax(dim=1)
+
+
+def _grown(real: Tensor | None, length: int) -> Tensor | None:
+    """What is real of the first `length` places, when all that followed the prompt is."""
+    if real is None:
+        return None
+    if length <= real.shape[1]:
+        return real[:, :length]
+    return torch.cat([real, real.new_ones(len(real), length - real.shape[1])], dim=1)

@@ -8,48 +8,73 @@ from regard import spec
 def parameters(model: spec.Model) -> int:
     """Trainable numbers of the whole model, shared matrices counted once."""
     d = model.d_model
-    tables = {"all": 1, "target": 2, "none": 3}[model.share]
-    vocabularies = (model.target.vocabulary, model.source.vocabulary, model.target.vocabulary)[:tables]
-    return (
-        sum(vocabularies) * d
-        + _position(model.source.position, d)
-        + _position(model.target.position, d)
-        + stack(model.encoder, d)
-        + stack(model.decoder, d)
-        + (model.target.vocabulary if model.head.bias else 0)
-    )
+    if isinstance(model, spec.EncoderDecoder):
+        # Which of the three vocabulary matrices (source, target, output) are matrices of their own.
+        own = {"all": (0, 1, 0), "target": (1, 1, 0), "inputs": (0, 1, 1), "none": (1, 1, 1)}[model.share]
+        sizes = (model.source.vocabulary, model.target.vocabulary, model.target.vocabulary)
+        tables = sum(count * vocabulary for count, vocabulary in zip(own, sizes, strict=True)) * d
+        inputs = _embedding(model.source, d) + _embedding(model.target, d)
+        stacks = stack(model.encoder, d) + stack(model.decoder, d)
+        return tables + inputs + stacks + _head(model.head, model.target.vocabulary, d)
+    table = model.tokens.vocabulary * (model.tokens.width or d)
+    output = 0
+    if model.head is not None:
+        width = model.head.transform.width if model.head.transform else d
+        output = _head(model.head, model.tokens.vocabulary, d) + (0 if model.tied else model.tokens.vocabulary * width)
+    return table + _embedding(model.tokens, d) + stack(model.stack, d) + output
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
-    final_norm = _norm(part.block.norm, d_model) if isinstance(part.block.residual, spec.PreNorm) else 0
-    return part.layers * block(part.block, d_model) + final_norm
+    blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
+    bias = part.position.count * part.block.attention.heads if isinstance(part.position, spec.Buckets) else 0
+    return blocks + bias + _norm(part.final, d_model)
 
 
 def block(part: spec.Block, d_model: int) -> int:
     attentions = [part.attention] + ([part.cross] if part.cross else [])
-    sublayers = len(attentions) + 1
+    norms = part.residual.norms if isinstance(part.residual, spec.Parallel) else len(attentions) + 1
     return (
         sum(attention(a, d_model) for a in attentions)
         + feedforward(part.feedforward, d_model)
-        + sublayers * _norm(part.norm, d_model)
+        + norms * _norm(part.norm, d_model)
     )
 
 
 def attention(part: spec.Attention, d_model: int) -> int:
-    """W_Q, W_K, W_V and W_O (Section 3.2.2), with their biases."""
-    queries, keys, values = part.heads * part.d_k, part.key_heads * part.d_k, part.key_heads * part.d_v
+    """W_Q, W_K, W_V and W_O (Section 3.2.2), with the biases they have."""
+    widths = {
+        "q": part.heads * part.d_k,
+        "k": part.key_heads * part.d_k,
+        "v": part.key_heads * part.d_v,
+        "o": d_model,
+    }
     merged = part.heads * part.d_v
-    bias = queries + keys + values + d_model if part.bias else 0
-    return d_model * (queries + keys + values) + merged * d_model + bias
+    return d_model * (widths["q"] + widths["k"] + widths["v"] + merged) + sum(widths[letter] for letter in part.bias)
 
 
 def feedforward(part: spec.FeedForward, d_model: int) -> int:
-    return 2 * d_model * part.d_ff + part.d_ff + d_model
+    inner = 2 if isinstance(part, spec.Gated) else 1
+    return (inner + 1) * d_model * part.d_ff + (inner * part.d_ff + d_model if part.bias else 0)
 
 
-def _norm(_: spec.Norm, d_model: int) -> int:
-    return 2 * d_model
+def _norm(part: spec.Norm | None, width: int) -> int:
+    if part is None:
+        return 0
+    return 2 * width if isinstance(part, spec.LayerNorm) and part.bias else width
 
 
-def _position(part: spec.InputPosition | None, d_model: int) -> int:
-    return part.length * d_model if isinstance(part, spec.Learned) else 0
+def _embedding(part: spec.Tokens, d_model: int) -> int:
+    """What an embedding has beside its token table."""
+    width = part.width or d_model
+    position = part.position.length + part.position.offset if isinstance(part.position, spec.Learned) else 0
+    project = width * d_model + d_model if part.width else 0
+    return (position + part.segments) * width + _norm(part.norm, width) + project
+
+
+def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:
+    """What a head has beside its vocabulary matrix."""
+    bias = vocabulary if part.bias else 0
+    if part.transform is None:
+        return bias
+    width = part.transform.width
+    return bias + d_model * width + width + _norm(part.transform.norm, width)

@@ -32,12 +32,65 @@ class Sinusoidal:
 
 @dataclass(frozen=True)
 class Learned:
-    """One trained vector for each position up to `length` (Table 3, row E)."""
+    """One trained vector for each position up to `length` (Table 3, row E). Some tables begin with `offset` rows that no
+    position uses."""
 
     length: int = 512
+    offset: int = 0
 
 
 InputPosition = Sinusoidal | Learned
+
+# ------------------------------------------------------------------ positions inside the attention of a stack
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotates pairs of dimensions of q and k by angles that grow with the position (Su et al. 2021).
+
+    `share` of each head's dimensions is rotated; a pair is dimension i and i + half (`halves`) or neighbours (`neighbours`).
+    """
+
+    base: float = 10_000.0
+    share: float = 1.0
+    pairs: Literal["halves", "neighbours"] = "halves"
+    scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """Positions divided by `factor` (Chen et al. 2023)."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Banded:
+    """LLaMA 3: long wavelengths stretched by `factor`, short ones left, those between blended."""
+
+    factor: float
+    low: float
+    high: float
+    length: int
+
+
+RopeScaling = Stretched | Banded
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """T5: a trained bias for each head and bucket of distance, exact when near and logarithmic when far."""
+
+    count: int = 32
+    distance: int = 128
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """A fixed penalty on the score that grows with distance, another slope for each head (Press et al. 2022)."""
+
+
+StackPosition = Rope | Buckets | Alibi
 
 # ------------------------------------------------------------------ parts of a block
 
@@ -45,9 +98,19 @@ InputPosition = Sinusoidal | Learned
 @dataclass(frozen=True)
 class LayerNorm:
     eps: float = 1e-5
+    bias: bool = True
 
 
-Norm = LayerNorm
+@dataclass(frozen=True)
+class RmsNorm:
+    """x / rms(x) · (offset + weight) (Zhang and Sennrich 2019); Gemma's weights are stored with an offset of 1."""
+
+    eps: float = 1e-6
+    offset: float = 0.0
+
+
+Norm = LayerNorm | RmsNorm
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +118,22 @@ class Plain:
     """Section 3.3: two linear maps with an activation between; `dropout` acts on the inner activations."""
 
     d_ff: int
-    activation: Literal["relu", "gelu", "silu"] = "relu"
+    activation: Activation = "relu"
     dropout: float = 0.0
+    bias: bool = True
 
 
-FeedForward = Plain
+@dataclass(frozen=True)
+class Gated:
+    """activation(x W) ⊙ (x V), mapped back (Shazeer 2020): SwiGLU, GeGLU."""
+
+    d_ff: int
+    activation: Activation = "silu"
+    dropout: float = 0.0
+    bias: bool = False
+
+
+FeedForward = Plain | Gated
 
 
 @dataclass(frozen=True)
@@ -74,13 +148,17 @@ Mixer = Softmax
 
 @dataclass(frozen=True)
 class Attention:
-    """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values."""
+    """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
+
+    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said.
+    """
 
     heads: int
     d_k: int
     d_v: int
     groups: int | None = None
-    bias: bool = True
+    bias: str = "qkvo"
+    scale: float | None = None
     mixer: Mixer = field(default_factory=Softmax)
 
     @property
@@ -95,10 +173,17 @@ class PostNorm:
 
 @dataclass(frozen=True)
 class PreNorm:
-    """x + sublayer(norm(x)); the stack ends with a norm of its own."""
+    """x + sublayer(norm(x)); such a stack usually ends with a norm of its own."""
 
 
-Residual = PostNorm | PreNorm
+@dataclass(frozen=True)
+class Parallel:
+    """x + attention(norm(x)) + feedforward(norm(x)), with one norm for both or one each (GPT-J, PaLM, GPT-NeoX)."""
+
+    norms: Literal[1, 2] = 2
+
+
+Residual = PostNorm | PreNorm | Parallel
 
 # ------------------------------------------------------------------ who may look at whom, inside a stack
 
@@ -110,7 +195,9 @@ class Everything:
 
 @dataclass(frozen=True)
 class Causal:
-    """Each position looks at itself and what came before."""
+    """Each position looks at itself and what came before; with a `window`, at that many at most."""
+
+    window: int | None = None
 
 
 Pattern = Everything | Causal
@@ -129,34 +216,59 @@ class Block:
     norm: Norm = field(default_factory=LayerNorm)
     dropout: float = 0.1
 
+    def __post_init__(self) -> None:
+        if self.cross is not None and isinstance(self.residual, Parallel):
+            raise ModelError("a parallel block has no place for cross-attention", "use PreNorm or PostNorm")
+
 
 @dataclass(frozen=True)
 class Stack:
+    """`final`: a norm after the last block; `shared`: one block applied `layers` times."""
+
     layers: int
     block: Block
     pattern: Pattern = field(default_factory=Everything)
+    position: StackPosition | None = None
+    final: Norm | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token embeddings, times √d_model if `scale`, plus positions, then dropout (Sections 3.4, 3.5, 5.4)."""
+    """Token embeddings, times √d_model if `scale`, plus positions and segments, then norm and dropout (Sections 3.4, 3.5,
+    5.4). A `width` other than d_model is mapped to it at the end."""
 
     vocabulary: int
     position: InputPosition | None = field(default_factory=Sinusoidal)
     scale: bool = True
     dropout: float = 0.1
+    segments: int = 0
+    norm: Norm | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
+
+    width: int
+    activation: Activation = "gelu"
+    norm: Norm = field(default_factory=LayerNorm)
 
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """Linear map to the vocabulary; the softmax belongs to the loss and to decoding."""
+    """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss and decoding."""
 
     bias: bool = False
+    scale: float = 1.0
+    transform: Transform | None = None
 
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """`share`: one matrix for both embeddings and the output (`all`), for target and output (`target`), or none."""
+    """`share`: one matrix for both embeddings and the output (`all`), for target and output (`target`), for both embeddings
+    (`inputs`), or none."""
 
     d_model: int
     source: Tokens
@@ -164,27 +276,50 @@ class EncoderDecoder:
     encoder: Stack
     decoder: Stack
     head: LanguageHead = field(default_factory=LanguageHead)
-    share: Literal["all", "target", "none"] = "all"
+    share: Literal["all", "target", "inputs", "none"] = "all"
 
     def __post_init__(self) -> None:
-        if self.share == "all" and self.source.vocabulary != self.target.vocabulary:
+        if self.share in ("all", "inputs") and self.source.vocabulary != self.target.vocabulary:
             raise ModelError(
-                f"share='all' needs one vocabulary, not {self.source.vocabulary} and {self.target.vocabulary} tokens",
+                f"share={self.share!r} needs one vocabulary, not {self.source.vocabulary} and {self.target.vocabulary} tokens",
                 "learn a joint tokenizer, or share='target'",
             )
         if self.decoder.block.cross is None:
             raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
 
 
-Model = EncoderDecoder
+@dataclass(frozen=True)
+class Encoder:
+    """Embedding, stack, and a head on top if there is one; `tied`: the head's vocabulary matrix is the embedding's."""
+
+    d_model: int
+    tokens: Tokens
+    stack: Stack
+    head: LanguageHead | None = None
+    tied: bool = True
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A language model: embedding, causal stack, vocabulary."""
+
+    d_model: int
+    tokens: Tokens
+    stack: Stack
+    head: LanguageHead = field(default_factory=LanguageHead)
+    tied: bool = True
+
+
+Model = EncoderDecoder | Encoder | Decoder
 
 # ------------------------------------------------------------------ as JSON
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Sinusoidal, Learned, LayerNorm, Plain, Softmax, Attention, PostNorm, PreNorm,
-        Everything, Causal, Block, Stack, Tokens, LanguageHead, EncoderDecoder,
+        Sinusoidal, Learned, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax, Attention,
+        PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Transform, LanguageHead,
+        EncoderDecoder, Encoder, Decoder,
     )
 }  # fmt: skip
 

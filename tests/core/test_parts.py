@@ -41,10 +41,12 @@ def test_a_shift_is_a_rotation() -> None:
 
 
 def test_sinusoids_grow_with_the_input_and_learned_ones_say_no() -> None:
-    grown = Sinusoidal(8, "halves", 10_000.0)(600, 30)
+    grown = Sinusoidal(8, "halves", 10_000.0).rows(630)[600:630]
     torch.testing.assert_close(grown, sinusoids(torch.arange(600, 630), 8, "halves", 10_000.0).float())
+    learned = Learned(8, 16, offset=2)
+    assert torch.equal(learned.rows(16), learned.table[2:])
     with pytest.raises(DataError, match="learnt 16"):
-        Learned(8, 16)(10, 7)
+        learned.rows(17)
 
 
 def test_embeddings_are_scaled_by_the_root_of_d_model() -> None:

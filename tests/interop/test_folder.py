@@ -48,7 +48,7 @@ WITHOUT_COUNTERPART: dict[str, spec.Model] = {
     "narrow keys": transformer(37, 41, d_model=24, d_ff=40, heads=3, layers=2, d_k=5, d_v=7, share="none"),
     "indivisible": transformer(37, 37, d_model=24, d_ff=40, heads=5, layers=1, d_k=4, d_v=4),
     "groups": changed(PLAIN, attention=spec.Attention(4, 6, 6, groups=2)),
-    "no bias": changed(PLAIN, attention=spec.Attention(3, 8, 8, bias=False)),
+    "no bias": changed(PLAIN, attention=spec.Attention(3, 8, 8, bias="")),
     "eps": changed(PLAIN, norm=spec.LayerNorm(1e-6)),
     "dropouts": dataclasses.replace(PLAIN, target=dataclasses.replace(PLAIN.target, dropout=0.3)),
     "pre-norm, untied": transformer(37, 37, d_model=24, heads=3, layers=1, share="none", residual=spec.PreNorm()),
@@ -275,7 +275,7 @@ def test_the_way_old_versions_wrote_marian_is_understood(tmp_path: Path) -> None
         normalize_embedding=False, num_hidden_layers=2, static_position_embeddings=True, transformers_version="4.22.0",
     )(tmp_path)  # fmt: skip
     names = ["lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]
-    sines = Sinusoidal(24, "halves", 10_000.0)(0, 1024)
+    sines = Sinusoidal(24, "halves", 10_000.0).rows(1024)[:1024]
     edit_tensors(
         lambda t: t.update(
             {name: t["model.shared.weight"].clone() for name in names},

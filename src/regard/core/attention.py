@@ -1,4 +1,4 @@
-"""Multi-head attention: projections → state → mix → project (Section 3.2.2)."""
+"""Multi-head attention: projections → positions → state → mix → project (Section 3.2.2)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from regard.core.linear import Linear
 from regard.core.mix import Softmax
 from regard.core.pattern import Sight
+from regard.core.position import Rope
 from regard.core.state import KeyValues, Memory
 from regard.core.trace import Attended, Trace
 
@@ -19,11 +20,11 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 class SelfProjection(nn.Module):
     """Queries, keys and values of one sequence, in one matrix product."""
 
-    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: bool) -> None:
+    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
         super().__init__()
         self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
         widths = (heads * d_k, groups * d_k, groups * d_v)
-        self.qkv = Linear(d_model, sum(widths), bias=bias, parts=widths)
+        self.qkv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "qkv"], parts=widths)
 
     def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).split(self.qkv.parts, dim=-1)
@@ -33,12 +34,12 @@ class SelfProjection(nn.Module):
 class CrossProjection(nn.Module):
     """Queries of one sequence; keys and values of another, or as they were remembered."""
 
-    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: bool) -> None:
+    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
         super().__init__()
         self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
         widths = (groups * d_k, groups * d_v)
-        self.q = Linear(d_model, heads * d_k, bias=bias)
-        self.kv = Linear(d_model, sum(widths), bias=bias, parts=widths)
+        self.q = Linear(d_model, heads * d_k, bias="q" in bias)
+        self.kv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "kv"], parts=widths)
 
     def remember(self, memory: Tensor) -> Memory:
         k, v = self.kv(memory).split(self.kv.parts, dim=-1)
@@ -53,9 +54,12 @@ class CrossProjection(nn.Module):
 class Attention(nn.Module):
     """One sequence looks at itself, at its past, or at a memory: the projection part decides."""
 
-    def __init__(self, project: SelfProjection | CrossProjection, mixer: Softmax, output: Linear) -> None:
+    def __init__(
+        self, project: SelfProjection | CrossProjection, mixer: Softmax, output: Linear, rope: Rope | None = None
+    ) -> None:
         super().__init__()
         self.project = project
+        self.rope = rope
         self.mixer = mixer
         self.output = output
 
@@ -73,6 +77,8 @@ class Attention(nn.Module):
             # Beams share their sentence's memory: they become further query positions of the same row.
             x = x.reshape(memory.k.shape[0], -1, shape[-1])
         q, k, v = self.project(x, memory)
+        if self.rope is not None and sight.angles is not None:
+            q, k = self.rope.rotate(q, sight.angles), self.rope.rotate(k, sight.angles)
         if past is not None:
             k, v = past.extend(k, v)
         if trace is not None:

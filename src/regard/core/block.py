@@ -1,33 +1,28 @@
-"""One layer: its sublayers in order, each inside its residual."""
+"""One layer: its sublayers, and the residual scheme around them."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.feedforward import Plain
+from regard.core.feedforward import FeedForward
 from regard.core.pattern import Sight
-from regard.core.residual import PostNorm, PreNorm
+from regard.core.residual import Scheme, Sublayer
 from regard.core.state import LayerState
 from regard.core.trace import Trace
-
-Residual = PostNorm | PreNorm
 
 
 class Block(nn.Module):
     """Self-attention, cross-attention if there is one, feed-forward."""
 
     def __init__(
-        self,
-        attention: tuple[Attention, Residual],
-        cross: tuple[Attention, Residual] | None,
-        feedforward: tuple[Plain, Residual],
+        self, attention: Attention, cross: Attention | None, feedforward: FeedForward, residual: Scheme
     ) -> None:
         super().__init__()
-        self.attention, self.around_attention = attention
-        self.cross: Attention | None = cross[0] if cross else None
-        self.around_cross: Residual | None = cross[1] if cross else None
-        self.feedforward, self.around_feedforward = feedforward
+        self.attention = attention
+        self.cross = cross
+        self.feedforward = feedforward
+        self.residual = residual
 
     def forward(
         self,
@@ -41,11 +36,12 @@ class Block(nn.Module):
         past = state.past if state else None
         seen = state.memory if state else memory
         own, other = (trace.scope("self"), trace.scope("cross")) if trace else (None, None)
-        x = self.around_attention(x, lambda y: self.attention(y, sight, past=past, trace=own))
-        if self.cross is not None and self.around_cross is not None:
+        sublayers: list[Sublayer] = [lambda y: self.attention(y, sight, past=past, trace=own)]
+        if self.cross is not None:
             cross = self.cross
-            x = self.around_cross(x, lambda y: cross(y, memory_sight, memory=seen, trace=other))
-        x = self.around_feedforward(x, self.feedforward)
+            sublayers.append(lambda y: cross(y, memory_sight, memory=seen, trace=other))
+        sublayers.append(self.feedforward)
+        x = self.residual(x, sublayers)
         if trace is not None:
             trace.record("residual", x)
         return x

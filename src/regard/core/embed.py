@@ -1,4 +1,4 @@
-"""From token ids to vectors."""
+"""From token ids to vectors, and from vectors to scores over the vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.dropout import Dropout
-from regard.core.linear import normal
+from regard.core.feedforward import ACTIVATIONS
+from regard.core.linear import Linear, normal
+from regard.core.norm import Norm
 from regard.core.position import Learned, Sinusoidal
 
 
@@ -22,29 +24,76 @@ class Table(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Looks tokens up, scales by √d_model, adds positions, drops."""
+    """Looks tokens up, scales, adds positions and segments, normalises, drops, widens; each if the spec has it."""
 
-    def __init__(self, table: Table, position: Sinusoidal | Learned | None, scale: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        table: Table,
+        position: Sinusoidal | Learned | None,
+        *,
+        scale: bool,
+        dropout: float,
+        segments: Table | None = None,
+        norm: Norm | None = None,
+        project: Linear | None = None,
+    ) -> None:
         super().__init__()
         self.table = table
         self.position = position
+        self.segments = segments
+        self.norm = norm
+        self.project = project
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        x = functional.embedding(tokens, self.table.weight) * self.scale  # [B, T, D]
+    def forward(
+        self, tokens: Tensor, start: int = 0, *, skipped: Tensor | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """tokens [B, T] from position `start` on; `skipped` [B] says how many of a row's first places are padding."""
+        x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
+        x = x * self.scale if self.scale != 1.0 else x
+        if self.segments is not None:
+            x = x + (
+                self.segments.weight[0] if segments is None else functional.embedding(segments, self.segments.weight)
+            )
         if self.position is not None:
-            x = x + self.position(start, tokens.shape[1])
-        return self.dropout(x)
+            x = x + self._positions(self.position, start, tokens.shape[1], skipped)
+        x = x if self.norm is None else self.norm(x)
+        x = self.dropout(x)
+        return x if self.project is None else self.project(x)
+
+    def _positions(self, position: Sinusoidal | Learned, start: int, length: int, skipped: Tensor | None) -> Tensor:
+        rows = position.rows(start + length)
+        if skipped is None:
+            return rows[start : start + length]
+        places = torch.arange(start, start + length, device=skipped.device) - skipped[:, None]
+        return functional.embedding(places.clamp_min(0), rows)
 
 
 class LanguageHead(nn.Module):
     """Scores for each token of the vocabulary, from a table of its own or a shared one."""
 
-    def __init__(self, table: Table, bias: bool) -> None:
+    def __init__(self, table: Table, bias: bool, scale: float = 1.0, transform: Transform | None = None) -> None:
         super().__init__()
         self.table = table
         self.bias = nn.Parameter(torch.zeros(table.weight.shape[0])) if bias else None
+        self.scale = scale
+        self.transform = transform
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x if self.transform is None else self.transform(x)
+        x = x * self.scale if self.scale != 1.0 else x
         return functional.linear(x, self.table.weight, self.bias)  # [..., V]
+
+
+class Transform(nn.Module):
+    """Dense, activation, norm: what BERT puts before the vocabulary."""
+
+    def __init__(self, d_model: int, width: int, activation: str, norm: Norm) -> None:
+        super().__init__()
+        self.dense = Linear(d_model, width)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))

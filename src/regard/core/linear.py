@@ -17,16 +17,34 @@ def normal(rows: int, width: int) -> Tensor:
 
 
 class Linear(nn.Module):
-    """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix; each starts as if it were alone (Xavier)."""
+    """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix; each starts as if it were alone (Xavier).
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, parts: Sequence[int] | None = None) -> None:
+    `bias` says which parts have one; the vector holds only those.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool | Sequence[bool] = True, parts: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.parts = tuple(parts) if parts else (outputs,)
-        for rows in self.weight.data.split(self.parts):
-            bound = math.sqrt(6.0 / (inputs + rows.shape[0]))
-            rows.uniform_(-bound, bound)
+        self.biased = tuple(bias) if isinstance(bias, Sequence) else (bias,) * len(self.parts)
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        held = sum(width for width, has in zip(self.parts, self.biased, strict=True) if has)
+        self.bias = nn.Parameter(torch.zeros(held)) if held else None
+        if not self.weight.is_meta:
+            for rows in self.weight.data.split(self.parts):
+                bound = math.sqrt(6.0 / (inputs + rows.shape[0]))
+                rows.uniform_(-bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self._full_bias())
+
+    def _full_bias(self) -> Tensor | None:
+        if self.bias is None or all(self.biased):
+            return self.bias
+        held = iter(self.bias.split([width for width, has in zip(self.parts, self.biased, strict=True) if has]))
+        pieces = [
+            next(held) if has else self.bias.new_zeros(width)
+            for width, has in zip(self.parts, self.biased, strict=True)
+        ]
+        return torch.cat(pieces)

@@ -19,7 +19,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Sight, float, float], Tensor]
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
-    mask = None if sight.all or sight.causal else sight.mask
+    mask = None if sight.all or sight.causal else sight.additive
     out = functional.scaled_dot_product_attention(
         q,
         k,
@@ -35,14 +35,15 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
-    weights = attention_weights(q, k, sight.mask, scale)  # [B, H, T, S]
+    weights = attention_weights(q, k, sight.mask, scale, sight.bias)  # [B, H, T, S]
     weights = functional.dropout(weights, dropout) if dropout > 0 else weights
     return weights @ _per_query_head(v, q.shape[1])
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Tensor, scale: float) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
     """softmax over the keys that may be seen; a row without any is all zeros."""
     scores = (q * scale) @ _per_query_head(k, q.shape[1]).transpose(-1, -2)
+    scores = scores if bias is None else scores + bias
     scores = scores.masked_fill(~mask, float("-inf"))
     blind = ~mask.any(dim=-1, keepdim=True)
     return torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
@@ -56,18 +57,18 @@ def _per_query_head(x: Tensor, heads: int) -> Tensor:
 class Softmax(nn.Module):
     """The mixer of the paper. `kernel` is `fused` or `explicit`."""
 
-    def __init__(self, d_k: int, dropout: float, kernel: Kernel = fused) -> None:
+    def __init__(self, scale: float, dropout: float, kernel: Kernel = fused) -> None:
         super().__init__()
-        self.scale = d_k**-0.5
+        self.scale = scale
         self.dropout = dropout
         self.kernel = kernel
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         return self.kernel(q, k, v, sight, self.scale, self.dropout if self.training else 0.0)
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
         """What `forward` mixes with, for the rows and heads given."""
-        return attention_weights(q, k, mask, self.scale)
+        return attention_weights(q, k, mask, self.scale, bias)
 
     def start(self, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int]) -> KeyValues:
         """An empty decoding state for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E)."""

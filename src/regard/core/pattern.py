@@ -42,10 +42,13 @@ class Everything(Pattern):
 
 @dataclass(frozen=True)
 class Causal(Pattern):
-    """A query sees keys at its own position and before."""
+    """A query sees keys at its own position and before; with a `window`, only the last that many."""
+
+    window: int | None = None
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return key <= query
+        before = key <= query
+        return before if self.window is None else before & (key > query - self.window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,22 +88,41 @@ class Opposite(Pattern):
 
 
 class Sight:
-    """A pattern over `queries` and `keys`, the position of each row and column of the score matrix."""
+    """A pattern over `queries` and `keys`, the place of each row and column of the score matrix.
 
-    def __init__(self, pattern: Pattern, queries: Tensor, keys: Tensor, batch: int = 1, heads: int = 1) -> None:
+    With it goes what the stack's positions say of these places, computed once for all layers: `bias` is added to the
+    scores, `angles` turn q and k.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        queries: Tensor,
+        keys: Tensor,
+        batch: int = 1,
+        bias: Tensor | None = None,
+        angles: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.pattern = pattern
         self.queries, self.keys = queries, keys  # [T], [S]
-        self.batch, self.heads = batch, heads
+        self.batch = batch
+        self.bias = bias  # [1, H, T, S]
+        self.angles = angles
 
     @property
     def all(self) -> bool:
-        """Nothing is hidden, so no mask is needed."""
-        return isinstance(self.pattern, Everything)
+        """Nothing is hidden and nothing is added: no mask is needed."""
+        return isinstance(self.pattern, Everything) and self.bias is None
 
     @property
     def causal(self) -> bool:
-        """Exactly the triangle that kernels know by name: only when queries and keys are the same positions."""
-        return isinstance(self.pattern, Causal) and self.queries is self.keys
+        """Exactly the triangle that kernels know by name: only when queries and keys are the same places."""
+        return self.pattern == Causal() and self.bias is None and self.queries is self.keys
+
+    @cached_property
+    def additive(self) -> Tensor:
+        """What kernels take as a mask: booleans, or the bias with −∞ where nothing may be seen."""
+        return self.mask if self.bias is None else self.bias.masked_fill(~self.mask, float("-inf"))
 
     @cached_property
     def mask(self) -> Tensor:
@@ -117,7 +139,7 @@ class Sight:
         device = self.keys.device
         mask = self.pattern.allows(
             torch.arange(self.batch, device=device)[:, None, None, None],
-            torch.arange(self.heads, device=device)[None, :, None, None],
+            torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
             queries[None, None, :, None],
             self.keys[None, None, None, :],
         )

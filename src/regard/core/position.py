@@ -1,12 +1,16 @@
-"""Positions that are added at the input. (Those on q and k, and on the score, have their own seams in attention and mixing.)"""
+"""Positions at their three seams: added at the input, on q and k, on the score."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.linear import normal
 from regard.errors import DataError
+
+# ------------------------------------------------------------------ added at the input
 
 
 def sinusoids(positions: Tensor, d_model: int, order: str, base: float) -> Tensor:
@@ -32,24 +36,125 @@ class Sinusoidal(nn.Module):
         self.register_buffer("table", self._compute(512), persistent=False)
 
     def _compute(self, length: int) -> Tensor:
-        return sinusoids(torch.arange(length, device="cpu"), self.d_model, self.order, self.base).to(torch.float32)
+        positions = torch.arange(length, device="cpu")
+        return sinusoids(positions, self.d_model, self.order, self.base).to(torch.float32)
 
-    def forward(self, start: int, length: int) -> Tensor:
-        if start + length > len(self.table):
-            longer = max(start + length, 2 * len(self.table))
-            self.table = self._compute(longer).to(self.table)
-        return self.table[start : start + length]
+    def rows(self, length: int) -> Tensor:
+        """The table of the first `length` positions at least."""
+        if length > len(self.table):
+            self.table = self._compute(max(length, 2 * len(self.table))).to(self.table)
+        return self.table
 
 
 class Learned(nn.Module):
-    def __init__(self, d_model: int, length: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(normal(length, d_model))
+    """Trained rows; the first `offset` of them belong to no position."""
 
-    def forward(self, start: int, length: int) -> Tensor:
-        if start + length > len(self.table):
+    def __init__(self, d_model: int, length: int, offset: int = 0) -> None:
+        super().__init__()
+        self.table = nn.Parameter(normal(length + offset, d_model))
+        self.offset = offset
+
+    def rows(self, length: int) -> Tensor:
+        known = len(self.table) - self.offset
+        if length > known:
             raise DataError(
-                f"the input has {start + length} positions, but this model has learnt {len(self.table)}",
+                f"the input has {length} positions, but this model has learnt {known}",
                 "split the text into shorter lines, or train with sinusoidal positions or a larger `length`",
             )
-        return self.table[start : start + length]
+        return self.table[self.offset :]
+
+
+# ------------------------------------------------------------------ on q and k
+
+
+class Rope(nn.Module):
+    """Rotary positions: a rotation of each pair of dimensions, so that q·k depends on the distance (Su et al. 2021)."""
+
+    frequencies: Tensor
+
+    def __init__(self, frequencies: Tensor, pairs: str) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", frequencies, persistent=False)  # [R/2], R rotated dimensions
+        self.pairs = pairs
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin for each position, [T, R/2] or [B, 1, T, R/2]: computed once for all layers."""
+        angles = positions.float()[..., None] * self.frequencies
+        angles = angles if positions.ndim == 1 else angles[:, None]
+        return angles.cos(), angles.sin()
+
+    def rotate(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """x [B, H, T, K]; dimensions beyond the rotated ones stay."""
+        cos, sin = (part.to(x.dtype) for part in angles)
+        turned, rest = x.split([2 * cos.shape[-1], x.shape[-1] - 2 * cos.shape[-1]], dim=-1)
+        if self.pairs == "halves":
+            first, second = turned.chunk(2, dim=-1)
+            turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        else:
+            first, second = turned.unflatten(-1, (-1, 2)).unbind(-1)
+            turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+        return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+
+
+def rope_frequencies(dimensions: int, base: float) -> Tensor:
+    """base^(-2i/R): [R/2], in float32 as the checkpoints were trained with."""
+    return 1.0 / base ** (torch.arange(0, dimensions, 2, dtype=torch.float32, device="cpu") / dimensions)
+
+
+def banded(frequencies: Tensor, factor: float, low: float, high: float, length: int) -> Tensor:
+    """LLaMA 3's scaling: by wavelength, stretched above length/low, left below length/high, blended between."""
+    wavelengths = 2 * math.pi / frequencies
+    blend = ((length / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
+    return frequencies * (blend + (1 - blend) / factor)
+
+
+# ------------------------------------------------------------------ on the score
+
+
+class Buckets(nn.Module):
+    """T5's relative bias: [1, H, T, S] from the bucket of each distance."""
+
+    def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
+        super().__init__()
+        self.table = nn.Parameter(normal(count, heads))
+        self.count, self.distance, self.both_ways = count, distance, both_ways
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]
+        return self.table[bucket].permute(2, 0, 1)[None]
+
+    def _bucket(self, ahead: Tensor) -> Tensor:
+        """Half of the buckets are exact distances, the other half logarithmic up to `distance`; one side each if both_ways."""
+        count, first = self.count, torch.zeros_like(ahead)
+        if self.both_ways:
+            count //= 2
+            first = (ahead > 0).long() * count
+            far = ahead.abs()
+        else:
+            far = (-ahead).clamp_min(0)
+        exact = count // 2
+        ratio = torch.log(far.float().clamp_min(1) / exact) / math.log(self.distance / exact)
+        logarithmic = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
+        return first + torch.where(far < exact, far, logarithmic)
+
+
+class Alibi(nn.Module):
+    """−slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        distance = (queries[:, None] - keys[None, :]).abs()
+        return -(self.slopes[:, None, None] * distance)[None]
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """2^(-8i/n) for n a power of two; otherwise those of the power below, and every second of the one above."""
+    power = 2 ** math.floor(math.log2(heads))
+    series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
+    return torch.tensor(series + between, device="cpu")

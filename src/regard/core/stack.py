@@ -4,25 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.core.block import Block
-from regard.core.norm import LayerNorm
+from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
+from regard.core.position import Alibi, Buckets, Rope
 from regard.core.state import LayerState
 from regard.core.trace import Trace
 
 
 class Stack(nn.Module):
-    """`pattern` is who may look at whom inside; `recompute` trades a second forward for the memory of activations."""
+    """`pattern` is who may look at whom inside, `position` what the scores know of places.
 
-    def __init__(self, blocks: Sequence[Block], final_norm: LayerNorm | None, pattern: Pattern) -> None:
+    One block may be given for all `layers` (ALBERT, Universal). `recompute` trades a second forward for the memory of
+    activations.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        layers: int,
+        final_norm: Norm | None,
+        pattern: Pattern,
+        position: Rope | Buckets | Alibi | None = None,
+    ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
+        self.layers = layers
         self.final_norm = final_norm
         self.pattern = pattern
+        self.position = position
         self.recompute = False
+
+    def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
+        """What `length` places from `start` on see of all places up to them, for the layers of this stack."""
+        device = next(self.parameters()).device
+        keys = torch.arange(start + length, device=device)
+        queries = keys if start == 0 else keys[start:]
+        bias = angles = None
+        if isinstance(self.position, Rope):
+            angles = self.position.angles(queries)
+        elif self.position is not None:
+            bias = self.position(queries, keys)
+        return Sight(self.pattern & padding, queries, keys, batch, bias, angles)
 
     def forward(
         self,
@@ -33,7 +60,8 @@ class Stack(nn.Module):
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
-        for i, block in enumerate(self.blocks):
+        for i in range(self.layers):
+            block = self.blocks[i % len(self.blocks)]
             look = trace.scope(str(i)) if trace else None
             if self.recompute and self.training:
                 x = checkpoint(block, x, sight, memory, memory_sight, None, look, use_reentrant=False)
@@ -42,4 +70,6 @@ class Stack(nn.Module):
         return self.final_norm(x) if self.final_norm is not None else x
 
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
-        return [block.start(rows, capacity, memory) for block in self.blocks]  # type: ignore[operator]
+        """An empty state for each application of a block."""
+        applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
+        return [block.start(rows, capacity, memory) for block in applied]  # type: ignore[operator]

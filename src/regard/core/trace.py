@@ -20,7 +20,7 @@ from regard.errors import SettingError, did_you_mean
 
 
 class Mixes(Protocol):
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor: ...
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Attended:
             rows = torch.arange(self.q.shape[2], device=self.q.device)
         positions = self.sight.queries
         asked = positions.expand(self.q.shape[2])[rows] if len(positions) == 1 else positions[rows]
-        return self.mixer.weights(self.q[:, :, rows], self.k, self.sight.rows(asked))
+        bias = self.sight.bias[:, :, rows] if self.sight.bias is not None else None
+        return self.mixer.weights(self.q[:, :, rows], self.k, self.sight.rows(asked), bias)
 
 
 class Trace:

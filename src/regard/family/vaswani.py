@@ -44,14 +44,15 @@ def transformer(
         mixer=spec.Softmax(choice["attention_dropout"]),
     )
     feedforward = spec.Plain(d_ff, choice["activation"], choice["feedforward_dropout"])
+    final = spec.LayerNorm() if isinstance(choice["residual"], spec.PreNorm) else None
     encoder = spec.Block(attention, feedforward, residual=choice["residual"], dropout=dropout)
     decoder = spec.Block(attention, feedforward, cross=attention, residual=choice["residual"], dropout=dropout)
     return spec.EncoderDecoder(
         d_model=d_model,
         source=spec.Tokens(source_vocabulary, choice["position"], dropout=dropout),
         target=spec.Tokens(target_vocabulary, choice["position"], dropout=dropout),
-        encoder=spec.Stack(layers, encoder),
-        decoder=spec.Stack(choice["decoder_layers"] or layers, decoder, spec.Causal()),
+        encoder=spec.Stack(layers, encoder, final=final),
+        decoder=spec.Stack(choice["decoder_layers"] or layers, decoder, spec.Causal(), final=final),
         share=share,
     )
 

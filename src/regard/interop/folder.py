@@ -28,10 +28,10 @@ POSITIONS = 1024  # what transformers prepares for where ours grows as needed; i
 class Family(Protocol):
     """What each family's file offers. `matches`: its config.json can say all that the spec says."""
 
-    def matches(self, model: kinds.Model) -> bool: ...
-    def config(self, model: kinds.Model, positions: int) -> dict[str, Any]: ...
-    def spec(self, config: Mapping[str, Any]) -> kinds.Model: ...
-    def table(self, model: kinds.Model, positions: int) -> list[Rule]: ...
+    def matches(self, model: kinds.EncoderDecoder) -> bool: ...
+    def config(self, model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]: ...
+    def spec(self, config: Mapping[str, Any]) -> kinds.EncoderDecoder: ...
+    def table(self, model: kinds.EncoderDecoder, positions: int) -> list[Rule]: ...
 
 
 # By model_type, in the order in which a spec is tried; the last one takes everything.
@@ -52,7 +52,7 @@ class Ids:
 class Opened:
     """A model folder, read: weights under our names and in the precision they are stored in."""
 
-    spec: kinds.Model
+    spec: kinds.EncoderDecoder
     weights: dict[str, Tensor]
     ids: Ids
     config: dict[str, Any]
@@ -66,7 +66,7 @@ class Opened:
 # ------------------------------------------------------------------ out
 
 
-def describe(model_spec: kinds.Model, ids: Ids, positions: int = POSITIONS) -> dict[str, Any]:
+def describe(model_spec: kinds.EncoderDecoder, ids: Ids, positions: int = POSITIONS) -> dict[str, Any]:
     """The content of config.json, in the words of the first family that can say it."""
     return {
         **_family(model_spec).config(model_spec, positions),
@@ -77,7 +77,9 @@ def describe(model_spec: kinds.Model, ids: Ids, positions: int = POSITIONS) -> d
     }
 
 
-def write_weights(path: Path, model: EncoderDecoder, model_spec: kinds.Model, positions: int = POSITIONS) -> None:
+def write_weights(
+    path: Path, model: EncoderDecoder, model_spec: kinds.EncoderDecoder, positions: int = POSITIONS
+) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
     rules = _family(model_spec).table(model_spec, positions)
     tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
@@ -130,7 +132,7 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _family(model_spec: kinds.Model) -> Family:
+def _family(model_spec: kinds.EncoderDecoder) -> Family:
     return next(family for family in FAMILIES.values() if family.matches(model_spec))
 
 

@@ -45,11 +45,11 @@ _KEYS = Keys(
 )  # fmt: skip
 
 
-def matches(model: kinds.Model) -> bool:
+def matches(model: kinds.EncoderDecoder) -> bool:
     return reads_back(model, config(model, positions=1), spec)
 
 
-def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
@@ -60,7 +60,7 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.Model:
+def spec(config: Mapping[str, Any]) -> kinds.EncoderDecoder:
     target = config.get("decoder_vocab_size") or config.get("vocab_size")
     values = _KEYS({**config, "decoder_vocab_size": target})
     joint, tied = values["share_encoder_decoder_embeddings"], values["tie_word_embeddings"]
@@ -72,7 +72,7 @@ def spec(config: Mapping[str, Any]) -> kinds.Model:
     return assemble(values, kinds.PostNorm(), "all" if joint else "target" if tied else "none")
 
 
-def table(model: kinds.Model, positions: int) -> list[Rule]:
+def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
     return [*_embeddings(model.share), *stacks(model), logits_bias(model), *sines(model, positions, written=False)]
 
 
@@ -88,7 +88,7 @@ def _embeddings(share: str) -> list[Rule]:
     return rules if tied else [*rules, Same("head.table.weight", output)]
 
 
-def sizes(model: kinds.Model, positions: int) -> dict[str, Any]:
+def sizes(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     """What both configs say in the same words. The encoder speaks for what config.json holds once."""
     encoder, decoder = model.encoder.block, model.decoder.block
     return {
@@ -113,16 +113,17 @@ def sizes(model: kinds.Model, positions: int) -> dict[str, Any]:
 
 def assemble(
     values: Mapping[str, Any], residual: kinds.Residual, share: Literal["all", "target", "none"]
-) -> kinds.Model:
+) -> kinds.EncoderDecoder:
     """The spec that the values of a config stand for."""
     encoder, decoder = _block(values, "encoder", residual), _block(values, "decoder", residual)
     position, scale, dropout = kinds.Sinusoidal("halves"), values["scale_embedding"], values["dropout"]
+    final = kinds.LayerNorm(1e-5) if isinstance(residual, kinds.PreNorm) else None
     return kinds.EncoderDecoder(
         d_model=values["d_model"],
         source=kinds.Tokens(values["vocab_size"], position, scale, dropout),
         target=kinds.Tokens(values["decoder_vocab_size"], position, scale, dropout),
-        encoder=kinds.Stack(values["encoder_layers"], encoder),
-        decoder=kinds.Stack(values["decoder_layers"], decoder, kinds.Causal()),
+        encoder=kinds.Stack(values["encoder_layers"], encoder, final=final),
+        decoder=kinds.Stack(values["decoder_layers"], decoder, kinds.Causal(), final=final),
         head=kinds.LanguageHead(values["regard_head_bias"]),
         share=share,
     )
@@ -141,23 +142,24 @@ def _block(values: Mapping[str, Any], side: str, residual: kinds.Residual) -> ki
     return kinds.Block(attention, feedforward, cross, residual, kinds.LayerNorm(1e-5), values["dropout"])
 
 
-def stacks(model: kinds.Model) -> list[Rule]:
+def stacks(model: kinds.EncoderDecoder) -> list[Rule]:
     """The layers of both stacks."""
     return [*_stack("encoder", model.encoder), *_stack("decoder", model.decoder)]
 
 
 def _stack(side: str, stack: kinds.Stack) -> list[Rule]:
     ours, theirs = f"{side}.blocks.{{i}}", f"model.{side}.layers.{{i}}"
+    last = 1 if stack.block.cross is None else 2
     rules = [
         *_attention(f"{ours}.attention", f"{theirs}.self_attn", stack.block.attention),
-        *module(f"{ours}.around_attention.norm", f"{theirs}.self_attn_layer_norm"),
+        *module(f"{ours}.residual.each.0.norm", f"{theirs}.self_attn_layer_norm"),
         *module(f"{ours}.feedforward.inner", f"{theirs}.fc1"),
         *module(f"{ours}.feedforward.outer", f"{theirs}.fc2"),
-        *module(f"{ours}.around_feedforward.norm", f"{theirs}.final_layer_norm"),
+        *module(f"{ours}.residual.each.{last}.norm", f"{theirs}.final_layer_norm"),
     ]
     if stack.block.cross is not None:
         rules += _cross(f"{ours}.cross", f"{theirs}.encoder_attn", stack.block.cross)
-        rules += module(f"{ours}.around_cross.norm", f"{theirs}.encoder_attn_layer_norm")
+        rules += module(f"{ours}.residual.each.1.norm", f"{theirs}.encoder_attn_layer_norm")
     return each(stack.layers, rules)
 
 
@@ -176,14 +178,14 @@ def _cross(ours: str, theirs: str, part: kinds.Attention) -> list[Moved]:
     ]
 
 
-def logits_bias(model: kinds.Model) -> Rule:
+def logits_bias(model: kinds.EncoderDecoder) -> Rule:
     shape = (1, model.target.vocabulary)
     if model.head.bias:
         return Reshaped("head.bias", "final_logits_bias", shape)
     return Constant("final_logits_bias", lambda: torch.zeros(shape))
 
 
-def sines(model: kinds.Model, positions: int, written: bool) -> list[Rule]:
+def sines(model: kinds.EncoderDecoder, positions: int, written: bool) -> list[Rule]:
     """The position tables that some versions store. They are computed in float64, so only the last bit may differ."""
 
     def make() -> torch.Tensor:

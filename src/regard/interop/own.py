@@ -13,11 +13,11 @@ from regard.interop.table import HARMLESS, Rule, Same, outline
 _KNOWN = HARMLESS | {"spec", "regard_version", "is_encoder_decoder"}
 
 
-def matches(model: kinds.Model) -> bool:
+def matches(model: kinds.EncoderDecoder) -> bool:
     return True
 
 
-def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "regard",
         "architectures": [type(model).__name__],
@@ -27,15 +27,15 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.Model:
+def spec(config: Mapping[str, Any]) -> kinds.EncoderDecoder:
     unknown = sorted(set(config) - _KNOWN)
     if unknown:
         raise ModelError(f"config.json has an unknown key: {unknown[0]}", "open it with the version that wrote it")
     model = kinds.from_dict(config.get("spec"))
-    if not isinstance(model, kinds.Model):
+    if not isinstance(model, kinds.EncoderDecoder):
         raise ModelError("config.json holds no model under `spec`", "compare it with one that this version wrote")
     return model
 
 
-def table(model: kinds.Model, positions: int) -> list[Rule]:
+def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
     return [Same(name, name) for name, _ in outline(model).named_parameters()]

@@ -20,11 +20,11 @@ _KEYS = Keys(
 _TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 
 
-def matches(model: kinds.Model) -> bool:
+def matches(model: kinds.EncoderDecoder) -> bool:
     return reads_back(model, config(model, positions=1), spec)
 
 
-def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "pegasus",
         "architectures": ["PegasusForConditionalGeneration"],
@@ -33,12 +33,12 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.Model:
+def spec(config: Mapping[str, Any]) -> kinds.EncoderDecoder:
     values = _KEYS(config)
     return assemble({**values, "decoder_vocab_size": values["vocab_size"]}, kinds.PreNorm(), "all")
 
 
-def table(model: kinds.Model, positions: int) -> list[Rule]:
+def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
     return [
         Same("source.table.weight", "model.shared.weight", aliases=_TIED),
         *stacks(model),

@@ -242,7 +242,7 @@ def _misshapen(name: str, found: Sequence[int], expected: Sequence[int]) -> Mode
 # ------------------------------------------------------------------ our side
 
 
-def outline(model: spec.Model) -> EncoderDecoder:
+def outline(model: spec.EncoderDecoder) -> EncoderDecoder:
     """The model without numbers: every name and shape, at no cost in time or memory."""
     try:
         with torch.device("meta"):
@@ -251,7 +251,9 @@ def outline(model: spec.Model) -> EncoderDecoder:
         raise ModelError(f"no model of these sizes can be built: {error}", "correct the sizes in config.json") from None
 
 
-def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.Model]) -> bool:
+def reads_back(
+    model: spec.EncoderDecoder, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.EncoderDecoder]
+) -> bool:
     """Whether a family's config says all there is to say: read again, it gives the same spec."""
     try:
         return read(config) == model

@@ -1,0 +1,127 @@
+"""Encoders and decoders from the same parts, with every kind of position, norm, feed-forward and residual."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from regard import size, spec
+from regard.build import build, trainable
+from regard.core.pattern import Causal as CausalPattern
+from regard.core.pattern import Sight
+from regard.errors import ModelError
+from regard.model import Decoder
+
+ATTENTION = spec.Attention(4, 6, 6)
+POSITIONS: list[spec.StackPosition | None] = [
+    None,
+    spec.Rope(),
+    spec.Rope(base=500.0, share=0.5, pairs="neighbours", scaling=spec.Stretched(2.0)),
+    spec.Rope(scaling=spec.Banded(8.0, 1.0, 4.0, 16)),
+    spec.Buckets(8, 20),
+    spec.Alibi(),
+]
+BLOCKS = [
+    spec.Block(ATTENTION, spec.Plain(20), dropout=0.0),
+    spec.Block(ATTENTION, spec.Gated(20), residual=spec.PreNorm(), norm=spec.RmsNorm(), dropout=0.0),
+    spec.Block(
+        spec.Attention(4, 6, 5, groups=2, bias="qv", scale=1.0), spec.Plain(20, "gelu_tanh", bias=False),
+        residual=spec.Parallel(2), norm=spec.LayerNorm(bias=False), dropout=0.0,
+    ),
+    spec.Block(
+        spec.Attention(4, 6, 6, groups=1, bias=""), spec.Gated(20, "gelu", bias=True),
+        residual=spec.Parallel(1), norm=spec.RmsNorm(offset=1.0), dropout=0.0,
+    ),
+]  # fmt: skip
+TOKENS = [
+    spec.Tokens(19, spec.Learned(40, offset=2), scale=False, dropout=0.0),
+    spec.Tokens(19, None, dropout=0.0, segments=3, norm=spec.LayerNorm(1e-12), width=10),
+    spec.Tokens(19, spec.Sinusoidal(), dropout=0.0),
+]
+CASES = list(zip(itertools.cycle(POSITIONS), BLOCKS * 3, itertools.cycle(TOKENS)))
+
+
+def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder:
+    position, block, tokens = case
+    stack = spec.Stack(3, block, spec.Causal(window), position, final=spec.LayerNorm(), shared=tokens.width is not None)  # type: ignore
+    head = spec.LanguageHead(bias=True, transform=spec.Transform(10)) if tokens.width else spec.LanguageHead(scale=0.5)  # type: ignore
+    return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)  # type: ignore[arg-type]
+
+
+def made(description: spec.Decoder) -> Decoder:
+    model = build(description).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and norms too must be seen to matter
+    return model
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> None:
+    description = decoder(case)
+    assert size.parameters(description) == trainable(build(description))
+    assert spec.from_dict(spec.to_dict(description)) == description
+    encoder = spec.Encoder(24, description.tokens, description.stack, None)
+    assert size.parameters(encoder) == trainable(build(encoder))
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_cached_equals_uncached_with_padding_in_front(case: tuple[object, ...], window: int | None) -> None:
+    model = made(decoder(case, window))
+    tokens = torch.randint(0, 19, (3, 9))
+    real = torch.arange(9) >= torch.tensor([0, 4, 2])[:, None]
+    whole = model.head(model(tokens, real)[0])
+    state = model.start(3, 9, real[:, :5])
+    pieces = [model.step(piece, state) for piece in tokens.split([5, 1, 2, 1], dim=1)]
+    mask = real[:, :, None].expand_as(whole)
+    torch.testing.assert_close(torch.cat(pieces, 1)[mask], whole[mask], rtol=1e-9, atol=1e-9)
+    for row, start in enumerate([0, 4, 2]):
+        alone = model.head(model(tokens[row : row + 1, start:])[0])
+        torch.testing.assert_close(whole[row : row + 1, start:], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -> None:
+    description = decoder(case)
+    position = description.stack.position
+    model = (
+        build(spec.Encoder(24, description.tokens, spec.Stack(2, description.stack.block, position=position)))
+        .double()
+        .eval()
+    )
+    tokens, segments = torch.randint(0, 19, (2, 7)), torch.randint(0, 3, (2, 7))
+    real = torch.arange(7) < torch.tensor([7, 4])[:, None]
+    asked = {"segments": segments} if description.tokens.segments else {}
+    together, _ = model(tokens, real, **asked)
+    alone, _ = model(tokens[1:, :4], **({"segments": segments[1:, :4]} if asked else {}))
+    torch.testing.assert_close(together[1:, :4], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_a_window_sees_the_last_tokens_only() -> None:
+    positions = torch.arange(6)
+    mask = Sight(CausalPattern(2), positions, positions).mask[0, 0]
+    assert mask.int().tolist()[3] == [0, 0, 1, 1, 0, 0]
+
+
+def test_a_key_without_bias_adds_nothing() -> None:
+    part = build(decoder(CASES[2])).stack.blocks[0].attention.project.qkv  # type: ignore[union-attr]
+    assert part.biased == (True, False, True)
+    full = part._full_bias()
+    assert len(full) == sum(part.parts)
+    assert (full[part.parts[0] : part.parts[0] + part.parts[1]] == 0).all()
+
+
+def test_shared_blocks_are_applied_many_times() -> None:
+    description = decoder(CASES[1])
+    assert description.stack.shared
+    model = build(description)
+    assert len(model.stack.blocks) == 1
+    assert len(model.stack.start(2, 5)) == 3
+
+
+def test_cross_attention_has_no_place_in_a_parallel_block() -> None:
+    with pytest.raises(ModelError, match="parallel"):
+        spec.Block(ATTENTION, spec.Plain(4), cross=ATTENTION, residual=spec.Parallel())
