@@ -14,10 +14,11 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec
+from regard.build import Model
 from regard.checkpoint import Checkpoints
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
-from regard.errors import CheckpointError, DataError
+from regard.errors import CheckpointError, DataError, ModelError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
@@ -121,13 +122,14 @@ def load(folder: str | Path, *, device: str = "auto", say: Callable[[str], None]
     source = Tokenizer.load(folder / "tokenizer.json")
     second = folder / "target_tokenizer.json"
     target = Tokenizer.load(second) if second.exists() else source
+    if not isinstance(model, EncoderDecoder) or not isinstance(opened.spec, spec.EncoderDecoder) or opened.ids is None:
+        kind = opened.config.get("model_type")
+        raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder")
     model.to(choose_device(device)).eval()
     return Translator(model, opened.spec, source, target, opened.ids.start)
 
 
-def _recovered(
-    folder: Path, error: CheckpointError, say: Callable[[str], None]
-) -> tuple[EncoderDecoder, folders.Opened]:
+def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None]) -> tuple[Model, folders.Opened]:
     """A run whose exported weights are damaged still has its training state: the newest that is whole."""
     saved = Checkpoints(folder / "state" / "checkpoints").newest(say)
     if saved is None:

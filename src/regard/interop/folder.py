@@ -16,26 +16,36 @@ from torch import Tensor
 
 from regard import disk
 from regard import spec as kinds
+from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import marian, own, pegasus
+from regard.interop import gpt2, llama, marian, own, pegasus
 from regard.interop.table import Rule, outline, to_ours, to_theirs
-from regard.model import EncoderDecoder
 
 WEIGHTS = "model.safetensors"
 POSITIONS = 1024  # what transformers prepares for where ours grows as needed; it costs memory there, and nothing here
 
 
 class Family(Protocol):
-    """What each family's file offers. `matches`: its config.json can say all that the spec says."""
+    """What each family's file offers. `matches`: its config.json can say all that the spec says; the rest is asked of such
+    specs only."""
 
-    def matches(self, model: kinds.EncoderDecoder) -> bool: ...
-    def config(self, model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]: ...
-    def spec(self, config: Mapping[str, Any]) -> kinds.EncoderDecoder: ...
-    def table(self, model: kinds.EncoderDecoder, positions: int) -> list[Rule]: ...
+    def matches(self, model: kinds.Model) -> bool: ...
+    def config(self, model: Any, positions: int) -> dict[str, Any]: ...
+    def spec(self, config: Mapping[str, Any]) -> Any: ...
+    def table(self, model: Any, positions: int) -> list[Rule]: ...
 
 
 # By model_type, in the order in which a spec is tried; the last one takes everything.
-FAMILIES: dict[str, Family] = {"marian": marian, "pegasus": pegasus, "regard": own}
+FAMILIES: dict[str, Family] = {
+    "marian": marian,
+    "pegasus": pegasus,
+    "gpt2": gpt2,
+    "llama": llama.LLAMA,
+    "mistral": llama.MISTRAL,
+    "qwen2": llama.QWEN2,
+    "gemma": llama.GEMMA,
+    "regard": own,
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +62,9 @@ class Ids:
 class Opened:
     """A model folder, read: weights under our names and in the precision they are stored in."""
 
-    spec: kinds.EncoderDecoder
+    spec: kinds.Model
     weights: dict[str, Tensor]
-    ids: Ids
+    ids: Ids | None  # None for models without framed targets
     config: dict[str, Any]
 
     @property
@@ -66,10 +76,13 @@ class Opened:
 # ------------------------------------------------------------------ out
 
 
-def describe(model_spec: kinds.EncoderDecoder, ids: Ids, positions: int = POSITIONS) -> dict[str, Any]:
+def describe(model_spec: kinds.Model, ids: Ids | None = None, positions: int = POSITIONS) -> dict[str, Any]:
     """The content of config.json, in the words of the first family that can say it."""
+    said = _family(model_spec).config(model_spec, positions)
+    if ids is None:
+        return said
     return {
-        **_family(model_spec).config(model_spec, positions),
+        **said,
         **_tokens(ids),
         # Transformers would otherwise force its own default, some other token, onto the end of long outputs.
         "forced_eos_token_id": None,
@@ -77,9 +90,7 @@ def describe(model_spec: kinds.EncoderDecoder, ids: Ids, positions: int = POSITI
     }
 
 
-def write_weights(
-    path: Path, model: EncoderDecoder, model_spec: kinds.EncoderDecoder, positions: int = POSITIONS
-) -> None:
+def write_weights(path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
     rules = _family(model_spec).table(model_spec, positions)
     tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
@@ -132,7 +143,7 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _family(model_spec: kinds.EncoderDecoder) -> Family:
+def _family(model_spec: kinds.Model) -> Family:
     return next(family for family in FAMILIES.values() if family.matches(model_spec))
 
 
@@ -155,7 +166,8 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
     if kind not in FAMILIES:
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
     model = FAMILIES[kind].spec(config)
-    opened = Opened(model, dict(weights or {}), _ids(config), config)
+    ids = _ids(config) if isinstance(model, kinds.EncoderDecoder) else None
+    opened = Opened(model, dict(weights or {}), ids, config)
     if weights is not None:
         return opened
     shapes = {name: parameter.shape for name, parameter in outline(model).named_parameters()}
@@ -163,7 +175,7 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
     return opened
 
 
-def open_model(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> tuple[EncoderDecoder, Opened]:
+def open_model(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> tuple[Model, Opened]:
     """The model of a folder, in float32 and evaluation mode, with nothing initialised that is overwritten."""
     opened = read(folder, weights)
     model = outline(opened.spec)

@@ -13,29 +13,29 @@ from regard.interop.table import HARMLESS, Rule, Same, outline
 _KNOWN = HARMLESS | {"spec", "regard_version", "is_encoder_decoder"}
 
 
-def matches(model: kinds.EncoderDecoder) -> bool:
+def matches(model: kinds.Model) -> bool:
     return True
 
 
-def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
+def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     return {
         "model_type": "regard",
         "architectures": [type(model).__name__],
-        "is_encoder_decoder": True,
+        "is_encoder_decoder": isinstance(model, kinds.EncoderDecoder),
         "regard_version": __version__,
         "spec": kinds.to_dict(model),
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.EncoderDecoder:
+def spec(config: Mapping[str, Any]) -> kinds.Model:
     unknown = sorted(set(config) - _KNOWN)
     if unknown:
         raise ModelError(f"config.json has an unknown key: {unknown[0]}", "open it with the version that wrote it")
     model = kinds.from_dict(config.get("spec"))
-    if not isinstance(model, kinds.EncoderDecoder):
+    if not isinstance(model, kinds.Model):
         raise ModelError("config.json holds no model under `spec`", "compare it with one that this version wrote")
     return model
 
 
-def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
+def table(model: kinds.Model, positions: int) -> list[Rule]:
     return [Same(name, name) for name, _ in outline(model).named_parameters()]

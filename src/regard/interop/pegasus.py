@@ -20,8 +20,8 @@ _KEYS = Keys(
 _TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 
 
-def matches(model: kinds.EncoderDecoder) -> bool:
-    return reads_back(model, config(model, positions=1), spec)
+def matches(model: kinds.Model) -> bool:
+    return isinstance(model, kinds.EncoderDecoder) and reads_back(model, config(model, positions=1), spec)
 
 
 def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.build import build
+from regard.build import Model, build
 from regard.errors import ModelError
-from regard.model import EncoderDecoder
 
 Shapes = Mapping[str, torch.Size]
 
@@ -242,7 +241,7 @@ def _misshapen(name: str, found: Sequence[int], expected: Sequence[int]) -> Mode
 # ------------------------------------------------------------------ our side
 
 
-def outline(model: spec.EncoderDecoder) -> EncoderDecoder:
+def outline(model: spec.Model) -> Model:
     """The model without numbers: every name and shape, at no cost in time or memory."""
     try:
         with torch.device("meta"):
@@ -251,9 +250,7 @@ def outline(model: spec.EncoderDecoder) -> EncoderDecoder:
         raise ModelError(f"no model of these sizes can be built: {error}", "correct the sizes in config.json") from None
 
 
-def reads_back(
-    model: spec.EncoderDecoder, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.EncoderDecoder]
-) -> bool:
+def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.Model]) -> bool:
     """Whether a family's config says all there is to say: read again, it gives the same spec."""
     try:
         return read(config) == model
@@ -320,6 +317,8 @@ class Keys:
 
 def _like(value: Any, default: Any) -> bool:
     """Of the kind of the default; whole numbers are sizes, so they start at 1."""
+    if default is None:
+        return value is None or _like(value, 1)
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, int):

@@ -1,0 +1,103 @@
+"""Decoder families against transformers: tiny random models, odd sizes, padding in front, three seeds, both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard import disk, size
+from regard.build import trainable
+from regard.errors import ModelError
+from regard.interop import folder as folders
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+LONG = {
+    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8, "rope_theta": 500.0,
+}  # fmt: skip
+CASES: dict[str, Any] = {
+    "llama": lambda: transformers.LlamaConfig(**SMALL),
+    "llama, biases, tied, banded": lambda: transformers.LlamaConfig(
+        **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=LONG
+    ),
+    "llama, all heads, linear": lambda: transformers.LlamaConfig(
+        **{**SMALL, "num_key_value_heads": 6}, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    ),
+    "mistral, window": lambda: transformers.MistralConfig(**SMALL, sliding_window=4),
+    "mistral, wide heads": lambda: transformers.MistralConfig(**SMALL, sliding_window=None, head_dim=10),
+    "qwen2": lambda: transformers.Qwen2Config(**SMALL),
+    "gemma": lambda: transformers.GemmaConfig(**SMALL, head_dim=8),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3, n_head=6, pad_token_id=0),
+    "gpt2, untied": lambda: transformers.GPT2Config(
+        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, n_inner=50, tie_word_embeddings=False,
+        activation_function="gelu",
+    ),
+}  # fmt: skip
+
+
+def theirs(name: str, seed: int, out: Path) -> Any:
+    torch.manual_seed(seed)
+    config = CASES[name]()
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(out)
+    return model
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(1, 61, (3, 11)), torch.arange(11) >= torch.tensor([0, 3, 6])[:, None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CASES)
+def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
+    model = theirs(name, seed, tmp_path / "theirs")
+    ours, opened = folders.open_model(tmp_path / "theirs")
+    assert trainable(ours) == size.parameters(opened.spec)
+    tokens, real = inputs()
+    with torch.inference_mode():
+        positions = (real.long().cumsum(1) - 1).clamp_min(0)
+        wanted = model(input_ids=tokens, attention_mask=real.long(), position_ids=positions).logits
+        found = ours.head(ours(tokens, real)[0])  # type: ignore[misc]
+    tolerance = (2e-5 if name == "gemma" else 1e-5) * max(1.0, wanted[real].abs().mean().item())
+    assert (found - wanted)[real].abs().max().item() <= tolerance
+
+    back = tmp_path / "ours"
+    back.mkdir()
+    disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions))
+    folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
+    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    again = transformers.AutoModelForCausalLM.from_pretrained(back, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        same = again(input_ids=tokens, attention_mask=real.long(), position_ids=positions).logits
+    torch.testing.assert_close(same[real], wanted[real], rtol=0, atol=1e-6)
+
+
+def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
+    import json
+
+    theirs("llama", 0, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change, word in (
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"hidden_act": "mish"}, "mish"),
+        ({"logit_softcapping": 30.0}, "logit_softcapping"),
+        ({"num_hidden_layers": 2}, "model.layers.2"),
+        ({"intermediate_size": 51}, "shape"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ModelError, match=word):
+            folders.open_model(tmp_path)
