@@ -35,6 +35,7 @@ class Translator:
         self.source_tokenizer = source
         self.target_tokenizer = target
         never = {target.pad, target.bos, start, target.unk} - {target.eos, None}
+        self.start = start
         self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
 
     @overload
@@ -94,7 +95,7 @@ class Translator:
         for rows in batches(sizes, Settings(Greedy(), tokens=tokens)):
             source = pad_sequence([torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1)
             labels = pad_sequence([torch.tensor(right[i]) for i in rows], batch_first=True, padding_value=-100)
-            shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.ends.start)
+            shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
             source, labels, shifted = source.to(device), labels.to(device), shifted.to(device)
             hidden, _ = self.model(source.clamp_min(0), shifted, source >= 0)
             logits = self.model.head(hidden).float()

@@ -21,8 +21,17 @@ class Encoded(NamedTuple):
     real: Tensor | None  # [B, S] bool; None when nothing is padded
 
 
+class Prompt(NamedTuple):
+    """What a language model goes on from: tokens, with padding in front of the shorter rows."""
+
+    tokens: Tensor  # [B, T]
+    real: Tensor | None  # [B, T] bool; None when nothing is padded
+
+
 class EncoderDecoder(nn.Module):
     """Figure 1 of "Attention Is All You Need"."""
+
+    pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
     def __init__(
         self, source: Embedding, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead
@@ -95,6 +104,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """A language model: each position has seen what came before it."""
 
+    pads = "in front"  # so that all rows of a batch continue at the same place
+
     def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead) -> None:
         super().__init__()
         self.tokens = tokens
@@ -109,15 +120,26 @@ class Decoder(nn.Module):
         sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
         return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
 
-    def start(self, rows: int, capacity: int, real: Tensor | None = None, width: int = 1) -> State:
-        """An empty state; `real` [rows, prompt] is False where a row's prompt begins with padding."""
-        return State(self.stack.start(rows, capacity), width, real)
+    def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
+        """A prompt is read when decoding starts; there is nothing to prepare."""
+        return Prompt(tokens, real)
+
+    def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> State:
+        """The state after all of the prompt but its last token, which is the first to `step` with; `capacity` counts what
+        follows the prompt."""
+        rows, length = prompt.tokens.shape
+        state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
+        if length > 1:
+            self.step(prompt.tokens[:, :-1], state)
+        state.widen(width)
+        return state
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         seen = state.position + tokens.shape[1]
-        x = self.tokens(tokens, state.position, skipped=_skipped(state.real))
-        sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(state.real, seen)))
+        real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
+        x = self.tokens(tokens, state.position, skipped=_skipped(real))
+        sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(real, seen)))
         x = self.stack(x, sight, states=state.layers)
         state.position = seen
         return self.head(x)

@@ -82,7 +82,7 @@ def test_stopping_early_never_changes_the_answer(penalty: Gnmt | Power) -> None:
         found = [
             beam.search(
                 model, model.encode(texts), Beam(4, penalty, 2),
-                limits=limits, start=1, end=2, banned=torch.tensor([0, 1, 3]), early=early,
+                limits=limits, first=torch.ones(6, dtype=torch.long), end=2, banned=torch.tensor([0, 1, 3]), early=early,
             )
             for early in (True, False)
         ]  # fmt: skip

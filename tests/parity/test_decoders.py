@@ -101,3 +101,28 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window", "gemma"])
+def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> None:
+    """Prompts of several lengths in one batch, against transformers one by one."""
+    from regard.decode.search import Ends, Settings, decode
+    from regard.decode.strategy import Beam, Greedy, Limit
+
+    model = theirs(name, 5, tmp_path)
+    ours, _ = folders.open_model(tmp_path)
+    chance = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(3, 61, (n,), generator=chance).tolist() for n in (1, 4, 7, 4)]
+    ends, limit = Ends(pad=0, start=None, end=2), Limit(0.0, 12)
+    greedy = decode(ours, prompts, ends, Settings(Greedy(), limit))  # type: ignore[arg-type]
+    for prompt, found in zip(prompts, greedy, strict=True):
+        wanted = model.generate(
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=0
+        )
+        new = wanted[0, len(prompt) :].tolist()
+        assert list(found[0].tokens) == (new[: new.index(2)] if 2 in new else new)
+    one = decode(ours, prompts, ends, Settings(Beam(1), limit))  # type: ignore[arg-type]
+    assert [h[0].tokens for h in one] == [h[0].tokens for h in greedy]
+    wide = decode(ours, prompts, ends, Settings(Beam(3), limit))  # type: ignore[arg-type]
+    alone = [decode(ours, [p], ends, Settings(Beam(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
+    assert [h[0].tokens for h in wide] == [h[0].tokens for h in alone]

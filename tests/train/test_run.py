@@ -151,7 +151,10 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
         loop = Loop(recipe, translator, data.corpus, _updater(recipe, translator), None, (None, None), None, None)  # type: ignore[arg-type]
         ends = translator.ends
         loop._step(
-            [collate(data.corpus, part, source_pad=ends.pad, target_pad=ends.pad, start=ends.start) for part in parts]
+            [
+                collate(data.corpus, part, source_pad=ends.pad, target_pad=ends.pad, start=translator.start)
+                for part in parts
+            ]
         )
         gradient = {name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")}
         results.append((gradient, loop.window.clone()))

@@ -66,6 +66,13 @@ class State:
         for layer in self.layers:
             layer.past.select(rows)
 
+    def widen(self, width: int) -> None:
+        """Each row becomes `width` rows of the same past."""
+        if width != self.width:
+            rows = torch.arange(len(self.layers[0].past.k), device=self.layers[0].past.k.device)
+            self.reorder(rows.repeat_interleave(width))
+            self.width = width
+
     def keep(self, sentences: Tensor) -> None:
         """Only these sentences go on."""
         rows = (sentences[:, None] * self.width + torch.arange(self.width, device=sentences.device)).flatten()

@@ -8,12 +8,13 @@ score that any open hypothesis can still reach is below the n-best finished ones
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.decode.strategy import Beam, Hypothesis
-from regard.model import Encoded, EncoderDecoder
+from regard.model import Decoder, EncoderDecoder
 
 _NEVER = float("-inf")
 
@@ -44,12 +45,12 @@ class _Finished:
 
 
 def search(
-    model: EncoderDecoder,
-    encoded: Encoded,
+    model: EncoderDecoder | Decoder,
+    encoded: Any,
     strategy: Beam,
     *,
     limits: Tensor,
-    start: int,
+    first: Tensor,
     end: int,
     banned: Tensor,
     early: bool = True,
@@ -75,7 +76,7 @@ def search(
         torch.zeros(count, dtype=torch.long, device=device),
     )
     state = model.start(encoded, width=width, capacity=capacity)
-    last = torch.full((count * width, 1), start, device=device)
+    last = first.repeat_interleave(width)[:, None]
     for t in range(capacity):
         logits = model.step(last, state)[:, -1].float().index_fill(1, banned, _NEVER)
         parents = _advance(going, finished, logits, t, end=end, divisor=divisors[t], limits=limits)

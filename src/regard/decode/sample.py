@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.decode.strategy import Greedy, Hypothesis, Sample
-from regard.model import Encoded, EncoderDecoder
+from regard.model import Decoder, EncoderDecoder
 
 
 def generate(
-    model: EncoderDecoder,
-    encoded: Encoded,
+    model: EncoderDecoder | Decoder,
+    encoded: Any,
     strategy: Greedy | Sample,
     *,
     limits: Tensor,
     keys: list[int],
-    start: int,
+    first: Tensor,
     end: int,
     banned: Tensor,
 ) -> list[Hypothesis]:
-    """`limits` [B]: most tokens for each sentence; `keys`: what the chance of each sentence is drawn from."""
+    """`limits` [B]: most tokens for each sentence; `first` [B]: what decoding begins with; `keys`: what the chance of each
+    sentence is drawn from."""
     device, capacity = limits.device, int(limits.max())
     sentences, count = torch.arange(len(limits), device=device), len(limits)
     chosen = torch.full((count, capacity), end, device=device)  # [B, L]
@@ -29,7 +32,7 @@ def generate(
     ended = torch.zeros(count, dtype=torch.bool, device=device)  # by its end token
     noise = _noise(strategy, keys, capacity, device)
     state = model.start(encoded, capacity=capacity)
-    tokens = torch.full((count,), start, device=device)
+    tokens = first
     for t in range(capacity):
         logits = model.step(tokens[:, None], state)[:, -1].float().index_fill(1, banned, float("-inf"))  # [B, V]
         if isinstance(strategy, Sample):

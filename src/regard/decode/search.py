@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.decode import beam, sample
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
-from regard.model import EncoderDecoder
+from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The ids that frame sequences: source padding, the first target token, the last one, and those never to be chosen."""
+    """The ids that frame sequences: source padding, the first target token (None: decoding goes on from the source itself),
+    the last one, and those never to be chosen."""
 
     pad: int
-    start: int
+    start: int | None
     end: int
     banned: tuple[int, ...] = ()
 
@@ -33,7 +36,7 @@ class Settings:
 
 @torch.inference_mode()
 def decode(
-    model: EncoderDecoder,
+    model: EncoderDecoder | Decoder,
     sources: Sequence[Sequence[int]],
     ends: Ends,
     settings: Settings,
@@ -69,19 +72,31 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
 
 
 def _decode_batch(
-    model: EncoderDecoder, sources: Sequence[Sequence[int]], rows: list[int], ends: Ends, settings: Settings
+    model: EncoderDecoder | Decoder, sources: Sequence[Sequence[int]], rows: list[int], ends: Ends, settings: Settings
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     lengths = [len(sources[row]) for row in rows]
-    source = torch.full((len(rows), max(lengths)), ends.pad)
-    for i, row in enumerate(rows):
-        source[i, : lengths[i]] = torch.tensor(sources[row])
-    padded = min(lengths) < max(lengths)
-    real = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).to(device) if padded else None
-    encoded = model.encode(source.to(device), real)
+    tokens, real = _padded([sources[row] for row in rows], ends.pad, model.pads)
+    encoded: Any = model.encode(tokens.to(device), None if real is None else real.to(device))
     limits = torch.tensor([settings.limit(n) for n in lengths], device=device)
+    # A language model goes on from the last token of its prompt, a translation begins with a token of its own.
+    first = tokens[:, -1] if ends.start is None else torch.full((len(rows),), ends.start)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
-    frame = {"limits": limits, "start": ends.start, "end": ends.end, "banned": banned}
+    frame: dict[str, Any] = {"limits": limits, "first": first.to(device), "end": ends.end, "banned": banned}
     if isinstance(settings.strategy, Beam):
-        return beam.search(model, encoded, settings.strategy, **frame)  # type: ignore[arg-type]
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, keys=rows, **frame)]  # type: ignore[arg-type]
+        return beam.search(model, encoded, settings.strategy, **frame)
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, keys=rows, **frame)]
+
+
+def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
+    """[B, S] ids and, if any row is shorter than the others, which of them are real."""
+    lengths = torch.tensor([len(source) for source in sources])
+    longest = int(lengths.max())
+    tokens = torch.full((len(sources), longest), pad)
+    for row, source in enumerate(sources):
+        place = slice(0, len(source)) if side == "behind" else slice(longest - len(source), longest)
+        tokens[row, place] = torch.tensor(source)
+    if bool((lengths == longest).all()):
+        return tokens, None
+    places = torch.arange(longest)
+    return tokens, places < lengths[:, None] if side == "behind" else places >= longest - lengths[:, None]

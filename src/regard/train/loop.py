@@ -85,6 +85,7 @@ class Loop:
         self.ema = {n: p.detach().clone() for n, p in self.parameters.items()} if isinstance(self.kept, Ema) else None
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.unread: tuple[int, list[Batch], Tensor] | None = None
+        self.norm = 0.0  # of the last gradient, before clipping
         self.signal = 0
         self.clock = time.perf_counter()
         self.after_save: Callable[[], None] = lambda: None  # called with the selected weights in the model
@@ -126,7 +127,7 @@ class Loop:
 
         def prepared() -> Iterator[tuple[tuple[int, int], Batch]]:
             for epoch, index, rows in order.iterate(self.progress.epoch, self.progress.index):
-                batch = collate(self.corpus, rows, source_pad=ends.pad, target_pad=pad, start=ends.start)
+                batch = collate(self.corpus, rows, source_pad=ends.pad, target_pad=pad, start=self.translator.start)
                 yield (epoch, index + 1), batch.pin() if self.device.type == "cuda" else batch
 
         with closing(prefetch(prepared())) as ready:
@@ -182,6 +183,7 @@ class Loop:
         step, batches, verdict = self.unread
         self.unread = None
         skipped, norm, loss = verdict.tolist()
+        self.norm = norm
         if not skipped:
             self.progress.bad = 0
             return
@@ -234,6 +236,7 @@ class Loop:
                 "step": progress.step,
                 "loss": loss / max(1.0, tokens),
                 "nll": surprise / max(1.0, tokens),
+                "gradient_norm": self.norm,
                 "learning_rate": self.updater.schedule(progress.step),
                 "epoch": progress.epoch,
                 "tokens": progress.tokens,

@@ -132,7 +132,7 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
 def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> None:
     """What makes the run folder a Hugging Face repository, besides weights and card."""
     source, target = translator.source_tokenizer, translator.target_tokenizer
-    ids = folders.Ids(target.pad, translator.ends.start, target.eos, target.unk)
+    ids = folders.Ids(target.pad, translator.start, target.eos, target.unk)
     generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=recipe.penalty.alpha)
     pad, start, end, unk = source.tokens([source.pad, source.bos, source.eos, source.unk or source.pad])
     names = folders.tokenizer_config(pad, start, end, None if source.unk is None else unk)

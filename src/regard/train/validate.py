@@ -59,7 +59,9 @@ class Validation:
         tokens = 0
         for rows in plan(self.corpus.lengths, self.tokens, seed=0, epoch=0, shuffle=False):
             pad = self.translator.target_tokenizer.pad
-            batch = collate(self.corpus, rows, source_pad=ends.pad, target_pad=pad, start=ends.start).to(device)
+            batch = collate(self.corpus, rows, source_pad=ends.pad, target_pad=pad, start=self.translator.start).to(
+                device
+            )
             with precision:
                 hidden, _ = model(batch.source, batch.target_in, batch.source_padding)
                 logits = model.head(hidden)
