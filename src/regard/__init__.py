@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.api import Translator, load
-    from regard.train.run import train
+    from regard.training.run import train
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `import regard` and `regard --help` do not wait for torch.
-_HOMES = {"load": "regard.api", "Translator": "regard.api", "train": "regard.train.run"}
+_HOMES = {"load": "regard.api", "Translator": "regard.api", "train": "regard.training.run"}
 
 __all__ = ["Translator", "load", "train"]
 

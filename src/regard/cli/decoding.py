@@ -9,7 +9,7 @@ import click
 
 from regard.decode.strategy import Beam, Greedy, Sample, Strategy
 from regard.errors import SettingError
-from regard.train.choice import length_penalty
+from regard.training.choice import length_penalty
 
 _OPTIONS = [
     click.option("--beam", type=int, default=None, help="hypotheses kept at each step; 1 is greedy  [4]"),

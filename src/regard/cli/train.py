@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from regard.errors import SettingError, did_you_mean
-from regard.train import place as places
-from regard.train import recipe as recipes
+from regard.training import place as places
+from regard.training import recipe as recipes
 
 EXAMPLES = """\b
 Examples:
@@ -77,12 +77,9 @@ def train(
             raise SettingError("--resume goes on with the settings the run began with", "leave the other flags out")
         place, parsed, name = places.resume(Path(resume))
     else:
-        files = "source" in changes or "pairs" in changes
-        chosen = recipe or (None if files else "builtin")
-        parsed = recipes.load(chosen, changes, data_root=data)
-        name = Path(chosen).stem if chosen else "run"
+        parsed, name = recipes.choose(recipe, changes, data)
         place = places.begin(parsed, Path(out) if out else None, name)
-    from regard.train.run import run
+    from regard.training.run import run
 
     result = run(place, parsed, name)
     if as_json:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import SettingError
-from regard.train import recipe as recipes
-from regard.train.choice import Average, Best, Ema, Last, length_penalty, weights
+from regard.training import recipe as recipes
+from regard.training.choice import Average, Best, Ema, Last, length_penalty, weights
 
 
 def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path) -> None:
@@ -59,6 +59,12 @@ def test_unknown_recipes_and_keys() -> None:
         recipes.load("builtins", {})
     with pytest.raises(SettingError, match="did you mean 'batch_tokens'"):
         recipes.load(None, {"batch_token": 5})
+
+
+def test_what_is_asked_for_without_a_recipe() -> None:
+    assert recipes.choose(None, {"steps": 5})[0] == recipes.load("builtin", {"steps": 5})
+    assert recipes.choose(None, {"source": "a", "target": "b"})[1] == "run"
+    assert recipes.choose("multi30k", {}, "/d")[1] == "multi30k"
 
 
 def test_keys_are_unique_across_sections() -> None:

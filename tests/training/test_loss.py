@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from regard.train.loss import IGNORED, cross_entropy
+from regard.training.loss import IGNORED, cross_entropy
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.train.schedule import Constant, Cosine, Paper
+from regard.training.schedule import Constant, Cosine, Paper
 
 
 def test_the_papers_curve() -> None:

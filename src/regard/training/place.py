@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regard import disk
 from regard.errors import CheckpointError, SettingError
-from regard.train.recipe import Recipe, parse
+from regard.training.recipe import Recipe, parse
 
 
 @dataclass(frozen=True)

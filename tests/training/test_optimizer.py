@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.train.optimizer import Updater, perplexity
-from regard.train.schedule import Constant
+from regard.training.optimizer import Updater, perplexity
+from regard.training.schedule import Constant
 
 
 def _updater(parameter: nn.Parameter, **options: object) -> Updater:

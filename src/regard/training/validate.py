@@ -13,8 +13,8 @@ from regard.data.corpus import Corpus
 from regard.decode.search import Settings
 from regard.decode.strategy import Greedy
 from regard.text.score import score
-from regard.train.loss import cross_entropy
-from regard.train.optimizer import perplexity
+from regard.training.loss import cross_entropy
+from regard.training.optimizer import perplexity
 
 
 class Validation:

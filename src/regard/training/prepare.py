@@ -15,8 +15,8 @@ from regard.data.corpus import Corpus, prepare
 from regard.errors import DataError, SettingError
 from regard.interop.folder import with_end
 from regard.text.tokenizer import Tokenizer
-from regard.train.place import Place
-from regard.train.recipe import Data, Recipe
+from regard.training.place import Place
+from regard.training.recipe import Data, Recipe
 
 Pair = tuple[str, str]
 KINDS = ("bpe", "unigram", "words", "characters")

@@ -21,16 +21,16 @@ from regard.errors import SettingError
 from regard.family import vaswani
 from regard.interop import folder as folders
 from regard.text.score import Score, score
-from regard.train import card
-from regard.train import recipe as recipes
-from regard.train.loop import Interrupted, Loop
-from regard.train.optimizer import Updater
-from regard.train.place import Place, begin, resume
-from regard.train.prepare import Prepared, prepared, test_sets
-from regard.train.recipe import Recipe
-from regard.train.report import Metrics, Talk
-from regard.train.schedule import Constant, Cosine, Paper, Schedule
-from regard.train.validate import Validation
+from regard.training import card
+from regard.training import recipe as recipes
+from regard.training.loop import Interrupted, Loop
+from regard.training.optimizer import Updater
+from regard.training.place import Place, begin, resume
+from regard.training.prepare import Prepared, prepared, test_sets
+from regard.training.recipe import Recipe
+from regard.training.report import Metrics, Talk
+from regard.training.schedule import Constant, Cosine, Paper, Schedule
+from regard.training.validate import Validation
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,10 @@ def train(
     recipe: str | Path | Mapping[str, Any] | None = None, *, out: str | Path | None = None, **changes: Any
 ) -> Result:
     """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`."""
-    name = Path(recipe).stem if isinstance(recipe, (str, Path)) else "run" if changes or recipe else "builtin"
     if isinstance(recipe, Mapping):
-        parsed = recipes.load(None, {**recipe, **changes})
+        parsed, name = recipes.choose(None, {**recipe, **changes})
     else:
-        parsed = recipes.load(recipe or ("builtin" if not changes else None), changes)
+        parsed, name = recipes.choose(recipe, changes)
     return run(begin(parsed, Path(out) if out else None, name), parsed, name)
 
 

@@ -18,12 +18,12 @@ from regard.data import builtin
 from regard.data.batch import collate
 from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
 from regard.text.tokenizer import Tokenizer
-from regard.train import recipe as recipes
-from regard.train.loop import Interrupted, Loop, chance
-from regard.train.place import Place, begin, resume
-from regard.train.prepare import prepared
-from regard.train.run import _translator as translator_of
-from regard.train.run import _updater, go_on, run
+from regard.training import recipe as recipes
+from regard.training.loop import Interrupted, Loop, chance
+from regard.training.place import Place, begin, resume
+from regard.training.prepare import prepared
+from regard.training.run import _translator as translator_of
+from regard.training.run import _updater, go_on, run
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.2, "attention_dropout": 0.1,

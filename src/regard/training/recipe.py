@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from regard.errors import SettingError, did_you_mean
-from regard.train.choice import LengthPenaltyChoice, WeightsChoice, length_penalty, weights
+from regard.training.choice import LengthPenaltyChoice, WeightsChoice, length_penalty, weights
 
 
 class _Section(BaseModel):
@@ -170,6 +170,12 @@ def load(name: str | Path | None, changes: Mapping[str, Any], data_root: str | N
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
     return parse(values)
+
+
+def choose(recipe: str | Path | None, changes: Mapping[str, Any], data_root: str | None = None) -> tuple[Recipe, str]:
+    """What a user asked for, and a name for it: a recipe; their own files with the defaults; or the built-in language."""
+    chosen = recipe or (None if "source" in changes or "pairs" in changes else "builtin")
+    return load(chosen, changes, data_root), Path(chosen).stem if chosen else "run"
 
 
 _FILES = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs", "test_source", "test_target")

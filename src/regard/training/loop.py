@@ -21,12 +21,12 @@ from regard.data.batch import Batch, Order, collate, prefetch
 from regard.data.corpus import Corpus
 from regard.errors import DivergenceError
 from regard.text.tokenizer import Tokenizer
-from regard.train.choice import Average, Best, Ema, Last
-from regard.train.loss import cross_entropy
-from regard.train.optimizer import Updater
-from regard.train.recipe import Recipe
-from regard.train.report import Metrics, Talk
-from regard.train.validate import Validation
+from regard.training.choice import Average, Best, Ema, Last
+from regard.training.loss import cross_entropy
+from regard.training.optimizer import Updater
+from regard.training.recipe import Recipe
+from regard.training.report import Metrics, Talk
+from regard.training.validate import Validation
 
 BAD_STEPS_IN_A_ROW = 3
 

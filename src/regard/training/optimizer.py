@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from regard.train.schedule import Schedule
+from regard.training.schedule import Schedule
 
 
 class Updater:

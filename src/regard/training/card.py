@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from regard import __version__, disk
 from regard.text.score import Score
-from regard.train.place import Place
-from regard.train.recipe import SECTIONS, Recipe
+from regard.training.place import Place
+from regard.training.recipe import SECTIONS, Recipe
 
 
 @dataclass(frozen=True)

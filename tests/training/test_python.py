@@ -1,0 +1,36 @@
+"""The README's Python lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import regard
+
+
+def test_train_load_translate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.en").write_text("a dog\na cat\n" * 60)
+    Path("train.de").write_text("ein Hund\neine Katze\n" * 60)
+    small = {
+        "preset": "tiny",
+        "d_model": 16,
+        "d_ff": 16,
+        "heads": 2,
+        "layers": 1,
+        "steps": 3,
+        "vocabulary": 40,
+        "threads": 1,
+    }
+    result = regard.train({"source": "train.en", "target": "train.de", **small}, out="runs/mine")
+    assert result.folder == Path("runs/mine")
+    assert result.parameters > 0
+    model = regard.load("runs/mine")
+    assert isinstance(model.translate("a dog"), str)
+    assert len(model.translate(["a dog", "", "a cat"])) == 3
+    assert callable(regard.train)
+    assert regard.train(small, out="x", batch_tokens=64, builtin_lines=120, beam=1).scores.keys() == {
+        "test",
+        "pronouns",
+    }
