@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+_LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
@@ -14,4 +19,25 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.dropout(x, self.rate) if self.training and self.rate > 0 else x
+        if not self.training or self.rate == 0:
+            return x
+        return _CpuDropout.apply(x, self.rate) if x.device.type == "cpu" else functional.dropout(x, self.rate)
+
+
+class _CpuDropout(torch.autograd.Function):
+    """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU, which costs more than the
+    matrix products around it; 16 bits give the rate to within 0.00001, and the scale is exact for the rate they give."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
+        dropped = round(rate * _LEVELS)
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        kept = (draws.view(torch.int16)[: x.numel()] >= dropped - _LEVELS // 2).view(x.shape)
+        ctx.save_for_backward(kept)
+        ctx.scale = _LEVELS / (_LEVELS - dropped)
+        return torch.mul(x, kept).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return torch.mul(grads[0], kept).mul_(ctx.scale), None
