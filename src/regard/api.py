@@ -18,7 +18,7 @@ from regard.build import Model
 from regard.checkpoint import Checkpoints
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
-from regard.errors import CheckpointError, DataError, ModelError
+from regard.errors import CheckpointError, DataError, ModelError, SettingError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
@@ -49,15 +49,22 @@ class Translator:
         return best[0] if isinstance(text, str) else best
 
     def hypotheses(
-        self, lines: Sequence[str], settings: Settings, progress: Callable[[int], None] | None = None
+        self,
+        lines: Sequence[str],
+        settings: Settings,
+        progress: Callable[[int], None] | None = None,
+        *,
+        before: int = 0,
     ) -> list[list[Hypothesis]]:
-        """All that the search found for each line, best first; nothing for an empty line."""
+        """All that the search found for each line, best first; nothing for an empty line. `before`: how many lines of the
+        same text came before these, so that numbers in errors and the chance of sampling are the line's own."""
         asked = [i for i, line in enumerate(lines) if line.strip()]
         sources = self.encode([lines[i] for i in asked])
-        self._check_lengths(sources, asked)
+        numbers = [before + i for i in asked]
+        self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, spec.Learned):
             settings = replace(settings, limit=replace(settings.limit, most=self.spec.target.position.length))
-        found = decode(self.model, sources, self.ends, settings, progress)
+        found = decode(self.model, sources, self.ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for i, hypotheses in zip(asked, found, strict=True):
             results[i] = hypotheses
@@ -120,14 +127,19 @@ def load(folder: str | Path, *, device: str = "auto", say: Callable[[str], None]
         model, opened = folders.open_model(folder)
     except CheckpointError as error:
         model, opened = _recovered(folder, error, say or _to_standard_error)
-    source = Tokenizer.load(folder / "tokenizer.json")
-    second = folder / "target_tokenizer.json"
-    target = Tokenizer.load(second) if second.exists() else source
+    source, target = open_tokenizers(folder)
     if not isinstance(model, EncoderDecoder) or not isinstance(opened.spec, spec.EncoderDecoder) or opened.ids is None:
         kind = opened.config.get("model_type")
         raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder")
     model.to(choose_device(device)).eval()
     return Translator(model, opened.spec, source, target, opened.ids.start)
+
+
+def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The source and the target side's, which may be one."""
+    source = Tokenizer.load(folder / "tokenizer.json")
+    second = folder / "target_tokenizer.json"
+    return source, Tokenizer.load(second) if second.exists() else source
 
 
 def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None]) -> tuple[Model, folders.Opened]:
@@ -145,4 +157,10 @@ def _to_standard_error(text: str) -> None:
 
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU if there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError:
+        raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
+    return device

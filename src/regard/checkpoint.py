@@ -28,7 +28,7 @@ class Saved:
 
 
 class Checkpoints:
-    """`state/step-N` folders; the last `keep` of them stay."""
+    """`state/checkpoints/step-N` folders; the last `keep` of them stay."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
@@ -60,6 +60,12 @@ class Checkpoints:
                 f"no checkpoint under {self.folder} is intact", "start the run again in another folder"
             )
         return None
+
+    def progresses(self) -> list[dict[str, Any]]:
+        """What the checkpoints on disk say of their runs' progress: any of them may be the one to go on from."""
+        return [
+            json.loads(path.read_text()) for place in self._folders() if (path := place / "progress.json").is_file()
+        ]
 
     def _folders(self) -> list[Path]:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []

@@ -117,6 +117,10 @@ def test_translations_as_json_and_by_chance(home: Path) -> None:
     flags = ["translate", "runs/builtin", "--sample", "--top-p", "0.9", "--temperature", "1.5", "--seed"]
     one, again, other = (regard(*flags, seed, cwd=home, text="He sings.\n").stdout for seed in ("4", "4", "5"))
     assert one == again != other
+    # A line's chance is its own: blank lines and neighbours before it are counted, not drawn for.
+    shifted = regard(*flags, "4", cwd=home, text="\nHe sings.\n").stdout.split("\n")
+    padded = regard(*flags, "4", cwd=home, text="A dog sleeps.\nHe sings.\n").stdout.split("\n")
+    assert shifted[1] == padded[1]
 
 
 def test_evaluate_prints_the_object(home: Path) -> None:
@@ -206,6 +210,11 @@ def test_strange_folders_and_words(home: Path, tmp_path: Path) -> None:
     refused(regard("translate", "runs/builtin", "--top-k", "3", cwd=home, text="x\n"), "--sample")
     refused(regard("evaluate", "runs/builtin", cwd=home), "--source")
     refused(regard("evaluate", "runs/builtin", "--pairs", "test.tsv", "--tokenize", "14a", cwd=home), "13a")
+
+
+def test_devices_that_are_not_there(home: Path) -> None:
+    refused(regard("translate", "runs/builtin", "--device", "gpu7", cwd=home, text="x\n"), "gpu7", "cpu")
+    refused(regard("translate", "runs/builtin", "--device", "cuda:99", cwd=home, text="x\n"), "cuda:99", "cpu")
 
 
 def test_undecodable_input_names_the_byte(home: Path) -> None:

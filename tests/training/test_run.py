@@ -130,6 +130,23 @@ def test_a_damaged_checkpoint_falls_back(text: dict[str, str], whole: Place, tmp
     assert losses(place) == losses(whole)
 
 
+@pytest.mark.parametrize("weights", ["best", "average:2"])
+def test_falling_back_finds_the_weights_it_refers_to(text: dict[str, str], tmp_path: Path, weights: str) -> None:
+    """Validation and saving at odds: the older checkpoint names snapshots that the newer one no longer needs."""
+    settings = {"weights": weights, "validate_every": 5, "save_every": 6, "steps": 23}
+    whole, hurt = (start(text, tmp_path / name, **settings) for name in ("whole", "hurt"))
+    newest = sorted((hurt.state / "checkpoints").iterdir())[-1]
+    (newest / "optimizer.safetensors").unlink()
+    go_on(hurt.folder, quiet=True)
+    assert losses(hurt) == losses(whole)
+    one, other = load_file(hurt.weights), load_file(whole.weights)
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    # The older checkpoint alone can be exported, without a further validation.
+    older = Checkpoints(hurt.state / "checkpoints").progresses()[0]
+    named = (older["best_step"], *older["averaged"])
+    assert all((hurt.state / "snapshots" / f"step-{step:09d}.safetensors").exists() for step in named)
+
+
 def test_finished_runs_and_strange_folders(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
     before = losses(whole)
     go_on(whole.folder, quiet=True)

@@ -44,10 +44,10 @@ def command(model: str, path: str, as_json: bool, **flags: Any) -> None:
     translator = load(model, device=flags["device"])
     settings = Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
     count = chosen.n_best if isinstance(chosen, Beam) else 1
-    cut = 0
+    cut = done = 0
     stream = lines(path)
     while chunk := list(islice(stream, CHUNK)):
-        for line, found in zip(chunk, translator.hypotheses(chunk, settings), strict=True):
+        for line, found in zip(chunk, translator.hypotheses(chunk, settings, before=done), strict=True):
             cut += sum(not hypothesis.finished for hypothesis in found[:1])
             texts = [translator.text(hypothesis) for hypothesis in found]
             if as_json:
@@ -60,5 +60,6 @@ def command(model: str, path: str, as_json: bool, **flags: Any) -> None:
                 for text in texts + [""] * (count - len(texts)):
                     click.echo(text)
         sys.stdout.flush()
+        done += len(chunk)
     if cut:
         print(f"{cut} translations reached the length limit and were cut there; raise --max-length", file=sys.stderr)

@@ -41,14 +41,19 @@ def decode(
     ends: Ends,
     settings: Settings,
     progress: Callable[[int], None] | None = None,
+    keys: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each source (token ids, end included) its hypotheses, best first."""
+    """For each source (token ids, end included) its hypotheses, best first. `keys`: what the chance of each is drawn from,
+    its number unless said."""
     was_training = model.training
     model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for rows in batches([len(source) for source in sources], settings):
-            for row, found in zip(rows, _decode_batch(model, sources, rows, ends, settings), strict=True):
+            named = rows if keys is None else [keys[row] for row in rows]
+            for row, found in zip(
+                rows, _decode_batch(model, [sources[r] for r in rows], named, ends, settings), strict=True
+            ):
                 results[row] = found
             if progress is not None:
                 progress(len(rows))
@@ -72,20 +77,19 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
 
 
 def _decode_batch(
-    model: EncoderDecoder | Decoder, sources: Sequence[Sequence[int]], rows: list[int], ends: Ends, settings: Settings
+    model: EncoderDecoder | Decoder, sources: list[Sequence[int]], keys: list[int], ends: Ends, settings: Settings
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
-    lengths = [len(sources[row]) for row in rows]
-    tokens, real = _padded([sources[row] for row in rows], ends.pad, model.pads)
+    tokens, real = _padded(sources, ends.pad, model.pads)
     encoded: Any = model.encode(tokens.to(device), None if real is None else real.to(device))
-    limits = torch.tensor([settings.limit(n) for n in lengths], device=device)
+    limits = torch.tensor([settings.limit(len(source)) for source in sources], device=device)
     # A language model goes on from the last token of its prompt, a translation begins with a token of its own.
-    first = tokens[:, -1] if ends.start is None else torch.full((len(rows),), ends.start)
+    first = tokens[:, -1] if ends.start is None else torch.full((len(sources),), ends.start)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
     frame: dict[str, Any] = {"limits": limits, "first": first.to(device), "end": ends.end, "banned": banned}
     if isinstance(settings.strategy, Beam):
         return beam.search(model, encoded, settings.strategy, **frame)
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, keys=rows, **frame)]
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, keys=keys, **frame)]
 
 
 def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:

@@ -288,7 +288,8 @@ class Loop:
         if self.ema is not None:
             groups["ema"] = self.ema
         self.checkpoints.save(progress.step, groups, asdict(progress))
-        self.snapshots.forget_all_but({progress.best_step, *progress.averaged})
+        kept = self.checkpoints.progresses()
+        self.snapshots.forget_all_but({step for saved in kept for step in (saved["best_step"], *saved["averaged"])})
         with self.exported():
             self.after_save()
         self._tick()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard import disk
+from regard.api import open_tokenizers
 from regard.data import builtin, read
 from regard.data.corpus import Corpus, prepare
 from regard.errors import DataError, SettingError
@@ -47,12 +48,6 @@ def prepared(place: Place, recipe: Recipe, say: Callable[[str], None]) -> Prepar
         Corpus.open(valid) if valid.exists() else None,
         list(_jsonl(place.data / "valid.jsonl")) if valid.exists() else [],
     )
-
-
-def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    source = Tokenizer.load(folder / "tokenizer.json")
-    second = folder / "target_tokenizer.json"
-    return source, Tokenizer.load(second) if second.exists() else source
 
 
 def test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
@@ -100,7 +95,7 @@ def _texts(place: Place, data: Data, say: Callable[[str], None]) -> tuple[Callab
     everything = _training_pairs(place, data)
     valid = _validation_pairs(data)
     if valid is None:
-        held = [pair for i, pair in enumerate(everything()) if _held_out(i)][:HELD_OUT_MOST]
+        held = list(itertools.islice((pair for i, pair in enumerate(everything()) if _held_out(i)), HELD_OUT_MOST))
         say(f"no validation files: every {HELD_OUT_EVERY}th pair, {len(held):,} in all, is held out for validation")
         return lambda: _without_held_out(everything()), held
     return everything, valid
@@ -128,9 +123,11 @@ def _training_pairs(place: Place, data: Data) -> Callable[[], Iterator[Pair]]:
         return lambda: read.pairs(source, target)
     pairs = data.pairs
     if pairs == "-":
-        # Standard input can be read once; what follows needs it twice.
+        # Standard input can be read once; what follows, and a resumed run, need it again.
         spool = place.data / "train.jsonl"
-        _write_jsonl(spool, list(read.pairs("-", format="tsv", languages=languages)) if not sys.stdin.isatty() else [])
+        if not spool.exists():
+            typed = sys.stdin.isatty()
+            _write_jsonl(spool, [] if typed else list(read.pairs("-", format="tsv", languages=languages)))
         return lambda: _jsonl(spool)
     return lambda: read.pairs(pairs, languages=languages)
 
