@@ -7,7 +7,20 @@ from typing import assert_never, overload
 from torch import Tensor, nn
 
 from regard import spec
-from regard.core import attention, block, embed, feedforward, linear, mix, norm, pattern, position, residual, stack
+from regard.core import (
+    attention,
+    block,
+    embed,
+    feedforward,
+    head,
+    linear,
+    mix,
+    norm,
+    pattern,
+    position,
+    residual,
+    stack,
+)
 from regard.model import Decoder, Encoder, EncoderDecoder
 
 Model = EncoderDecoder | Encoder | Decoder
@@ -37,13 +50,21 @@ def build(model: spec.Model) -> Model:
                 head=_head(model.head, output, d),
             )
         case spec.Encoder():
-            table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
-            head = None if model.head is None else _head(model.head, _output(model, table), d)
-            return Encoder(_embedding(model.tokens, table, d), _stack(model.stack, d), head)
+            table = embed.Table(model.input.vocabulary, model.input.width or d)
+            return Encoder(
+                input=_embedding(model.input, table, d),
+                stack=_stack(model.stack, d),
+                pool=_pool(model.pool, d) if model.pool else None,
+                head=_head(model.head, _output(model, table), d) if model.head else None,
+                labels=_labels(model.labels, d) if model.labels else None,
+            )
         case spec.Decoder():
             table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
-            head = _head(model.head, _output(model, table), d)
-            return Decoder(_embedding(model.tokens, table, d), _stack(model.stack, d), head)
+            return Decoder(
+                tokens=_embedding(model.tokens, table, d),
+                stack=_stack(model.stack, d),
+                head=_head(model.head, _output(model, table), d),
+            )
         case _:
             assert_never(model)
 
@@ -56,7 +77,7 @@ def trainable(model: nn.Module) -> int:
 def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Table:
     if model.tied or model.head is None:
         return table
-    return embed.Table(model.tokens.vocabulary, model.head.transform.width if model.head.transform else model.d_model)
+    return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
 
 
 def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Embedding:
@@ -84,12 +105,20 @@ def _input_position(part: spec.InputPosition | None, width: int) -> position.Sin
             assert_never(part)
 
 
-def _head(part: spec.LanguageHead, table: embed.Table, d_model: int) -> embed.LanguageHead:
+def _head(part: spec.LanguageHead, table: embed.Table, d_model: int) -> head.LanguageHead:
     transform = None
     if part.transform is not None:
         width = part.transform.width
-        transform = embed.Transform(d_model, width, part.transform.activation, _norm(part.transform.norm, width))
-    return embed.LanguageHead(table, part.bias, part.scale, transform)
+        transform = head.Transform(d_model, width, part.transform.activation, _norm(part.transform.norm, width))
+    return head.LanguageHead(table, part.bias, part.scale, transform)
+
+
+def _pool(part: spec.Pool, d_model: int) -> head.Pool:
+    return head.Pool(d_model, part.which, part.activation, part.dropout)
+
+
+def _labels(part: spec.Labels, d_model: int) -> head.Labels:
+    return head.Labels(d_model, part.count, each=part.each, hidden=part.hidden, bias=part.bias, dropout=part.dropout)
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:

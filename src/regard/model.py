@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.core.embed import Embedding, LanguageHead
+from regard.core.embed import Embedding
+from regard.core.head import Labels, LanguageHead, Pool
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.stack import Stack
 from regard.core.state import State
@@ -79,13 +80,18 @@ class EncoderDecoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack that sees its whole input: BERT and its kin. Without a head it gives hidden states."""
+    """A stack that sees its whole input: BERT and its kin. What stands on top of it is applied to what `forward` gives:
+    `pool(hidden, real)` to one vector an input, `head(hidden)` to scores over the vocabulary, `classes(hidden, real)`."""
 
-    def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead | None) -> None:
+    def __init__(
+        self, input: Embedding, stack: Stack, pool: Pool | None, head: LanguageHead | None, labels: Labels | None
+    ) -> None:
         super().__init__()
-        self.tokens = tokens
+        self.input = input
         self.stack = stack
+        self.pool = pool
         self.head = head
+        self.labels = labels
 
     def forward(
         self,
@@ -96,9 +102,16 @@ class Encoder(nn.Module):
         trace: Trace | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here)."""
-        x = self.tokens(tokens, segments=segments)
+        x = self.input(tokens, skipped=_skipped(real), segments=segments)
         sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
+
+    def classes(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """Scores of the labels: [B, T, count] if each position has one, else [B, count]."""
+        assert self.labels is not None, "this model has no labels"
+        if self.labels.each or self.pool is None:
+            return self.labels(hidden)
+        return self.labels(self.pool(hidden, real))
 
 
 class Decoder(nn.Module):

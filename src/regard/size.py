@@ -16,12 +16,15 @@ def parameters(model: spec.Model) -> int:
         inputs = _embedding(model.source, d) + _embedding(model.target, d)
         stacks = stack(model.encoder, d) + stack(model.decoder, d)
         return tables + inputs + stacks + _head(model.head, model.target.vocabulary, d)
-    table = model.tokens.vocabulary * (model.tokens.width or d)
+    tokens = model.input if isinstance(model, spec.Encoder) else model.tokens
+    table = tokens.vocabulary * (tokens.width or d)
     output = 0
     if model.head is not None:
         width = model.head.transform.width if model.head.transform else d
-        output = _head(model.head, model.tokens.vocabulary, d) + (0 if model.tied else model.tokens.vocabulary * width)
-    return table + _embedding(model.tokens, d) + stack(model.stack, d) + output
+        output = _head(model.head, tokens.vocabulary, d) + (0 if model.tied else tokens.vocabulary * width)
+    if isinstance(model, spec.Encoder):
+        output += _pool(model.pool, d) + _labels(model.labels, d)
+    return table + _embedding(tokens, d) + stack(model.stack, d) + output
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
@@ -78,3 +81,14 @@ def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:
         return bias
     width = part.transform.width
     return bias + d_model * width + width + _norm(part.transform.norm, width)
+
+
+def _pool(part: spec.Pool | None, d_model: int) -> int:
+    return 0 if part is None or part.activation is None else d_model * d_model + d_model
+
+
+def _labels(part: spec.Labels | None, d_model: int) -> int:
+    if part is None:
+        return 0
+    hidden = d_model * d_model + d_model if part.hidden else 0
+    return hidden + part.count * d_model + (part.count if part.bias else 0)

@@ -266,6 +266,28 @@ class LanguageHead:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """One vector for a whole input: that of the first or the last real position, or their mean; then a dense layer with
+    `activation`, if there is one. `dropout` acts before it."""
+
+    which: Literal["first", "last", "mean"] = "first"
+    activation: Activation | None = "tanh"
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A score for each of `count` classes: of the pooled vector, or of every position if `each`. With a `hidden`
+    activation there is a dense layer before; `dropout` acts on what is scored."""
+
+    count: int
+    each: bool = False
+    hidden: Activation | None = None
+    bias: bool = True
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
 class EncoderDecoder:
     """`share`: one matrix for both embeddings and the output (`all`), for target and output (`target`), for both embeddings
     (`inputs`), or none."""
@@ -290,13 +312,22 @@ class EncoderDecoder:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Embedding, stack, and a head on top if there is one; `tied`: the head's vocabulary matrix is the embedding's."""
+    """Embedding, stack, and on top what the task needs: a pooled vector, scores over the vocabulary, scores of labels.
+
+    `tied`: the head's vocabulary matrix is the embedding's.
+    """
 
     d_model: int
-    tokens: Tokens
+    input: Tokens
     stack: Stack
+    pool: Pool | None = None
     head: LanguageHead | None = None
+    labels: Labels | None = None
     tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and not self.labels.each and self.pool is None:
+            raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or Labels(each=True)")
 
 
 @dataclass(frozen=True)
@@ -319,7 +350,7 @@ _KINDS: dict[str, type] = {
     for kind in (
         Sinusoidal, Learned, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax, Attention,
         PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Transform, LanguageHead,
-        EncoderDecoder, Encoder, Decoder,
+        Pool, Labels, EncoderDecoder, Encoder, Decoder,
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal, TypeVar
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from regard.build import build, trainable
 from regard.core.pattern import Causal as CausalPattern
 from regard.core.pattern import Sight
 from regard.errors import ModelError
-from regard.model import Decoder
+from regard.model import Decoder, Encoder
+
+Wiring = TypeVar("Wiring", Decoder, Encoder)
 
 ATTENTION = spec.Attention(4, 6, 6)
 POSITIONS: list[spec.StackPosition | None] = [
@@ -51,7 +54,11 @@ def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder
 
 
 def made(description: spec.Decoder) -> Decoder:
-    model = build(description).double().eval()
+    return shaken(build(description))
+
+
+def shaken(model: Wiring) -> Wiring:
+    model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and norms too must be seen to matter
@@ -63,8 +70,33 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
     description = decoder(case)
     assert size.parameters(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
-    encoder = spec.Encoder(24, description.tokens, description.stack, None)
-    assert size.parameters(encoder) == trainable(build(encoder))
+    for pool, labels in [
+        (None, None),
+        (spec.Pool(), spec.Labels(5)),
+        (spec.Pool("mean", None), spec.Labels(3, bias=False)),
+        (None, spec.Labels(1, each=True, hidden="gelu")),
+    ]:
+        encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
+        assert size.parameters(encoder) == trainable(build(encoder))
+        assert spec.from_dict(spec.to_dict(encoder)) == encoder
+    with pytest.raises(ModelError, match="one vector"):
+        spec.Encoder(24, description.tokens, description.stack, labels=spec.Labels(2))
+
+
+@pytest.mark.parametrize("which", ["first", "last", "mean"])
+def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"]) -> None:
+    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
+    model = shaken(
+        build(spec.Encoder(12, spec.Tokens(19), spec.Stack(1, block), spec.Pool(which), labels=spec.Labels(3)))
+    )
+    tokens = torch.randint(0, 19, (3, 7))
+    lengths = [7, 4, 1]
+    real = torch.arange(7) < torch.tensor(lengths)[:, None]
+    found = model.classes(model(tokens, real)[0], real)
+    assert found.shape == (3, 3)
+    for row, length in enumerate(lengths):
+        alone = model.classes(model(tokens[row : row + 1, :length])[0])
+        torch.testing.assert_close(found[row : row + 1], alone, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("window", [None, 3])

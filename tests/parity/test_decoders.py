@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from regard import disk, size
 from regard.build import trainable
@@ -126,3 +126,18 @@ def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> N
     wide = decode(ours, prompts, ends, Settings(Beam(3), limit))  # type: ignore[arg-type]
     alone = [decode(ours, [p], ends, Settings(Beam(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
     assert [h[0].tokens for h in wide] == [h[0].tokens for h in alone]
+
+
+def test_gpt2_as_its_authors_released_it(tmp_path: Path) -> None:
+    """The first files have no prefix, and masks among the weights."""
+    theirs("gpt2", 0, tmp_path)
+    before = load_file(tmp_path / "model.safetensors")
+    old = {name.removeprefix("transformer."): tensor for name, tensor in before.items()}
+    old |= {f"h.{i}.attn.bias": torch.ones(1, 1, 40, 40).tril() for i in range(3)}
+    save_file(old, tmp_path / "model.safetensors")
+    _, opened = folders.open_model(tmp_path)
+    assert torch.equal(opened.weights["tokens.table.weight"], before["transformer.wte.weight"])
+    old["h.1.attn.bias"][0, 0, 3, 5] = 1.0
+    save_file(old, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="not what config.json implies"):
+        folders.open_model(tmp_path)

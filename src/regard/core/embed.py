@@ -1,4 +1,4 @@
-"""From token ids to vectors, and from vectors to scores over the vocabulary."""
+"""From token ids to vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.dropout import Dropout
-from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
 from regard.core.position import Learned, Sinusoidal
@@ -68,32 +67,3 @@ class Embedding(nn.Module):
             return rows[start : start + length]
         places = torch.arange(start, start + length, device=skipped.device) - skipped[:, None]
         return functional.embedding(places.clamp_min(0), rows)
-
-
-class LanguageHead(nn.Module):
-    """Scores for each token of the vocabulary, from a table of its own or a shared one."""
-
-    def __init__(self, table: Table, bias: bool, scale: float = 1.0, transform: Transform | None = None) -> None:
-        super().__init__()
-        self.table = table
-        self.bias = nn.Parameter(torch.zeros(table.weight.shape[0])) if bias else None
-        self.scale = scale
-        self.transform = transform
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x if self.transform is None else self.transform(x)
-        x = x * self.scale if self.scale != 1.0 else x
-        return functional.linear(x, self.table.weight, self.bias)  # [..., V]
-
-
-class Transform(nn.Module):
-    """Dense, activation, norm: what BERT puts before the vocabulary."""
-
-    def __init__(self, d_model: int, width: int, activation: str, norm: Norm) -> None:
-        super().__init__()
-        self.dense = Linear(d_model, width)
-        self.activation = ACTIVATIONS[activation]
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(x)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
 from regard.interop import gpt2, llama, marian, own, pegasus
-from regard.interop.table import Rule, outline, to_ours, to_theirs
+from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
 POSITIONS = 1024  # what transformers prepares for where ours grows as needed; it costs memory there, and nothing here
@@ -27,11 +27,14 @@ POSITIONS = 1024  # what transformers prepares for where ours grows as needed; i
 
 class Family(Protocol):
     """What each family's file offers. `matches`: its config.json can say all that the spec says; the rest is asked of such
-    specs only."""
+    specs only. `spec` is told which tensors are `stored`, because a config does not always say which heads there are;
+    without them, the config decides. `PREFIX` stands before the names of the model inside one with a head."""
 
+    @property
+    def PREFIX(self) -> str: ...
     def matches(self, model: kinds.Model) -> bool: ...
     def config(self, model: Any, positions: int) -> dict[str, Any]: ...
-    def spec(self, config: Mapping[str, Any]) -> Any: ...
+    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> Any: ...
     def table(self, model: Any, positions: int) -> list[Rule]: ...
 
 
@@ -165,13 +168,15 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
-    model = FAMILIES[kind].spec(config)
+    family, tensors = FAMILIES[kind], {} if weights is not None else _tensors(folder)
+    model = family.spec(config, tensors.keys())
     ids = _ids(config) if isinstance(model, kinds.EncoderDecoder) else None
     opened = Opened(model, dict(weights or {}), ids, config)
     if weights is not None:
         return opened
     shapes = {name: parameter.shape for name, parameter in outline(model).named_parameters()}
-    opened.weights.update(to_ours(FAMILIES[kind].table(model, opened.positions), _tensors(folder), shapes))
+    rules = family.table(model, opened.positions)
+    opened.weights.update(to_ours(rules, aligned(rules, tensors, family.PREFIX), shapes))
     return opened
 
 

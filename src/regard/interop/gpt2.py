@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import torch
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import Keys, Moved, Rule, Same, Transposed, each, module, reads_back
+from regard.interop.table import Constant, Keys, Moved, Rule, Same, Transposed, each, module, reads_back
 
+PREFIX = "transformer."
 _ACTIVATIONS: dict[str, kinds.Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -58,7 +61,7 @@ def config(model: kinds.Decoder, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.Decoder:
+def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
     values = _KEYS(config)
     d_model, heads = values["n_embd"], values["n_head"]
     if d_model % heads:
@@ -101,6 +104,17 @@ def table(model: kinds.Decoder, positions: int) -> list[Rule]:
             ],
         ),
         *module("stack.final_norm", "transformer.ln_f"),
+        *(rule for i in range(model.stack.layers) for rule in _masks(model, f"transformer.h.{i}.attn")),
+    ]
+
+
+def _masks(model: kinds.Decoder, theirs: str) -> list[Rule]:
+    """Old files hold what a causal model may see, and the number that stood for minus infinity, in every layer."""
+    position = model.tokens.position
+    length = position.length if isinstance(position, kinds.Learned) else 1
+    return [
+        Constant(f"{theirs}.bias", lambda: torch.ones(1, 1, length, length).tril(), written=False),
+        Constant(f"{theirs}.masked_bias", lambda: torch.tensor(-1e4), written=False),
     ]
 
 

@@ -5,7 +5,7 @@ Pre-norm with RMS norms, rotary positions in halves, grouped keys, a gated feed-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ class Kin:
     bias: str | None = None  # of the attention; None when config.json says
     offset: float = 0.0  # of the norms' weights
     scale: bool = False  # embeddings times √d_model
+    PREFIX: str = "model."
 
     @property
     def keys(self) -> Keys:
@@ -79,7 +80,7 @@ class Kin:
             **{k: v for k, v in optional.items() if k in self.read},
         }
 
-    def spec(self, config: Mapping[str, Any]) -> kinds.Decoder:
+    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
         kinds_of_layers = set(config.get("layer_types") or []) - {"full_attention"}
         if kinds_of_layers:
             raise ModelError(

@@ -5,7 +5,7 @@ PEGASUS is the same machine with pre-norm, so what has no underscore here serves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from regard.core.position import sinusoids
 from regard.errors import ModelError, did_you_mean
 from regard.interop.table import Constant, Keys, Moved, Reshaped, Rule, Same, each, module, modules, reads_back
 
+PREFIX = "model."
 # What transformers assumes for absent keys. `regard_head_bias` is ours: a bias of the logits is always stored, and
 # false says that it is no parameter, but zeros.
 SIZES: dict[str, Any] = {
@@ -60,7 +61,7 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.EncoderDecoder:
+def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
     target = config.get("decoder_vocab_size") or config.get("vocab_size")
     values = _KEYS({**config, "decoder_vocab_size": target})
     joint, tied = values["share_encoder_decoder_embeddings"], values["tie_word_embeddings"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import __version__
@@ -10,6 +10,7 @@ from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.table import HARMLESS, Rule, Same, outline
 
+PREFIX = ""
 _KNOWN = HARMLESS | {"spec", "regard_version", "is_encoder_decoder"}
 
 
@@ -27,7 +28,7 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.Model:
+def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Model:
     unknown = sorted(set(config) - _KNOWN)
     if unknown:
         raise ModelError(f"config.json has an unknown key: {unknown[0]}", "open it with the version that wrote it")

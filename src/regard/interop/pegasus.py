@@ -5,13 +5,14 @@ One matrix serves both embeddings and the output: untied, transformers 4 and 5 d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import spec as kinds
 from regard.interop.marian import EQUAL, FIXED, SIZES, assemble, logits_bias, sines, sizes, stacks
 from regard.interop.table import Keys, Rule, Same, module, reads_back
 
+PREFIX = "model."
 _KEYS = Keys(
     read={**SIZES, "vocab_size": 50265},
     fixed={**FIXED, "normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
@@ -33,7 +34,7 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     }
 
 
-def spec(config: Mapping[str, Any]) -> kinds.EncoderDecoder:
+def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
     values = _KEYS(config)
     return assemble({**values, "decoder_vocab_size": values["vocab_size"]}, kinds.PreNorm(), "all")
 

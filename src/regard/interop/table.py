@@ -173,6 +173,21 @@ def _moved(table: Iterable[Rule], ours: Collection[str]) -> list[Moved]:
     return moved
 
 
+def aligned(table: Iterable[Rule], theirs: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Their tensors under the names of the table: a file may be that of the model without its head, whose names lack a
+    prefix, or the other way round."""
+    known: set[str] = set()
+    for rule in table:
+        known |= {rule.theirs} if isinstance(rule, Constant) else {*_names(rule)}
+        known |= {*rule.aliases} if isinstance(rule, Same) else set()
+
+    def name(stored: str) -> str:
+        shorter = stored.removeprefix(prefix)
+        return next((n for n in (stored, prefix + stored, shorter) if n in known), stored)
+
+    return {name(stored): tensor for stored, tensor in theirs.items()}
+
+
 def _take(rule: Moved, name: str, unused: dict[str, Tensor]) -> Tensor | None:
     """The tensor stored under `name` or an alias of it; several copies must be one and the same."""
     aliases = rule.aliases if isinstance(rule, Same) else ()
@@ -206,12 +221,12 @@ def _join(rule: Moved, theirs: Mapping[str, Tensor], shape: torch.Size) -> Tenso
 
 
 def _check(rule: Constant, tensor: Tensor) -> None:
-    _floating(rule.theirs, tensor)
     expected = rule.make()
     if tensor.shape != expected.shape:
         raise _misshapen(rule.theirs, tensor.shape, expected.shape)
     # Half precision cannot come closer than its own rounding.
-    tolerance = max(rule.tolerance, torch.finfo(tensor.dtype).eps) if rule.tolerance else 0.0
+    rounded = rule.tolerance and tensor.is_floating_point()
+    tolerance = max(rule.tolerance, torch.finfo(tensor.dtype).eps) if rounded else 0.0
     if not torch.allclose(tensor.float(), expected.float(), rtol=0.0, atol=tolerance):
         raise ModelError(
             f"{rule.theirs} is not what config.json implies",

@@ -1,0 +1,86 @@
+"""What stands on top of a stack: scores over the vocabulary, one vector for a whole input, scores of labels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.core.dropout import Dropout
+from regard.core.embed import Table
+from regard.core.feedforward import ACTIVATIONS
+from regard.core.linear import Linear
+from regard.core.norm import Norm
+
+
+class LanguageHead(nn.Module):
+    """Scores for each token of the vocabulary, from a table of its own or a shared one."""
+
+    def __init__(self, table: Table, bias: bool, scale: float = 1.0, transform: Transform | None = None) -> None:
+        super().__init__()
+        self.table = table
+        self.bias = nn.Parameter(torch.zeros(table.weight.shape[0])) if bias else None
+        self.scale = scale
+        self.transform = transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.transform is None else self.transform(x)
+        x = x * self.scale if self.scale != 1.0 else x
+        return functional.linear(x, self.table.weight, self.bias)  # [..., V]
+
+
+class Transform(nn.Module):
+    """Dense, activation, norm: what BERT puts before the vocabulary."""
+
+    def __init__(self, d_model: int, width: int, activation: str, norm: Norm) -> None:
+        super().__init__()
+        self.dense = Linear(d_model, width)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))
+
+
+class Pool(nn.Module):
+    """[B, T, D] → [B, D]: one position or the mean of the real ones, through a dense layer if there is an activation."""
+
+    def __init__(self, d_model: int, which: str, activation: str | None, dropout: float) -> None:
+        super().__init__()
+        self.which = which
+        self.dropout = Dropout(dropout)
+        self.dense = Linear(d_model, d_model) if activation else None
+        self.activation = ACTIVATIONS[activation] if activation else None
+
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        pooled = self.dropout(self._one(x, real))
+        return pooled if self.dense is None or self.activation is None else self.activation(self.dense(pooled))
+
+    def _one(self, x: Tensor, real: Tensor | None) -> Tensor:
+        if self.which == "first":
+            return x[:, 0]
+        if self.which == "last":
+            places = torch.arange(x.shape[1], device=x.device)
+            last = places[-1:] if real is None else torch.where(real, places, 0).amax(dim=1)
+            return x[torch.arange(len(x), device=x.device), last]
+        if real is None:
+            return x.mean(dim=1)
+        weight = real.to(x.dtype)[..., None]
+        return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
+
+
+class Labels(nn.Module):
+    """Scores of classes: [..., D] → [..., count]."""
+
+    def __init__(self, d_model: int, count: int, *, each: bool, hidden: str | None, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.each = each
+        self.dense = Linear(d_model, d_model) if hidden else None
+        self.activation = ACTIVATIONS[hidden] if hidden else None
+        self.dropout = Dropout(dropout)
+        self.output = Linear(d_model, count, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.dense is not None and self.activation is not None:
+            x = self.activation(self.dense(x))
+        return self.output(self.dropout(x))
