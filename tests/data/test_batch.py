@@ -192,18 +192,17 @@ def test_collate_equals_a_plain_loop(
     batch = collate(corpus, np.array(chosen), source_pad=50, target_pad=60, start=70, multiple=multiple)
     source, target = [pairs[i][0] for i in chosen], [pairs[i][1] for i in chosen]
     wanted = plainly(source, target, multiple)
-    assert batch.source.tolist() == wanted[0]
-    assert batch.target_in.tolist() == wanted[1]
-    assert batch.target_out.tolist() == wanted[2]
+    assert batch.tensors["source"].tolist() == wanted[0]
+    assert batch.tensors["target"].tolist() == wanted[1]
+    assert batch.tensors["labels"].tolist() == wanted[2]
     if all(cell for row in wanted[3] for cell in row):
-        assert batch.source_padding is None
+        assert "real" not in batch.tensors
     else:
-        assert batch.source_padding is not None
-        assert batch.source_padding.tolist() == wanted[3]
-        assert batch.source_padding.dtype == torch.bool
-    assert batch.target_tokens == sum(map(len, target))
+        assert batch.tensors["real"].tolist() == wanted[3]
+        assert batch.tensors["real"].dtype == torch.bool
+    assert batch.tokens == sum(map(len, target))
     assert batch.rows.tolist() == chosen
-    assert {t.dtype for t in (batch.source, batch.target_in, batch.target_out)} == {torch.int64}
+    assert {t.dtype for name, t in batch.tensors.items() if name != "real"} == {torch.int64}
 
 
 def test_batches_move_whole() -> None:
@@ -221,8 +220,29 @@ def test_batches_move_whole() -> None:
 
 
 def tensors(batch: Batch) -> list[torch.Tensor]:
-    all_of_them = (batch.source, batch.target_in, batch.target_out, batch.source_padding)
-    return [tensor for tensor in all_of_them if tensor is not None]
+    return list(batch.tensors.values())
+
+
+def test_filled_batches_have_few_shapes_and_the_same_rows() -> None:
+    """Empty rows up to the budget: one height for one width, nothing that counts, and something to look at."""
+    lengths = natural(300)
+    corpus = corpus_of([[1] * a for a, _ in lengths], [[2] * b for _, b in lengths])
+    shapes = set()
+    for rows in plan(corpus.lengths, 600, seed=1, epoch=0, multiple=8):
+        pads = {"source_pad": 0, "target_pad": 0, "start": 3, "multiple": 8}
+        bare, filled = collate(corpus, rows, **pads), collate(corpus, rows, **pads, budget=600)
+        assert filled.tokens == bare.tokens
+        for name in ("source", "target", "labels"):
+            assert torch.equal(filled.tensors[name][: len(rows)], bare.tensors[name])
+        assert (filled.tensors["labels"][len(rows) :] < 0).all()
+        if "real" in filled.tensors:
+            assert filled.tensors["real"].any(dim=1).all()
+            assert not filled.tensors["real"][len(rows) :, 1:].any()
+        source, target = filled.tensors["source"], filled.tensors["target"]
+        width = max(source.shape[1], target.shape[1])
+        assert source.shape[0] == max(len(rows), 600 // width)
+        shapes.add((source.shape, target.shape))
+    assert len(shapes) <= 20
 
 
 def test_an_order_continues_from_any_position() -> None:

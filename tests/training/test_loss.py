@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional
 
-from regard.training.loss import IGNORED, cross_entropy
+from regard.training.loss import IGNORED, cross_entropy, disagreement
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))
@@ -49,3 +50,12 @@ def test_a_certain_model_has_the_entropy_of_the_smoothed_label() -> None:
     loss, surprise = cross_entropy(q.log()[None], torch.tensor([2]), epsilon)
     assert loss.item() == pytest.approx(-(q * q.log()).sum().item(), rel=1e-5)
     assert surprise.item() == pytest.approx(-math.log(1 - epsilon), rel=1e-5)
+
+
+def test_disagreement_is_the_symmetric_divergence_of_the_real_tokens() -> None:
+    one, other = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
+    labels = torch.tensor([[1, 2, IGNORED], [0, IGNORED, IGNORED]])
+    p, q = Categorical(logits=one), Categorical(logits=other)
+    wanted = ((kl_divergence(p, q) + kl_divergence(q, p)) / 2)[labels >= 0].sum()
+    torch.testing.assert_close(disagreement(one, other, labels), wanted)
+    assert disagreement(one, one, labels).item() == 0.0

@@ -14,6 +14,11 @@ def _updater(parameter: nn.Parameter, **options: object) -> Updater:
     return Updater([("w", parameter)], Constant(0.1, 1), **options)  # type: ignore[arg-type]
 
 
+def _applied(updater: Updater, step: int, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    updater.prepare(step)
+    return updater.update(loss)
+
+
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_clipped_updates_equal_torchs(kind: str) -> None:
     ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 12).view(4, 3)) for _ in range(2))
@@ -23,7 +28,7 @@ def test_clipped_updates_equal_torchs(kind: str) -> None:
     for step in range(1, 5):
         for parameter in (ours, theirs):
             (parameter.sin() * torch.arange(12).view(4, 3)).sum().backward()
-        norm, skipped = updater.update(step, torch.tensor(1.0))
+        norm, skipped = _applied(updater, step, torch.tensor(1.0))
         assert norm.item() == pytest.approx(nn.utils.clip_grad_norm_([theirs], 0.5).item(), rel=1e-5)
         assert skipped.item() == 0
         reference.step()
@@ -36,10 +41,10 @@ def test_what_is_not_finite_changes_nothing(gradient: float, loss: float) -> Non
     weight = nn.Parameter(torch.ones(3, 2))
     updater = _updater(weight, clip=1.0)
     (weight.sum() * 2).backward()
-    updater.update(1, torch.tensor(1.0))
+    _applied(updater, 1, torch.tensor(1.0))
     before, state = weight.detach().clone(), {k: v.clone() for k, v in updater.state().items()}
     weight.grad = torch.full_like(weight, gradient)
-    _, skipped = updater.update(2, torch.tensor(loss))
+    _, skipped = _applied(updater, 2, torch.tensor(loss))
     assert skipped.item() == 1
     assert torch.equal(weight, before)
     for key, value in updater.state().items():
@@ -52,15 +57,15 @@ def test_loss_scaling_halves_and_grows_and_cancels() -> None:
     for step in range(1, 4):
         (plain.sin().sum()).backward()
         (scaled.sin().sum() * other.scale).backward()
-        first, second = one.update(step, torch.tensor(1.0))[0], other.update(step, torch.tensor(1.0))[0]
+        first, second = _applied(one, step, torch.tensor(1.0))[0], _applied(other, step, torch.tensor(1.0))[0]
         assert first.item() == pytest.approx(second.item(), rel=1e-5)
         torch.testing.assert_close(plain, scaled)
     scaled.grad = torch.full_like(scaled, float("inf"))
-    other.update(4, torch.tensor(1.0))
+    _applied(other, 4, torch.tensor(1.0))
     assert other.scale.item() == 32768
     other.streak.fill_(1999)
     scaled.grad = torch.ones_like(scaled)
-    other.update(5, torch.tensor(1.0))
+    _applied(other, 5, torch.tensor(1.0))
     assert other.scale.item() == 65536
 
 
@@ -68,13 +73,13 @@ def test_state_round_trip() -> None:
     first = nn.Parameter(torch.randn(3, 2))
     updater = _updater(first)
     (first**3).sum().backward()
-    updater.update(1, torch.tensor(1.0))
+    _applied(updater, 1, torch.tensor(1.0))
     second = nn.Parameter(first.detach().clone())
     copy = _updater(second)
     copy.load({name: tensor.clone() for name, tensor in updater.state().items()})
     for parameter, owner in ((first, updater), (second, copy)):
         (parameter**2).sum().backward()
-        owner.update(2, torch.tensor(1.0))
+        _applied(owner, 2, torch.tensor(1.0))
     assert torch.equal(first, second)
 
 

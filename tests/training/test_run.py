@@ -15,15 +15,16 @@ from safetensors.torch import load_file
 import regard
 from regard.checkpoint import Checkpoints
 from regard.data import builtin
-from regard.data.batch import collate
 from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
 from regard.text.tokenizer import Tokenizer
 from regard.training import recipe as recipes
-from regard.training.loop import Interrupted, Loop, chance
+from regard.training.loop import Interrupted, Loop
 from regard.training.place import Place, begin, resume
 from regard.training.prepare import prepared
 from regard.training.run import _translator as translator_of
 from regard.training.run import _updater, go_on, run
+from regard.training.step import chance
+from regard.training.translation import Translation
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.2, "attention_dropout": 0.1,
@@ -165,14 +166,9 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
     results = []
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
         translator = translator_of(recipe, data, lambda _: None)
-        loop = Loop(recipe, translator, data.corpus, _updater(recipe, translator), None, (None, None), None, None)  # type: ignore[arg-type]
-        ends = translator.ends
-        loop._step(
-            [
-                collate(data.corpus, part, source_pad=ends.pad, target_pad=ends.pad, start=translator.start)
-                for part in parts
-            ]
-        )
+        task = Translation(translator, data, recipe.train)
+        loop = Loop(recipe, task, _updater(recipe, translator), (None, None), None, None)  # type: ignore[arg-type]
+        loop._step([task.collate(data.corpus, part) for part in parts])
         gradient = {name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")}
         results.append((gradient, loop.window.clone()))
     (one, window), (other, same) = results
@@ -238,14 +234,14 @@ def test_tensorboard(text: dict[str, str], tmp_path: Path) -> None:
 def test_what_is_not_finite_is_reported_and_ends_the_run(
     text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    forward = Loop._forward
+    honest, calls = Translation.loss, itertools.count(1)
 
-    def poisoned(self: Loop, batch: Any) -> Any:
-        loss, surprise = forward(self, batch)
-        return (loss * float("nan"), surprise) if self.progress.step in (4, 7, 8, 9) else (loss, surprise)
+    def poisoned(self: Translation, tensors: Any) -> Any:
+        loss, surprise = honest(self, tensors)
+        return (loss * float("nan"), surprise) if next(calls) in (4, 7, 8, 9) else (loss, surprise)
 
-    monkeypatch.setattr(Loop, "_forward", poisoned)
-    recipe = recipes.load(None, SMALL | text)
+    monkeypatch.setattr(Translation, "loss", poisoned)
+    recipe = recipes.load(None, SMALL | text | {"accumulate": 1})
     place = begin(recipe, tmp_path / "nan", "test")
     with pytest.raises(DivergenceError, match="3 steps in a row"):
         run(place, recipe, "test")

@@ -113,14 +113,11 @@ def _cuts(cost: NDArray[np.int64], budget: int, max_rows: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of pairs, as the model takes it."""
+    """One batch as the model takes it: tensors by name, how many targets count in the loss, and which rows these are."""
 
-    source: Tensor  # [B, S] int64
-    target_in: Tensor  # [B, T] int64: the start token, then the target without its last token
-    target_out: Tensor  # [B, T] int64: the target, ending with its end token; IGNORED where padded
-    source_padding: Tensor | None  # [B, S] bool, True = real token; None when every cell is real
-    target_tokens: int
-    rows: Rows  # which rows of the corpus these are
+    tensors: dict[str, Tensor]
+    tokens: int
+    rows: Rows
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
@@ -131,31 +128,40 @@ class Batch:
         return self._each(Tensor.pin_memory) if torch.cuda.is_available() else self
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return replace(
-            self,
-            source=change(self.source),
-            target_in=change(self.target_in),
-            target_out=change(self.target_out),
-            source_padding=None if self.source_padding is None else change(self.source_padding),
-        )
+        return replace(self, tensors={name: change(tensor) for name, tensor in self.tensors.items()})
 
 
-def collate(corpus: Corpus, rows: Rows, *, source_pad: int, target_pad: int, start: int, multiple: int = 1) -> Batch:
-    """The tensors of these rows, as wide as the longest of them rounded up to `multiple`."""
+def collate(
+    corpus: Corpus, rows: Rows, *, source_pad: int, target_pad: int, start: int, multiple: int = 1, budget: int = 0
+) -> Batch:
+    """The tensors of these pairs, as wide as the longest of them rounded up to `multiple`:
+
+    `source` [B, S]; `real` [B, S], True = token, absent when every cell is one; `target` [B, T], the start token, then the
+    target without its last token; `labels` [B, T], the target with its end token, IGNORED where padded.
+
+    With a `budget`, empty rows fill the batch up to it, so that batches of one width have one shape. They begin with one
+    cell that may be looked at, and count nowhere.
+    """
     rows = np.asarray(rows, dtype=np.int64)
     source, source_real = _filled(corpus.columns["source"], rows, source_pad, multiple)
     target, target_real = _filled(corpus.columns["target"], rows, target_pad, multiple)
     target_in = np.full_like(target, target_pad)
     target_in[:, 0] = start
     target_in[:, 1:] = np.where(target_real[:, 1:], target[:, :-1], target_pad)
-    return Batch(
-        source=torch.from_numpy(source),
-        target_in=torch.from_numpy(target_in),
-        target_out=torch.from_numpy(np.where(target_real, target, IGNORED)),
-        source_padding=None if source_real.all() else torch.from_numpy(source_real),
-        target_tokens=int(target_real.sum()),
-        rows=rows,
-    )
+    labels = np.where(target_real, target, IGNORED)
+    height = max(len(rows), budget // max(source.shape[1], target.shape[1]))
+    if height > len(rows):
+        source, target_in = _taller(source, height, source_pad), _taller(target_in, height, target_pad)
+        labels, source_real = _taller(labels, height, IGNORED), _taller(source_real, height, False)
+        source_real[len(rows) :, 0] = True
+    real = {} if source_real.all() else {"real": source_real}
+    arrays = {"source": source, "target": target_in, "labels": labels, **real}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Batch(tensors, int(target_real.sum()), rows)
+
+
+def _taller(cells: NDArray[Any], height: int, value: Any) -> NDArray[Any]:
+    return np.concatenate([cells, np.full((height - len(cells), cells.shape[1]), value, dtype=cells.dtype)])
 
 
 def _filled(column: Column, rows: Rows, pad: int, multiple: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

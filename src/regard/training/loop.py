@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import signal
-import struct
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -15,18 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.api import Translator
 from regard.checkpoint import Checkpoints, Saved, Snapshots, Tensors
-from regard.data.batch import Batch, Order, collate, prefetch
-from regard.data.corpus import Corpus
+from regard.data.batch import Batch, prefetch
 from regard.errors import DivergenceError
-from regard.text.tokenizer import Tokenizer
 from regard.training.choice import Average, Best, Ema, Last
-from regard.training.loss import cross_entropy
 from regard.training.optimizer import Updater
 from regard.training.recipe import Recipe
 from regard.training.report import Metrics, Talk
-from regard.training.validate import Validation
+from regard.training.step import Step
+from regard.training.task import Task
 
 BAD_STEPS_IN_A_ROW = 3
 
@@ -65,18 +60,16 @@ class Loop:
     def __init__(
         self,
         recipe: Recipe,
-        translator: Translator,
-        corpus: Corpus,
+        task: Task,
         updater: Updater,
-        validation: Validation | None,
         stores: tuple[Checkpoints, Snapshots],
         metrics: Metrics,
         talk: Talk,
     ) -> None:
         self.settings = recipe.train
         self.kept = recipe.kept_weights
-        self.translator, self.model = translator, translator.model
-        self.corpus, self.updater, self.validation = corpus, updater, validation
+        self.task, self.model, self.updater = task, task.model, updater
+        self.step = Step(task.loss, updater, self._autocast, record=not self.settings.recompute)
         self.checkpoints, self.snapshots = stores
         self.metrics, self.talk = metrics, talk
         self.progress = Progress(threads=torch.get_num_threads())
@@ -112,8 +105,8 @@ class Loop:
         last = progress.step == settings.steps
         if progress.step % settings.log_every == 0 or last:
             self._log()
-        if self.validation is not None and (progress.step % settings.validate_every == 0 or last):
-            self._validate(self.validation)
+        if progress.step % settings.validate_every == 0 or last:
+            self._validate()
             last = last or progress.finished
         if progress.step % settings.save_every == 0 or last or self.signal:
             self.save()
@@ -121,35 +114,25 @@ class Loop:
             raise Interrupted(self.signal)
 
     def _batches(self) -> Generator[Batch, None, None]:
-        lengths, ends = self.corpus.lengths, self.translator.ends
-        order = Order(lengths, self.settings.batch_tokens, seed=self.settings.seed)
-        pad = self.translator.target_tokenizer.pad
-
         def prepared() -> Iterator[tuple[tuple[int, int], Batch]]:
-            for epoch, index, rows in order.iterate(self.progress.epoch, self.progress.index):
-                batch = collate(self.corpus, rows, source_pad=ends.pad, target_pad=pad, start=self.translator.start)
-                yield (epoch, index + 1), batch.pin() if self.device.type == "cuda" else batch
+            for position, batch in self.task.batches(self.progress.epoch, self.progress.index):
+                yield position, batch.pin() if self.device.type == "cuda" else batch
 
         with closing(prefetch(prepared())) as ready:
             for position, batch in ready:
                 self.progress.epoch, self.progress.index = position
-                yield batch.to(self.device, non_blocking=True)
+                yield batch
 
     # -------------------------------------------------------------- one step
 
     def _step(self, batches: list[Batch]) -> None:
         progress = self.progress
-        tokens = sum(batch.target_tokens for batch in batches)
+        tokens = sum(batch.tokens for batch in batches)
         progress.step += 1
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.model.train()
-        for micro, batch in enumerate(batches):
-            torch.manual_seed(chance(self.settings.seed, progress.step, micro))
-            loss, surprise = self._forward(batch)
-            (loss * (self.updater.scale / tokens)).backward()
-            totals += torch.stack([loss.detach(), surprise]).double()
-        norm, skipped = self.updater.update(progress.step, totals[0])
-        counted = torch.cat([totals, totals.new_tensor([float(tokens)])])
+        verdict = self.step(batches, progress.step, self.settings.seed)
+        skipped, _, loss, surprise = verdict.unbind()
+        counted = torch.stack([loss, surprise, self.step.tokens])
         self.window += torch.where(skipped.bool(), 0.0, counted)
         if self.ema is not None:
             assert isinstance(self.kept, Ema)
@@ -159,20 +142,11 @@ class Loop:
         progress.tokens += tokens
         # The device is left to work: what it says of this step is read when the next one has been handed over.
         self._inspect()
-        self.unread = (progress.step, batches, torch.stack([skipped.double(), norm.double(), totals[0]]))
-
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        with self._autocast():
-            hidden, auxiliary = self.model(batch.source, batch.target_in, batch.source_padding)
-            logits = self.model.head(hidden)
-        loss, surprise = cross_entropy(logits, batch.target_out, self.settings.label_smoothing)
-        for extra in auxiliary.values():
-            loss = loss + extra * batch.target_tokens
-        return loss, surprise
+        self.unread = (progress.step, batches, verdict)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        if self.settings.precision == "float32":
+        if self.settings.precision not in kinds:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=kinds[self.settings.precision])
 
@@ -182,7 +156,7 @@ class Loop:
             return
         step, batches, verdict = self.unread
         self.unread = None
-        skipped, norm, loss = verdict.tolist()
+        skipped, norm, loss, _ = verdict.tolist()
         self.norm = norm
         if not skipped:
             self.progress.bad = 0
@@ -204,16 +178,9 @@ class Loop:
             )
 
     def _examples(self, batches: list[Batch], most: int = 3) -> list[dict[str, Any]]:
-        source, target = self.translator.source_tokenizer, self.translator.target_tokenizer
         rows = [int(row) for batch in batches for row in batch.rows]
-        return [
-            {
-                "row": row,
-                "source": _spelled(source, self.corpus.source(row).tolist()),
-                "target": _spelled(target, self.corpus.target(row).tolist()),
-            }
-            for row in rows[:most]
-        ] + ([{"row": -1, "source": f"… {len(rows) - most} more", "target": "…"}] if len(rows) > most else [])
+        more = [{"row": -1, "source": f"… {len(rows) - most} more", "target": "…"}] if len(rows) > most else []
+        return self.task.examples(rows[:most]) + more
 
     # -------------------------------------------------------------- between steps
 
@@ -247,11 +214,13 @@ class Loop:
         left = seconds / progress.step * (self.settings.steps - progress.step)
         self.talk.step(progress.step, loss / max(1.0, tokens), rate, seconds, left)
 
-    def _validate(self, validation: Validation) -> None:
+    def _validate(self) -> None:
         self._inspect()
         progress, settings = self.progress, self.settings
         with self._weights(self.ema):
-            found = validation.run(self._autocast())
+            found = self.task.validate(self._autocast())
+        if found is None:
+            return
         score = found["loss"] if settings.metric == "loss" else found[settings.metric]
         better = progress.best is None or (
             score < progress.best if settings.metric == "loss" else score > progress.best
@@ -364,16 +333,3 @@ class Loop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def chance(seed: int, step: int, micro: int, rank: int = 0) -> int:
-    """The seed of one micro-step: a pure function, so that a resumed run draws the same dropout."""
-    return (
-        int.from_bytes(hashlib.blake2b(struct.pack("<4q", seed, step, micro, rank), digest_size=8).digest(), "little")
-        >> 1
-    )
-
-
-def _spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """The text of a row with its unknown tokens visible, without its end token."""
-    return "".join(tokenizer.tokens(ids[:-1])).replace("▁", " ").strip()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 IGNORED = -100  # the label of padding
 
@@ -46,3 +47,11 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     """logits [..., V], labels [...] → (smoothed loss, unsmoothed −log p), both summed over the real tokens."""
     loss, surprise = _Smoothed.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing)
     return loss, surprise
+
+
+def disagreement(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
+    """(KL(p‖q) + KL(q‖p)) / 2 of two passes over the same tokens with different dropout, summed over the real ones
+    (R-Drop, Liang et al. 2021)."""
+    p, q = (functional.log_softmax(logits.float(), dim=-1) for logits in (one, other))
+    apart = ((p.exp() - q.exp()) * (p - q)).sum(dim=-1) / 2
+    return torch.where(labels != IGNORED, apart, 0.0).sum()

@@ -36,19 +36,27 @@ class Updater:
             {"params": [p for _, p in self.named if p.ndim > 1], "weight_decay": weight_decay},
             {"params": [p for _, p in self.named if p.ndim <= 1], "weight_decay": 0.0},
         ]
-        self.adam = make([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+        on_gpu = device.type == "cuda"
+        self.rate = torch.zeros((), device=device)
+        self.adam = make(
+            [g for g in groups if g["params"]], lr=self.rate, betas=betas, eps=eps, fused=True, capturable=on_gpu
+        )
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate
         self.scale = torch.tensor(65536.0 if loss_scaling else 1.0, device=device)
         self.streak = torch.zeros((), device=device)  # good steps since the loss scale last changed
         self.loss_scaling = loss_scaling
 
-    def update(self, step: int, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def prepare(self, step: int) -> None:
+        """Sets what the next update takes from the host."""
+        self.rate.fill_(self.schedule(step))
+
+    def update(self, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Applies the gradients; returns the gradient norm and whether the update was skipped (1.0), both on the device."""
         gradients = [p.grad for _, p in self.named if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients) / self.scale
         skipped = (~(norm.isfinite() & loss.isfinite())).float()
         shrink = (norm / self.clip).clamp_min(1.0) if self.clip else torch.ones_like(norm)
-        for group in self.adam.param_groups:
-            group["lr"] = self.schedule(step)
         self.adam.grad_scale = torch.where(skipped.bool(), 1.0, self.scale * shrink)  # type: ignore[attr-defined]
         self.adam.found_inf = skipped  # type: ignore[attr-defined]
         self.adam.step()
@@ -59,10 +67,10 @@ class Updater:
 
     def _rescale(self, skipped: Tensor) -> None:
         """Halve after an overflow, double after 2,000 good steps in a row (Micikevicius et al. 2018)."""
-        self.streak = (self.streak + 1) * (1 - skipped)
-        grow = self.streak >= 2000
-        self.scale = torch.where(skipped.bool(), self.scale * 0.5, torch.where(grow, self.scale * 2, self.scale))
-        self.streak = self.streak.masked_fill(grow, 0.0)
+        streak = (self.streak + 1) * (1 - skipped)
+        grow = streak >= 2000
+        self.scale.mul_(torch.where(skipped.bool(), 0.5, torch.where(grow, 2.0, 1.0)))
+        self.streak.copy_(streak.masked_fill(grow, 0.0))
 
     def state(self) -> dict[str, Tensor]:
         """Everything the next update depends on, by name."""
@@ -73,7 +81,8 @@ class Updater:
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self.scale, self.streak = tensors["scale"].to(self.scale), tensors["streak"].to(self.scale)
+        self.scale.copy_(tensors["scale"])
+        self.streak.copy_(tensors["streak"])
         for name, parameter in self.named:
             keys = ("step", "exp_avg", "exp_avg_sq")
             if f"step/{name}" in tensors:

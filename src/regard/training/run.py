@@ -30,7 +30,7 @@ from regard.training.prepare import Prepared, prepared, test_sets
 from regard.training.recipe import Recipe
 from regard.training.report import Metrics, Talk
 from regard.training.schedule import Constant, Cosine, Paper, Schedule
-from regard.training.validate import Validation
+from regard.training.translation import Translation
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     talk = Talk(recipe.train.steps, quiet)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
+    torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
     data = prepared(place, recipe, talk.say)
     translator = _translator(recipe, data, talk.say)
     _describe_folder(place, recipe, translator)
@@ -73,8 +74,8 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
     metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
     stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
-    validation = _validation(recipe, translator, data)
-    loop = Loop(recipe, translator, data.corpus, _updater(recipe, translator), validation, stores, metrics, talk)
+    task = Translation(translator, data, recipe.train, _multiple(recipe, where))
+    loop = Loop(recipe, task, _updater(recipe, translator), stores, metrics, talk)
     saved = loop.checkpoints.newest(talk.say)
     if saved is not None:
         loop.restore(saved)
@@ -143,6 +144,10 @@ def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> No
         disk.write_json(place.folder / name, content)
 
 
+def _multiple(recipe: Recipe, where: torch.device) -> int:
+    return recipe.train.multiple or (8 if where.type == "cuda" else 1)
+
+
 def _updater(recipe: Recipe, translator: Translator) -> Updater:
     train = recipe.train
     return Updater(
@@ -169,15 +174,6 @@ def schedule(recipe: Recipe, d_model: int) -> Schedule:
     if train.schedule == "cosine":
         return Cosine(train.learning_rate, train.warmup, train.steps)
     return Constant(train.learning_rate, train.warmup)
-
-
-def _validation(recipe: Recipe, translator: Translator, data: Prepared) -> Validation | None:
-    if data.valid is None:
-        return None
-    train = recipe.train
-    return Validation(
-        translator, data.valid, data.valid_pairs, metric=train.metric, samples=train.samples, tokens=train.batch_tokens
-    )
 
 
 def _final_scores(recipe: Recipe, translator: Translator, talk: Talk) -> dict[str, Score]:

@@ -1,0 +1,112 @@
+"""The task of the paper: pairs of sentences, cross-entropy of the target given the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.api import Translator
+from regard.data.batch import Batch, Order, collate, plan
+from regard.data.corpus import Corpus
+from regard.decode.search import Settings
+from regard.decode.strategy import Greedy
+from regard.model import EncoderDecoder
+from regard.text.score import score
+from regard.text.tokenizer import Tokenizer
+from regard.training.loss import cross_entropy, disagreement
+from regard.training.optimizer import perplexity
+from regard.training.prepare import Prepared
+from regard.training.recipe import Train
+
+
+class Translation:
+    """Trains a translator on prepared pairs. `multiple`: what lengths are rounded up to; above 1, batches are filled up
+    so that few shapes occur."""
+
+    def __init__(self, translator: Translator, data: Prepared, settings: Train, multiple: int = 1) -> None:
+        self.translator, self.corpus, self.settings, self.multiple = translator, data.corpus, settings, multiple
+        self.held_out, self.pairs = data.valid, data.valid_pairs
+        self.device = next(translator.model.parameters()).device
+
+    @property
+    def model(self) -> EncoderDecoder:
+        return self.translator.model
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        tokens = self.settings.batch_tokens
+        order = Order(self.corpus.lengths, tokens, seed=self.settings.seed, multiple=self.multiple)
+        for now, i, rows in order.iterate(epoch, index):
+            yield (now, i + 1), self.collate(self.corpus, rows, tokens if self.multiple > 1 else 0)
+
+    def collate(self, corpus: Corpus, rows: Any, budget: int = 0) -> Batch:
+        translator = self.translator
+        pads = {"source_pad": translator.ends.pad, "target_pad": translator.target_tokenizer.pad}
+        return collate(corpus, rows, **pads, start=translator.start, multiple=self.multiple, budget=budget)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        twice = self.settings.agreement > 0
+        if twice:
+            tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
+        hidden, auxiliary = self.model(tensors["source"], tensors["target"], tensors.get("real"))
+        logits, labels = self.model.head(hidden), tensors["labels"]
+        loss, surprise = cross_entropy(logits, labels, self.settings.label_smoothing)
+        if twice:
+            one, other = logits.chunk(2)
+            apart = disagreement(one, other, labels.chunk(2)[0])
+            loss, surprise = loss / 2 + self.settings.agreement * apart, surprise / 2
+        for extra in auxiliary.values():
+            loss = loss + extra * (labels >= 0).sum()
+        return loss, surprise
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        source, target = self.translator.source_tokenizer, self.translator.target_tokenizer
+        return [
+            {
+                "row": row,
+                "source": _spelled(source, self.corpus.source(row).tolist()),
+                "target": _spelled(target, self.corpus.target(row).tolist()),
+            }
+            for row in rows
+        ]
+
+    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        """loss (unsmoothed, per token), perplexity; the metric if it needs translations; some samples."""
+        if self.held_out is None:
+            return None
+        surprise, tokens = self._surprise(self.held_out, precision)
+        found: dict[str, Any] = {"loss": surprise / tokens, "perplexity": perplexity(surprise, tokens)}
+        metric, samples = self.settings.metric, self.settings.samples
+        asked = self.pairs if metric != "loss" else self.pairs[:samples]
+        if asked:
+            best = self.translator.hypotheses([source for source, _ in asked], Settings(Greedy()))
+            texts = [self.translator.text(h[0]) if h else "" for h in best]
+            if metric != "loss":
+                result = score(texts, [target for _, target in asked])
+                found |= {"bleu": result.bleu, "chrf": result.chrf, "exact_match": result.exact_match}
+            found["samples"] = [
+                {"source": source, "translation": text, "reference": target}
+                for (source, target), text in zip(asked[:samples], texts, strict=False)
+            ]
+        return found
+
+    @torch.inference_mode()
+    def _surprise(self, corpus: Corpus, precision: AbstractContextManager[Any]) -> tuple[float, int]:
+        self.model.eval()
+        total, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for rows in plan(corpus.lengths, self.settings.batch_tokens, seed=0, epoch=0, shuffle=False):
+            batch = self.collate(corpus, rows).to(self.device)
+            with precision:
+                hidden, _ = self.model(batch.tensors["source"], batch.tensors["target"], batch.tensors.get("real"))
+                logits = self.model.head(hidden)
+            total += cross_entropy(logits, batch.tensors["labels"])[1].double()
+            tokens += batch.tokens
+        return total.item(), tokens
+
+
+def _spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """The text of a row with its unknown tokens visible, without its end token."""
+    return "".join(tokenizer.tokens(ids[:-1])).replace("▁", " ").strip()
