@@ -18,7 +18,7 @@ from regard import disk
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import gpt2, llama, marian, own, pegasus
+from regard.interop import bart, gpt2, llama, marian, own, pegasus, t5
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -42,6 +42,9 @@ class Family(Protocol):
 FAMILIES: dict[str, Family] = {
     "marian": marian,
     "pegasus": pegasus,
+    "bart": bart.BART,
+    "mbart": bart.MBART,
+    "t5": t5,
     "gpt2": gpt2,
     "llama": llama.LLAMA,
     "mistral": llama.MISTRAL,
@@ -209,7 +212,9 @@ def _json(path: Path) -> Any:
 
 
 def _ids(config: Mapping[str, Any]) -> Ids:
-    start = "decoder_start_token_id" if config.get("decoder_start_token_id") is not None else "bos_token_id"
+    # T5 begins with its padding, and its config need not say so.
+    starts = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    start = next((key for key in starts if config.get(key) is not None), starts[0])
     unk = None if config.get("unk_token_id") is None else _id(config, "unk_token_id")
     return Ids(_id(config, "pad_token_id"), _id(config, start), _id(config, "eos_token_id"), unk)
 
