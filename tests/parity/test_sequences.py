@@ -46,6 +46,8 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     with torch.no_grad():
         for tensor in [*model.parameters(), *(b for n, b in model.named_buffers() if n == "final_logits_bias")]:
             tensor.add_(torch.randn_like(tensor) * 0.1)
+    if "bart" in name:
+        model.generation_config.forced_bos_token_id = 5
     model.save_pretrained(out)
     return model
 
@@ -71,6 +73,8 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     back = tmp_path / "ours"
     back.mkdir()
     disk.write_json(back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions))
+    if opened.ids is not None:
+        disk.write_json(back / "generation_config.json", folders.generation_config(opened.ids))
     assert json.loads((back / "config.json").read_text())["model_type"] == opened.config["model_type"]
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
     before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
@@ -82,7 +86,10 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert not any(report.values()), report
     with torch.inference_mode():
         assert torch.equal(again.eval()(**batch).logits, wanted)
-    assert folders.read(back).spec == opened.spec
+    assert (folders.read(back).spec, folders.read(back).ids) == (opened.spec, opened.ids)
+    if "bart" in name:
+        assert opened.ids == folders.Ids(pad=1, start=2, end=2, opening=5, closing=True)
+        assert (again.generation_config.forced_bos_token_id, again.generation_config.forced_eos_token_id) == (5, 2)
 
 
 @pytest.mark.parametrize(
