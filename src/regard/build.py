@@ -126,7 +126,7 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     rope = place if isinstance(place, position.Rope) else None
     blocks = [_block(part.block, d_model, rope) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
-    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place)
+    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, part.dropout)
 
 
 def _stack_position(part: spec.Stack) -> position.Rope | position.Buckets | position.Alibi | None:

@@ -223,7 +223,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Stack:
-    """`final`: a norm after the last block; `shared`: one block applied `layers` times."""
+    """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times."""
 
     layers: int
     block: Block
@@ -231,6 +231,7 @@ class Stack:
     position: StackPosition | None = None
     final: Norm | None = None
     shared: bool = False
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import small_model
 from regard.decode import beam
+from regard.decode.frame import Frame
 from regard.decode.sample import choose
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Gnmt, Greedy, Hypothesis, Limit, Power, Sample
@@ -95,21 +96,59 @@ class Chain:
     keep = reorder
 
 
+CHAIN = Frame(torch.ones(4, 1, dtype=torch.long), torch.tensor([2, 5, 9, 12]), end=2, banned=torch.tensor([0]))
+
+
+def refilled(chain: Chain, limit: int, width: int, penalty: Gnmt | Power, stop: str) -> list[tuple[float, list[int]]]:
+    """The rule of refilled places, with lists: `never` stops at the limit only."""
+    going: list[tuple[float, list[int]]] = [(0.0, [])]
+    done: list[tuple[float, list[int]]] = []
+    for t in range(limit):
+        rows = torch.stack([chain.table[t][ids[-1] if ids else 1] for _, ids in going])
+        rows[:, 0] = float("-inf")
+        steps = rows.log_softmax(-1).tolist()
+        ways = [
+            (total + step, [*ids, i])
+            for (total, ids), row in zip(going, steps, strict=True)
+            for i, step in enumerate(row)
+        ]
+        ways = sorted((way for way in ways if way[0] > float("-inf")), reverse=True)[: 2 * width]
+        ended = [way for way in ways[:width] if way[1][-1] == 2 or t + 1 == limit]
+        done = sorted(done + [(total / penalty.divisor(t + 1), ids) for total, ids in ended], reverse=True)[:width]
+        going = [way for way in ways if way[1][-1] != 2][:width]
+        likely = bool(going) and len(done) == width and done[-1][0] >= going[0][0] / penalty.divisor(t + 1)
+        if not going or (stop == "full" and len(done) == width) or (stop == "likely" and likely):
+            break
+    return done
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(0, 2**31), st.integers(1, 5),
+    st.sampled_from([Gnmt(0.6), Gnmt(3.0), Power(1.0), Power(2.0), Power(0.0), Power(-1.0)]),
+)  # fmt: skip
+def test_refilled_places_against_lists(seed: int, width: int, penalty: Gnmt | Power) -> None:
+    """Stopping by certainty gives what never stopping gives; the other rules stop where the lists do."""
+    for stop, other in (("certain", "never"), ("likely", "likely"), ("full", "full")):
+        strategy = Beam(width, penalty, width if stop != "certain" else 1, "refilled", stop)  # type: ignore[arg-type]
+        found = beam.search(Chain(seed, 12), None, strategy, CHAIN)  # type: ignore[arg-type]
+        for limit, hypotheses in zip(CHAIN.limits.tolist(), found, strict=True):
+            wanted = refilled(Chain(seed, 12), limit, width, penalty, other)[: strategy.n_best]
+            assert [[*h.tokens, 2] if h.finished else [*h.tokens] for h in hypotheses] == [ids for _, ids in wanted]
+            assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], rel=1e-4)
+
+
 @settings(max_examples=150)
 @given(
     st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 3),
     st.sampled_from([Gnmt(0.6), Gnmt(3.0), Power(1.0), Power(2.0), Power(0.0), Power(-1.0)]),
 )  # fmt: skip
 def test_stopping_early_never_changes_the_answer(seed: int, width: int, best: int, penalty: Gnmt | Power) -> None:
-    limits = torch.tensor([2, 5, 9, 12])
-    found = [
-        beam.search(
-            Chain(seed, 12), None, Beam(width, penalty, min(best, width)),  # type: ignore[arg-type]
-            limits=limits, first=torch.ones(4, dtype=torch.long), end=2, banned=torch.tensor([0]), early=early,
-        )
-        for early in (True, False)
-    ]  # fmt: skip
-    for one, other in zip(*found, strict=True):
+    certain, full = (
+        beam.search(Chain(seed, 12), None, Beam(width, penalty, min(best, width), stop=stop), CHAIN)  # type: ignore[arg-type]
+        for stop in ("certain", "full")
+    )
+    for one, other in zip(certain, full, strict=True):
         assert [h.tokens for h in one] == [h.tokens for h in other]
 
 

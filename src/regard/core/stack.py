@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.core.block import Block
+from regard.core.dropout import Dropout
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Alibi, Buckets, Rope
@@ -30,6 +31,7 @@ class Stack(nn.Module):
         final_norm: Norm | None,
         pattern: Pattern,
         position: Rope | Buckets | Alibi | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -37,6 +39,7 @@ class Stack(nn.Module):
         self.final_norm = final_norm
         self.pattern = pattern
         self.position = position
+        self.dropout = Dropout(dropout)
         self.recompute = False
 
     def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
@@ -67,7 +70,7 @@ class Stack(nn.Module):
                 x = checkpoint(block, x, sight, memory, memory_sight, None, look, use_reentrant=False)
             else:
                 x = block(x, sight, memory, memory_sight, states[i] if states else None, look)
-        return self.final_norm(x) if self.final_norm is not None else x
+        return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
         """An empty state for each application of a block."""

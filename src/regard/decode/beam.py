@@ -1,22 +1,21 @@
 """Beam search, all sentences and beams in tensors.
 
-Each sentence holds `width` places. At every step the best continuations of its open hypotheses take the places that are
-left; one that ends gives its place up for good. The search of a sentence stops when no place is left, or when the best
-score that any open hypothesis can still reach is below the n-best finished ones: stopping early never changes the answer.
+Each sentence holds `width` places. At every step its open hypotheses offer their best continuations; those that end among
+the best `width` enter a pool of the `width` best finished ones, and the places go to the best that do not end. Two choices
+of the strategy differ between systems: whether an ended hypothesis gives its place up for good, and when a sentence stops.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor
 
+from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Beam, Hypothesis
 from regard.model import Decoder, EncoderDecoder
-
-_NEVER = float("-inf")
 
 
 @dataclass
@@ -30,59 +29,52 @@ class _Open:
 
 @dataclass
 class _Finished:
-    """Up to `width` finished hypotheses for every sentence."""
+    """The best finished hypotheses of each sentence, up to `width`, best first."""
 
-    scores: Tensor  # [N, W]
+    scores: Tensor  # [N, W]; -inf marks an empty place
     sums: Tensor  # [N, W]
     lengths: Tensor  # [N, W]
     ended: Tensor  # [N, W] by an end token, not by the limit
     tokens: Tensor  # [N, W, L]
-    count: Tensor  # [N]
 
-    def add(self, rows: Tensor, slots: Tensor, **values: Tensor) -> None:
-        for name, value in values.items():
-            getattr(self, name)[rows, slots] = value
+    def count(self, sentences: Tensor) -> Tensor:
+        return (self.scores[sentences] > NEVER).sum(dim=1)
+
+    def enter(self, sentences: Tensor, new: _Finished) -> None:
+        """The best of what was there and what is new."""
+        width = self.scores.shape[1]
+        best = torch.cat([self.scores[sentences], new.scores], dim=1).topk(width, dim=1).indices  # [B, W]
+        rows = torch.arange(len(sentences), device=best.device)[:, None]
+        for field in fields(self):
+            held = getattr(self, field.name)
+            held[sentences] = torch.cat([held[sentences], getattr(new, field.name)], dim=1)[rows, best]
 
 
-def search(
-    model: EncoderDecoder | Decoder,
-    encoded: Any,
-    strategy: Beam,
-    *,
-    limits: Tensor,
-    first: Tensor,
-    end: int,
-    banned: Tensor,
-    early: bool = True,
-) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each sentence, best first. `early=False` searches until no place is left."""
-    device, width, count = limits.device, strategy.width, len(limits)
-    capacity = int(limits.max())
-    divisors = torch.tensor([strategy.penalty.divisor(n) for n in range(1, capacity + 1)], device=device)
+def search(model: EncoderDecoder | Decoder, encoded: Any, strategy: Beam, frame: Frame) -> list[list[Hypothesis]]:
+    """The `n_best` hypotheses of each sentence, best first."""
+    device, width, count = frame.limits.device, strategy.width, len(frame.limits)
+    divisors = torch.tensor([strategy.penalty.divisor(n) for n in range(1, frame.steps + 1)], device=device)
+    shape = (count, width)
     going = _Open(
         torch.arange(count, device=device),
-        torch.full((count, width), _NEVER, device=device).index_fill(
-            1, torch.zeros(1, dtype=torch.long, device=device), 0.0
-        ),
-        torch.full((count, width, capacity), end, device=device),
+        torch.full(shape, NEVER, device=device),
+        torch.full((*shape, frame.steps), frame.end, device=device),
     )
-    shape = (count, width)
+    going.sums[:, 0] = 0.0  # all beginnings are the same, so one is enough
     finished = _Finished(
-        torch.full(shape, _NEVER, device=device),
-        torch.full(shape, _NEVER, device=device),
+        torch.full(shape, NEVER, device=device),
+        torch.full(shape, NEVER, device=device),
         torch.zeros(shape, dtype=torch.long, device=device),
         torch.zeros(shape, dtype=torch.bool, device=device),
-        torch.full((*shape, capacity), end, device=device),
-        torch.zeros(count, dtype=torch.long, device=device),
+        torch.full((*shape, frame.steps), frame.end, device=device),
     )
-    state = model.start(encoded, width=width, capacity=capacity)
-    last = first.repeat_interleave(width)[:, None]
-    for t in range(capacity):
-        logits = model.step(last, state)[:, -1].float().index_fill(1, banned, _NEVER)
-        parents = _advance(going, finished, logits, t, end=end, divisor=divisors[t], limits=limits)
-        running = (going.sums > _NEVER).any(dim=1)
-        if early:
-            running &= ~_decided(going, finished, strategy, t, divisors, limits)
+    state = model.start(encoded, width=width, capacity=frame.capacity)
+    last = frame.first.repeat_interleave(width, dim=0)
+    for t in range(frame.steps):
+        logits = model.step(last, state)[:, -1]
+        logits = frame.allowed(logits, t, going.sentences.repeat_interleave(width))
+        parents = _advance(going, finished, logits, t, strategy, frame, divisors[t])
+        running = (going.sums > NEVER).any(dim=1) & ~_decided(going, finished, strategy, t, divisors, frame.limits)
         kept = running.nonzero()[:, 0]
         if len(kept) == 0:
             break
@@ -95,7 +87,7 @@ def search(
 
 
 def _advance(
-    going: _Open, finished: _Finished, logits: Tensor, t: int, *, end: int, divisor: Tensor, limits: Tensor
+    going: _Open, finished: _Finished, logits: Tensor, t: int, strategy: Beam, frame: Frame, divisor: Tensor
 ) -> Tensor:
     """One step of every open sentence: fills `finished`, replaces the open hypotheses, returns the row each came from."""
     batch, width = going.sums.shape
@@ -107,53 +99,48 @@ def _advance(
     rows = torch.arange(batch, device=logits.device)[:, None]
     history = going.tokens[rows, parents]  # [B, 2W, L]
     history[:, :, t] = tokens
-    # A candidate matters only if it is among the best `places`, the number of places still to be had.
-    places = width - finished.count[going.sentences][:, None]  # [B, 1]
+    # A candidate may end only if it is among the best `places`.
     rank = torch.arange(sums.shape[1], device=logits.device)[None]
-    at_limit = (limits[going.sentences] == t + 1)[:, None]
-    valid = (rank < places) & (sums > _NEVER)
-    closing = valid & ((tokens == end) | at_limit)
-    slot = finished.count[going.sentences][:, None] + closing.cumsum(dim=1) - 1
-    b, c = closing.nonzero(as_tuple=True)
-    finished.add(
-        going.sentences[b],
-        slot[b, c],
-        scores=sums[b, c] / divisor,
-        sums=sums[b, c],
-        lengths=(t + 1 - (tokens == end).long())[b, c],
-        ended=(tokens == end)[b, c],
-        tokens=history[b, c],
-    )
-    finished.count[going.sentences] += closing.sum(dim=1)
+    at_limit = (frame.limits[going.sentences] == t + 1)[:, None]
+    ends = tokens == frame.end
+    closing = (rank < _places(finished, going, strategy)) & (ends | at_limit)
+    scores = torch.where(closing, sums / divisor, NEVER)
+    finished.enter(going.sentences, _Finished(scores, sums, t + 1 - ends.long(), ends, history))
     # What is left of the places goes to the best continuations, in order.
-    open_rank = torch.where(tokens == end, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
-    places = width - finished.count[going.sentences][:, None]
-    going.sums = sums.gather(1, open_rank).masked_fill((rank[:, :width] >= places) | at_limit, _NEVER)
+    open_rank = torch.where(ends, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
+    full = rank[:, :width] >= _places(finished, going, strategy)
+    going.sums = sums.gather(1, open_rank).masked_fill(full | at_limit, NEVER)
     going.tokens = history[rows, open_rank]
     return (rows * width + parents.gather(1, open_rank)).flatten()
 
 
+def _places(finished: _Finished, going: _Open, strategy: Beam) -> Tensor | int:
+    """How many hypotheses of each sentence go on: [B, 1]."""
+    if strategy.places == "refilled":
+        return strategy.width
+    return strategy.width - finished.count(going.sentences)[:, None]
+
+
 def _decided(going: _Open, finished: _Finished, strategy: Beam, t: int, divisors: Tensor, limits: Tensor) -> Tensor:
-    """[B] True where no open hypothesis can still enter the n-best: log P only falls, and divisors are monotonic."""
-    longest = divisors[limits[going.sentences] - 1]
-    soonest = divisors[min(t + 1, len(divisors) - 1)]
-    reachable = going.sums.max(dim=1).values / torch.maximum(longest, soonest)
-    nth = finished.scores[going.sentences].topk(strategy.n_best, dim=1).values[:, -1]
-    return nth >= reachable
+    """[B] True where the search of a sentence stops."""
+    scores, best = finished.scores[going.sentences], going.sums.max(dim=1).values
+    worst = scores[:, -1]  # −∞ until the pool is full
+    match strategy.stop:
+        case "full":
+            return worst > NEVER
+        case "likely":
+            return worst >= best / divisors[t]
+        case "certain":
+            # log P only falls, and divisors are monotonic: nothing open can score more than this.
+            longest, soonest = divisors[limits[going.sentences] - 1], divisors[min(t + 1, len(divisors) - 1)]
+            return scores[:, strategy.n_best - 1] >= best / torch.maximum(longest, soonest)
+        case _:
+            assert_never(strategy.stop)
 
 
 def _best(finished: _Finished, n_best: int) -> list[list[Hypothesis]]:
-    scores, order = finished.scores.sort(dim=1, descending=True, stable=True)
-    rows = torch.arange(len(order), device=order.device)[:, None]
-    columns = zip(
-        finished.tokens[rows, order].tolist(),
-        finished.lengths[rows, order].tolist(),
-        scores.tolist(),
-        finished.sums[rows, order].tolist(),
-        finished.ended[rows, order].tolist(),
-        strict=True,
-    )
+    columns = (finished.tokens, finished.lengths, finished.scores, finished.sums, finished.ended)
     return [
-        [Hypothesis(tuple(ids[:n]), s, p, e) for ids, n, s, p, e in zip(*row, strict=True) if s > _NEVER][:n_best]
-        for row in columns
+        [Hypothesis(tuple(ids[:n]), s, p, e) for ids, n, s, p, e in zip(*row, strict=True) if s > NEVER][:n_best]
+        for row in zip(*(column.tolist() for column in columns), strict=True)
     ]

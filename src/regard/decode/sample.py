@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decode.frame import Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
 from regard.model import Decoder, EncoderDecoder
 
@@ -16,25 +17,21 @@ def generate(
     model: EncoderDecoder | Decoder,
     encoded: Any,
     strategy: Greedy | Sample,
-    *,
-    limits: Tensor,
+    frame: Frame,
     keys: list[int],
-    first: Tensor,
-    end: int,
-    banned: Tensor,
 ) -> list[Hypothesis]:
-    """`limits` [B]: most tokens for each sentence; `first` [B]: what decoding begins with; `keys`: what the chance of each
-    sentence is drawn from."""
-    device, capacity = limits.device, int(limits.max())
-    sentences, count = torch.arange(len(limits), device=device), len(limits)
-    chosen = torch.full((count, capacity), end, device=device)  # [B, L]
+    """`keys`: what the chance of each sentence is drawn from."""
+    limits, end, steps = frame.limits, frame.end, frame.steps
+    device, count = limits.device, len(limits)
+    sentences = torch.arange(count, device=device)
+    chosen = torch.full((count, steps), end, device=device)  # [B, L]
     sums = torch.zeros(count, device=device)
     ended = torch.zeros(count, dtype=torch.bool, device=device)  # by its end token
-    noise = _noise(strategy, keys, capacity, device)
-    state = model.start(encoded, capacity=capacity)
-    tokens = first
-    for t in range(capacity):
-        logits = model.step(tokens[:, None], state)[:, -1].float().index_fill(1, banned, float("-inf"))  # [B, V]
+    noise = _noise(strategy, keys, steps, device)
+    state = model.start(encoded, capacity=frame.capacity)
+    last = frame.first
+    for t in range(steps):
+        logits = frame.allowed(model.step(last, state)[:, -1], t, sentences)  # [B, V]
         if isinstance(strategy, Sample):
             assert noise is not None
             tokens = choose(logits, strategy, noise[sentences, t])
@@ -53,6 +50,7 @@ def generate(
         if len(kept) < len(sentences):
             sentences, tokens = sentences[kept], tokens[kept]
             state.keep(kept)
+        last = tokens[:, None]
     return [
         _hypothesis(row[:limit], end, total, done)
         for row, limit, total, done in zip(chosen.tolist(), limits.tolist(), sums.tolist(), ended.tolist(), strict=True)

@@ -10,19 +10,26 @@ import torch
 from torch import Tensor
 
 from regard.decode import beam, sample
+from regard.decode.frame import Frame
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
 from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The ids that frame sequences: source padding, the first target token (None: decoding goes on from the source itself),
-    the last one, and those never to be chosen."""
+    """The ids that frame sequences: source padding, what a target begins with, one token or several (None: decoding goes on
+    from the source itself), the last one, and those never to be chosen.
+
+    `opening`: the first token to be chosen, whatever the model says (mBART's target language); `closing`: an output that
+    reaches its limit closes with the end token.
+    """
 
     pad: int
-    start: int | None
+    start: int | tuple[int, ...] | None
     end: int
     banned: tuple[int, ...] = ()
+    opening: int | None = None
+    closing: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,14 @@ def _decode_batch(
     tokens, real = _padded(sources, ends.pad, model.pads)
     encoded: Any = model.encode(tokens.to(device), None if real is None else real.to(device))
     limits = torch.tensor([settings.limit(len(source)) for source in sources], device=device)
-    # A language model goes on from the last token of its prompt, a translation begins with a token of its own.
-    first = tokens[:, -1] if ends.start is None else torch.full((len(sources),), ends.start)
+    # A language model goes on from the last token of its prompt, a translation begins with tokens of its own.
+    start = (ends.start,) if isinstance(ends.start, int) else ends.start
+    first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
-    frame: dict[str, Any] = {"limits": limits, "first": first.to(device), "end": ends.end, "banned": banned}
+    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing)
     if isinstance(settings.strategy, Beam):
-        return beam.search(model, encoded, settings.strategy, **frame)
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, keys=keys, **frame)]
+        return beam.search(model, encoded, settings.strategy, frame)
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys)]
 
 
 def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from regard.errors import SettingError
 
@@ -66,11 +66,23 @@ class Sample:
 
 @dataclass(frozen=True)
 class Beam:
-    """The `width` best beginnings at each step. A finished hypothesis gives up its place, so width 1 is greedy decoding."""
+    """The `width` best beginnings at each step.
+
+    `places`: a finished hypothesis gives its place up for good (`given up`), so that width 1 is greedy decoding, or the next
+    best beginning takes it (`refilled`), and only the `width` best finished ones are kept.
+    `stop`: a sentence is done when nothing open can still enter the n-best (`certain`, which never changes the answer), when
+    `width` hypotheses are finished (`full`), or when moreover the best open one, scored as if it ended here, is below all of
+    them (`likely`). Places that are given up run out when `width` are finished, so there all but `certain` are `full`.
+
+    `refilled` with Power(p) is `generate(num_beams=width, length_penalty=p)` of transformers: `full` is its
+    early_stopping=True, `likely` its False, `certain` its "never". One beam means greedy decoding there.
+    """
 
     width: int = 4
     penalty: LengthPenalty = field(default_factory=Gnmt)
     n_best: int = 1
+    places: Literal["given up", "refilled"] = "given up"
+    stop: Literal["certain", "likely", "full"] = "certain"
 
     def __post_init__(self) -> None:
         if self.width < 1 or not 1 <= self.n_best <= self.width:

@@ -18,7 +18,7 @@ from regard import disk
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import gpt2, llama, marian, own, pegasus
+from regard.interop import bart, gpt2, llama, marian, own, pegasus, t5
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -42,6 +42,9 @@ class Family(Protocol):
 FAMILIES: dict[str, Family] = {
     "marian": marian,
     "pegasus": pegasus,
+    "bart": bart.BART,
+    "mbart": bart.MBART,
+    "t5": t5,
     "gpt2": gpt2,
     "llama": llama.LLAMA,
     "mistral": llama.MISTRAL,
@@ -53,12 +56,18 @@ FAMILIES: dict[str, Family] = {
 
 @dataclass(frozen=True)
 class Ids:
-    """The tokens that frame sequences: padding, the first of a target, the last, and the unknown one, if any."""
+    """The tokens that frame sequences: padding, the first of a target, the last, and the unknown one, if any.
+
+    `opening` is forced to be the first token generated, and `closing` says that the last one which a limit allows is forced
+    to be the end: BART's and mBART's files ask for that, and `decode.search.Ends` takes it.
+    """
 
     pad: int
     start: int
     end: int
     unk: int | None = None
+    opening: int | None = None
+    closing: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,7 @@ def describe(model_spec: kinds.Model, ids: Ids | None = None, positions: int = P
     return {
         **said,
         **_tokens(ids),
-        # Transformers would otherwise force its own default, some other token, onto the end of long outputs.
-        "forced_eos_token_id": None,
+        **_forced(ids),
         **({} if ids.unk is None else {"unk_token_id": ids.unk}),
     }
 
@@ -113,7 +121,8 @@ def generation_config(
     search = {"num_beams": beam, "early_stopping": True} if beam > 1 else {"num_beams": 1}
     penalty = {"length_penalty": length_penalty} if beam > 1 and length_penalty is not None else {}
     never = {"bad_words_ids": [[ids.pad]], "renormalize_logits": True} if ids.pad != ids.end else {}
-    return {**_tokens(ids), **search, **penalty, **never, "max_length": max_length}
+    forced = {key: value for key, value in _forced(ids).items() if value is not None}
+    return {**_tokens(ids), **forced, **search, **penalty, **never, "max_length": max_length}
 
 
 def tokenizer_config(pad: str, start: str, end: str, unk: str | None, *, positions: int = POSITIONS) -> dict[str, Any]:
@@ -150,6 +159,12 @@ def _family(model_spec: kinds.Model) -> Family:
     return next(family for family in FAMILIES.values() if family.matches(model_spec))
 
 
+def _forced(ids: Ids) -> dict[str, int | None]:
+    # Always said: transformers would otherwise force its own default, some other token, onto the end of long outputs.
+    last = {"forced_eos_token_id": ids.end if ids.closing else None}
+    return last if ids.opening is None else {"forced_bos_token_id": ids.opening, **last}
+
+
 def _tokens(ids: Ids) -> dict[str, int]:
     names = {"pad_token_id": ids.pad, "bos_token_id": ids.start, "decoder_start_token_id": ids.start}
     return {**names, "eos_token_id": ids.end}
@@ -170,7 +185,7 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
     family, tensors = FAMILIES[kind], {} if weights is not None else _tensors(folder)
     model = family.spec(config, tensors.keys())
-    ids = _ids(config) if isinstance(model, kinds.EncoderDecoder) else None
+    ids = _ids(config, _generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
     opened = Opened(model, dict(weights or {}), ids, config)
     if weights is not None:
         return opened
@@ -208,10 +223,24 @@ def _json(path: Path) -> Any:
         raise ModelError(f"{path} is not valid JSON: {error}", "fetch or write the folder again") from None
 
 
-def _ids(config: Mapping[str, Any]) -> Ids:
-    start = "decoder_start_token_id" if config.get("decoder_start_token_id") is not None else "bos_token_id"
+def _generation(folder: Path) -> dict[str, Any] | None:
+    path = folder / "generation_config.json"
+    said = _json(path) if path.is_file() else None
+    return said if isinstance(said, dict) else None
+
+
+def _ids(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> Ids:
+    """Where there is a generation_config.json, it alone says what is forced, as in transformers."""
+    said = config if generation is None else generation
+    # T5 begins with its padding, and its config need not say so.
+    starts = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    start = next((key for key in starts if config.get(key) is not None), starts[0])
     unk = None if config.get("unk_token_id") is None else _id(config, "unk_token_id")
-    return Ids(_id(config, "pad_token_id"), _id(config, start), _id(config, "eos_token_id"), unk)
+    opening, last = (
+        None if said.get(key) is None else _id(said, key) for key in ("forced_bos_token_id", "forced_eos_token_id")
+    )
+    end = _id(config, "eos_token_id")
+    return Ids(_id(config, "pad_token_id"), _id(config, start), end, unk, opening, closing=last == end)
 
 
 def _id(config: Mapping[str, Any], key: str) -> int:

@@ -1,6 +1,7 @@
 """Marian, as transformers has it (MarianMTModel): the Transformer of 2017, post-norm, all sines before all cosines.
 
-PEGASUS is the same machine with pre-norm, so what has no underscore here serves both.
+PEGASUS, BART, mBART and Whisper's decoder are the same machine with other norms and positions: what has no underscore here
+serves them all.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ FIXED: dict[str, Any] = {
 EQUAL = {
     "hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads",
 }  # fmt: skip
-Activation = Literal["relu", "gelu", "silu"]
-ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS: dict[str, kinds.Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+SINES = kinds.Sinusoidal("halves")
+# Other names under which a file may hold the one matrix of both embeddings and the output.
+TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+Share = Literal["all", "target", "none"]
 
 _KEYS = Keys(
     read={
@@ -54,7 +58,9 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
-        **sizes(model, positions),
+        **sizes(model),
+        "max_position_embeddings": positions,
+        "vocab_size": model.source.vocabulary,
         "decoder_vocab_size": model.target.vocabulary,
         "share_encoder_decoder_embeddings": model.share == "all",
         "tie_word_embeddings": model.share != "none",
@@ -70,7 +76,10 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encod
             "config.json shares the embeddings but not the output matrix, which transformers 4 and 5 read differently",
             "set share_encoder_decoder_embeddings to false if all three matrices are stored",
         )
-    return assemble(values, kinds.PostNorm(), "all" if joint else "target" if tied else "none")
+    share: Share = "all" if joint else "target" if tied else "none"
+    scale, dropout = values["scale_embedding"], values["dropout"]
+    source, target = (kinds.Tokens(values[key], SINES, scale, dropout) for key in ("vocab_size", "decoder_vocab_size"))
+    return assemble(values, source, target, kinds.PostNorm(), share, bias=values["regard_head_bias"])
 
 
 def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
@@ -78,9 +87,9 @@ def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
 
 
 def _embeddings(share: str) -> list[Rule]:
-    source, target, output = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
     if share == "all":
-        return [Same("source.table.weight", "model.shared.weight", aliases=(source, target, output))]
+        return [Same("source.table.weight", "model.shared.weight", aliases=TIED)]
+    source, target, output = TIED
     tied = share == "target"
     rules: list[Rule] = [
         Same("source.table.weight", source),
@@ -89,12 +98,11 @@ def _embeddings(share: str) -> list[Rule]:
     return rules if tied else [*rules, Same("head.table.weight", output)]
 
 
-def sizes(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
-    """What both configs say in the same words. The encoder speaks for what config.json holds once."""
+def sizes(model: kinds.EncoderDecoder) -> dict[str, Any]:
+    """What all these configs say in the same words. The encoder speaks for what config.json holds once."""
     encoder, decoder = model.encoder.block, model.decoder.block
     return {
         "is_encoder_decoder": True,
-        "vocab_size": model.source.vocabulary,
         "d_model": model.d_model,
         "encoder_layers": model.encoder.layers,
         "decoder_layers": model.decoder.layers,
@@ -102,9 +110,8 @@ def sizes(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         "decoder_attention_heads": decoder.attention.heads,
         "encoder_ffn_dim": encoder.feedforward.d_ff,
         "decoder_ffn_dim": decoder.feedforward.d_ff,
-        "max_position_embeddings": positions,
         "activation_function": encoder.feedforward.activation,
-        "scale_embedding": model.source.scale,
+        "scale_embedding": model.target.scale,
         "dropout": encoder.dropout,
         "attention_dropout": encoder.attention.mixer.dropout,
         "activation_dropout": encoder.feedforward.dropout,
@@ -113,19 +120,23 @@ def sizes(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
 
 
 def assemble(
-    values: Mapping[str, Any], residual: kinds.Residual, share: Literal["all", "target", "none"]
+    values: Mapping[str, Any],
+    source: kinds.Tokens,
+    target: kinds.Tokens,
+    residual: kinds.Residual,
+    share: Share = "all",
+    bias: bool = False,
 ) -> kinds.EncoderDecoder:
-    """The spec that the values of a config stand for."""
+    """The spec that the values of a config stand for. A pre-norm stack ends with a norm; `bias` is the logits'."""
     encoder, decoder = _block(values, "encoder", residual), _block(values, "decoder", residual)
-    position, scale, dropout = kinds.Sinusoidal("halves"), values["scale_embedding"], values["dropout"]
     final = kinds.LayerNorm(1e-5) if isinstance(residual, kinds.PreNorm) else None
     return kinds.EncoderDecoder(
         d_model=values["d_model"],
-        source=kinds.Tokens(values["vocab_size"], position, scale, dropout),
-        target=kinds.Tokens(values["decoder_vocab_size"], position, scale, dropout),
+        source=source,
+        target=target,
         encoder=kinds.Stack(values["encoder_layers"], encoder, final=final),
         decoder=kinds.Stack(values["decoder_layers"], decoder, kinds.Causal(), final=final),
-        head=kinds.LanguageHead(values["regard_head_bias"]),
+        head=kinds.LanguageHead(bias),
         share=share,
     )
 
@@ -144,7 +155,7 @@ def _block(values: Mapping[str, Any], side: str, residual: kinds.Residual) -> ki
 
 
 def stacks(model: kinds.EncoderDecoder) -> list[Rule]:
-    """The layers of both stacks."""
+    """The layers of both stacks, and the norms after them."""
     return [*_stack("encoder", model.encoder), *_stack("decoder", model.decoder)]
 
 
@@ -161,7 +172,10 @@ def _stack(side: str, stack: kinds.Stack) -> list[Rule]:
     if stack.block.cross is not None:
         rules += _cross(f"{ours}.cross", f"{theirs}.encoder_attn", stack.block.cross)
         rules += module(f"{ours}.residual.each.1.norm", f"{theirs}.encoder_attn_layer_norm")
-    return each(stack.layers, rules)
+    return [
+        *each(stack.layers, rules),
+        *(module(f"{side}.final_norm", f"model.{side}.layer_norm") if stack.final else []),
+    ]
 
 
 def _attention(ours: str, theirs: str, part: kinds.Attention) -> list[Moved]:

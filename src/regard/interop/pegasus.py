@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SIZES, assemble, logits_bias, sines, sizes, stacks
-from regard.interop.table import Keys, Rule, Same, module, reads_back
+from regard.interop.marian import EQUAL, FIXED, SINES, SIZES, TIED, assemble, logits_bias, sines, sizes, stacks
+from regard.interop.table import Keys, Rule, Same, reads_back
 
 PREFIX = "model."
 _KEYS = Keys(
@@ -18,7 +18,6 @@ _KEYS = Keys(
     fixed={**FIXED, "normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     equal=EQUAL,
 )
-_TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 
 
 def matches(model: kinds.Model) -> bool:
@@ -29,22 +28,23 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "pegasus",
         "architectures": ["PegasusForConditionalGeneration"],
-        **sizes(model, positions),
+        **sizes(model),
+        "max_position_embeddings": positions,
+        "vocab_size": model.source.vocabulary,
         "tie_word_embeddings": True,
     }
 
 
 def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
     values = _KEYS(config)
-    return assemble({**values, "decoder_vocab_size": values["vocab_size"]}, kinds.PreNorm(), "all")
+    tokens = kinds.Tokens(values["vocab_size"], SINES, values["scale_embedding"], values["dropout"])
+    return assemble(values, tokens, tokens, kinds.PreNorm(), bias=values["regard_head_bias"])
 
 
 def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
     return [
-        Same("source.table.weight", "model.shared.weight", aliases=_TIED),
+        Same("source.table.weight", "model.shared.weight", aliases=TIED),
         *stacks(model),
-        *module("encoder.final_norm", "model.encoder.layer_norm"),
-        *module("decoder.final_norm", "model.decoder.layer_norm"),
         logits_bias(model),
         *sines(model, positions, written=True),
     ]

@@ -101,22 +101,31 @@ class Constant:
     written: bool = True
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A tensor that some files hold and that nothing computes with, neither here nor there. It is not written."""
+
+    theirs: str
+
+
 Moved = Same | Rows | Reshaped | Transposed
-Rule = Moved | Constant
+Rule = Moved | Constant | Unread
 
 
 def module(ours: str, theirs: str, bias: bool = True) -> list[Moved]:
     """The weight of a module and, unless it has none, its bias."""
-    return [Same(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in _kinds(bias)]
+    return [Same(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in ("weight", "bias")[: 1 + bias]]
 
 
-def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool = True) -> list[Moved]:
-    """Several modules of theirs that are one of ours."""
-    return [Rows(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in theirs), tuple(parts)) for kind in _kinds(bias)]
-
-
-def _kinds(bias: bool) -> tuple[str, ...]:
-    return ("weight", "bias") if bias else ("weight",)
+def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool | Sequence[bool] = True) -> list[Moved]:
+    """Several modules of theirs that are one of ours; `bias` says whether they have one, or which of them."""
+    biased = [bias] * len(parts) if isinstance(bias, bool) else bias
+    rules: list[Moved] = [Rows(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), tuple(parts))]
+    held = [(f"{name}.bias", part) for name, part, has in zip(theirs, parts, biased, strict=True) if has]
+    if held:
+        names, heights = zip(*held, strict=True)
+        rules.append(Rows(f"{ours}.bias", names, heights))
+    return rules
 
 
 def each(layers: int, rules: Iterable[Moved]) -> list[Rule]:
@@ -152,6 +161,8 @@ def to_ours(table: Sequence[Rule], theirs: Mapping[str, Tensor], shapes: Shapes)
     for rule in table:
         if isinstance(rule, Constant) and rule.theirs in unused:
             _check(rule, unused.pop(rule.theirs))
+        elif isinstance(rule, Unread):
+            unused.pop(rule.theirs, None)
     found = {name: _take(rule, name, unused) for rule in moved for name in _names(rule)}
     unset = [name for name, tensor in found.items() if tensor is None]
     _complete(unset, unused, "the file", "compare config.json (layers, tying) with it, or fetch the folder again")
@@ -165,7 +176,7 @@ def _names(rule: Moved) -> tuple[str, ...]:
 
 def _moved(table: Iterable[Rule], ours: Collection[str]) -> list[Moved]:
     """The rules with a parameter of ours: exactly one for each."""
-    moved = [rule for rule in table if not isinstance(rule, Constant)]
+    moved = [rule for rule in table if not isinstance(rule, (Constant, Unread))]
     named = {rule.ours for rule in moved}
     assert len(named) == len(moved), "two rules for one parameter"
     unset, unused = [name for name in named if name not in ours], [name for name in ours if name not in named]
@@ -178,7 +189,7 @@ def aligned(table: Iterable[Rule], theirs: Mapping[str, Tensor], prefix: str) ->
     prefix, or the other way round."""
     known: set[str] = set()
     for rule in table:
-        known |= {rule.theirs} if isinstance(rule, Constant) else {*_names(rule)}
+        known |= {rule.theirs} if isinstance(rule, (Constant, Unread)) else {*_names(rule)}
         known |= {*rule.aliases} if isinstance(rule, Same) else set()
 
     def name(stored: str) -> str:

@@ -1,0 +1,72 @@
+"""BART and mBART, as transformers has them: Marian with learned positions and a norm after the embeddings.
+
+mBART is pre-norm, with a norm after each stack. One matrix serves both embeddings and the output, as in PEGASUS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regard import spec as kinds
+from regard.interop.marian import EQUAL, FIXED, SIZES, TIED, assemble, logits_bias, sizes, stacks
+from regard.interop.table import Keys, Rule, Same, module, reads_back
+
+_OFFSET = 2  # rows of the position table that belong to no position
+_BIAS = "final_logits_bias"
+
+
+@dataclass(frozen=True)
+class Kin:
+    """One of the two."""
+
+    name: str
+    architecture: str
+    residual: kinds.PostNorm | kinds.PreNorm
+    PREFIX: str = "model."
+
+    @property
+    def keys(self) -> Keys:
+        before = isinstance(self.residual, kinds.PreNorm)
+        old = {"static_position_embeddings": False, "normalize_embedding": True}
+        fixed = {"normalize_before": before, "add_final_layer_norm": before, "tie_word_embeddings": True}
+        return Keys({**SIZES, "vocab_size": 50265}, {**FIXED, **old, **fixed}, EQUAL)
+
+    def matches(self, model: kinds.Model) -> bool:
+        return isinstance(model, kinds.EncoderDecoder) and reads_back(model, self.config(model, 1), self.spec)
+
+    def config(self, model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
+        learned = model.source.position
+        return {
+            "model_type": self.name,
+            "architectures": [self.architecture],
+            **sizes(model),
+            "max_position_embeddings": learned.length if isinstance(learned, kinds.Learned) else positions,
+            "vocab_size": model.source.vocabulary,
+            "tie_word_embeddings": True,
+        }
+
+    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
+        values = self.keys(config)
+        position = kinds.Learned(values["max_position_embeddings"], _OFFSET)
+        tokens = kinds.Tokens(
+            values["vocab_size"], position, values["scale_embedding"], values["dropout"], norm=kinds.LayerNorm(1e-5)
+        )
+        # The file of a model without its head has no bias of the logits.
+        bias = values["regard_head_bias"] and (not stored or _BIAS in stored)
+        return assemble(values, tokens, tokens, self.residual, bias=bias)
+
+    def table(self, model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
+        sides = (("source", "model.encoder"), ("target", "model.decoder"))
+        return [
+            Same("source.table.weight", "model.shared.weight", aliases=TIED),
+            *(Same(f"{ours}.position.table", f"{theirs}.embed_positions.weight") for ours, theirs in sides),
+            *(rule for ours, theirs in sides for rule in module(f"{ours}.norm", f"{theirs}.layernorm_embedding")),
+            *stacks(model),
+            logits_bias(model),
+        ]
+
+
+BART = Kin("bart", "BartForConditionalGeneration", kinds.PostNorm())
+MBART = Kin("mbart", "MBartForConditionalGeneration", kinds.PreNorm())

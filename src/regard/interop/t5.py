@@ -1,0 +1,147 @@
+"""T5, as transformers has it (T5ForConditionalGeneration): pre-norm with RMS norms, no biases, and a trained bias of the
+scores by distance, one for each stack.
+
+Version 1.0 has one matrix for both embeddings and the output, whose input is scaled by d_model^-½. Version 1.1 has an output
+matrix of its own and no scale. transformers 5 calls both tied when it writes them, so which one a file is, is said by
+`scale_decoder_outputs` and by the tensors stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec as kinds
+from regard.errors import ModelError, did_you_mean
+from regard.interop.table import HARMLESS, Keys, Moved, Rule, Same, Unread, each, module, modules, reads_back
+
+PREFIX = ""
+_HEAD = "lm_head.weight"
+# feed_forward_proj → (gated, their name of the activation, ours); "gated-gelu" means the approximation, "gelu" does not.
+_FEEDFORWARDS: dict[str, tuple[bool, str, kinds.Activation]] = {
+    "relu": (False, "relu", "relu"),
+    "gelu": (False, "gelu", "gelu"),
+    "gelu_new": (False, "gelu_new", "gelu_tanh"),
+    "silu": (False, "silu", "silu"),
+    "gated-gelu": (True, "gelu_new", "gelu_tanh"),
+    "gated-relu": (True, "relu", "relu"),
+    "gated-silu": (True, "silu", "silu"),
+}
+_KEYS = Keys(
+    read={
+        "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None,
+        "num_heads": 8, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
+        "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6, "feed_forward_proj": "relu", "tie_word_embeddings": True,
+    },
+    fixed={"is_encoder_decoder": True, "is_decoder": False, "add_cross_attention": False},
+    equal={
+        "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
+    ignored=HARMLESS | {"n_positions", "initializer_factor"},
+)  # fmt: skip
+
+
+def matches(model: kinds.Model) -> bool:
+    return isinstance(model, kinds.EncoderDecoder) and reads_back(model, config(model, positions=1), spec)
+
+
+def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
+    block, position = model.encoder.block, model.encoder.position
+    buckets = position if isinstance(position, kinds.Buckets) else kinds.Buckets()
+    form = (isinstance(block.feedforward, kinds.Gated), block.feedforward.activation)
+    proj = next((name for name, (gated, _, ours) in _FEEDFORWARDS.items() if (gated, ours) == form), "")
+    return {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "vocab_size": model.source.vocabulary,
+        "d_model": model.d_model,
+        "d_kv": block.attention.d_k,
+        "d_ff": block.feedforward.d_ff,
+        "num_layers": model.encoder.layers,
+        "num_decoder_layers": model.decoder.layers,
+        "num_heads": block.attention.heads,
+        "relative_attention_num_buckets": buckets.count,
+        "relative_attention_max_distance": buckets.distance,
+        "dropout_rate": block.dropout,
+        "layer_norm_epsilon": block.norm.eps,
+        "feed_forward_proj": proj,
+        "tie_word_embeddings": model.share == "all",
+        "scale_decoder_outputs": model.head.scale != 1.0,
+    }
+
+
+def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
+    proj = config.get("feed_forward_proj") or "relu"
+    if proj not in _FEEDFORWARDS:
+        raise ModelError(f"the feed-forward {proj!r} is not supported", did_you_mean(str(proj), _FEEDFORWARDS))
+    gated, name, activation = _FEEDFORWARDS[proj]
+    keys = replace(_KEYS, fixed={**_KEYS.fixed, "dense_act_fn": name, "is_gated_act": gated})
+    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    values = keys({key: value for key, value in config.items() if key != "scale_decoder_outputs"})
+    own = not scaled and (_HEAD in stored if stored else not values["tie_word_embeddings"])
+    d_model, dropout, norm = values["d_model"], values["dropout_rate"], kinds.RmsNorm(values["layer_norm_epsilon"])
+    d_kv, mixer = values["d_kv"], kinds.Softmax(dropout)
+    attention = kinds.Attention(values["num_heads"], d_kv, d_kv, bias="", scale=1.0, mixer=mixer)
+    feedforward = (kinds.Gated if gated else kinds.Plain)(values["d_ff"], activation, dropout, bias=False)
+    encoder = kinds.Block(attention, feedforward, None, kinds.PreNorm(), norm, dropout)
+    buckets = kinds.Buckets(values["relative_attention_num_buckets"], values["relative_attention_max_distance"])
+    tokens = kinds.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
+    layers = values["num_layers"]
+    stack = kinds.Stack(layers, encoder, position=buckets, final=norm, dropout=dropout)
+    return kinds.EncoderDecoder(
+        d_model=d_model,
+        source=tokens,
+        target=tokens,
+        encoder=stack,
+        decoder=replace(
+            stack,
+            layers=values["num_decoder_layers"] or layers,
+            block=replace(encoder, cross=attention),
+            pattern=kinds.Causal(),
+        ),
+        head=kinds.LanguageHead(scale=d_model**-0.5 if scaled else 1.0),
+        share="inputs" if own else "all",
+    )
+
+
+def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
+    copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    tied = model.share == "all"
+    return [
+        Same("source.table.weight", "shared.weight", aliases=(*copies, _HEAD) if tied else copies),
+        *([] if tied else [Same("head.table.weight", _HEAD)]),
+        *_stack("encoder", model.encoder),
+        *_stack("decoder", model.decoder),
+        # The first files have a bias by distance for the cross-attention too; their authors' code never used it.
+        Unread("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"),
+    ]
+
+
+def _stack(side: str, stack: kinds.Stack) -> list[Rule]:
+    ours, theirs = f"{side}.blocks.{{i}}", f"{side}.block.{{i}}.layer"
+    block, own, other = stack.block, f"{theirs}.0.SelfAttention", f"{theirs}.1.EncDecAttention"
+    width, last = block.attention.heads * block.attention.d_k, 1 if block.cross is None else 2
+    wide, d_ff = f"{theirs}.{last}.DenseReluDense", block.feedforward.d_ff
+    rules: list[Moved] = [
+        *modules(f"{ours}.attention.project.qkv", [f"{own}.{letter}" for letter in "qkv"], [width] * 3, bias=False),
+        *module(f"{ours}.attention.output", f"{own}.o", bias=False),
+        *module(f"{ours}.feedforward.outer", f"{wide}.wo", bias=False),
+        *(Same(f"{ours}.residual.each.{j}.norm.weight", f"{theirs}.{j}.layer_norm.weight") for j in range(last + 1)),
+    ]
+    if isinstance(block.feedforward, kinds.Gated):
+        rules += modules(f"{ours}.feedforward.inner", [f"{wide}.wi_0", f"{wide}.wi_1"], [d_ff] * 2, bias=False)
+    else:
+        rules += module(f"{ours}.feedforward.inner", f"{wide}.wi", bias=False)
+    if block.cross is not None:
+        rules += module(f"{ours}.cross.project.q", f"{other}.q", bias=False)
+        rules += modules(f"{ours}.cross.project.kv", [f"{other}.k", f"{other}.v"], [width] * 2, bias=False)
+        rules += module(f"{ours}.cross.output", f"{other}.o", bias=False)
+    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        Same(f"{side}.position.table", bias),
+        *each(stack.layers, rules),
+        *module(f"{side}.final_norm", f"{side}.final_layer_norm", bias=False),
+    ]

@@ -1,0 +1,159 @@
+"""T5, BART and mBART against transformers: tiny random models, odd sizes, padding, three seeds, both directions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard import disk, size
+from regard.build import trainable
+from regard.errors import ModelError
+from regard.interop import folder as folders
+
+transformers = pytest.importorskip("transformers")
+
+T5 = {
+    "vocab_size": 53, "d_model": 30, "d_kv": 7, "d_ff": 41, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13, "decoder_start_token_id": 0,
+}  # fmt: skip
+BART = {
+    "vocab_size": 53, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37, "max_position_embeddings": 19,
+    "decoder_start_token_id": 2,
+}  # fmt: skip
+CASES: dict[str, Any] = {
+    "t5 1.0": lambda: transformers.T5Config(**T5),
+    "t5 1.1": lambda: transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "t5, tied, unscaled": lambda: transformers.T5Config(**T5, scale_decoder_outputs=False, feed_forward_proj="gelu"),
+    "t5, other norm": lambda: transformers.T5Config(**T5, layer_norm_epsilon=1e-2, feed_forward_proj="gated-silu"),
+    "bart": lambda: transformers.BartConfig(**BART),
+    "bart, scaled": lambda: transformers.BartConfig(**BART, scale_embedding=True, activation_function="relu"),
+    "mbart": lambda: transformers.MBartConfig(**BART),
+    "mbart, scaled": lambda: transformers.MBartConfig(**BART, scale_embedding=True, activation_function="silu"),
+}
+
+
+def theirs(name: str, seed: int, out: Path) -> Any:
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(CASES[name](), attn_implementation="eager").eval()
+    if name == "t5 1.1":  # as its files have it: transformers 5 ties it when it makes a new one
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight))
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *(b for n, b in model.named_buffers() if n == "final_logits_bias")]:
+            tensor.add_(torch.randn_like(tensor) * 0.1)
+    if "bart" in name:
+        model.generation_config.forced_bos_token_id = 5
+    model.save_pretrained(out)
+    return model
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    real = torch.arange(17) < torch.tensor([17, 9, 1])[:, None]
+    source, target = torch.randint(3, 53, (3, 17)).masked_fill(~real, 1), torch.randint(3, 53, (3, 18))
+    return {"input_ids": source, "attention_mask": real.long(), "decoder_input_ids": target}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CASES)
+def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
+    model = theirs(name, seed, tmp_path / "theirs")
+    ours, opened = folders.open_model(tmp_path / "theirs")
+    assert trainable(ours) == size.parameters(opened.spec)
+    batch = inputs()
+    with torch.inference_mode():
+        wanted = model(**batch).logits
+        found = ours.head(ours(batch["input_ids"], batch["decoder_input_ids"], batch["attention_mask"].bool())[0])  # type: ignore
+    assert (found - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+
+    back = tmp_path / "ours"
+    back.mkdir()
+    disk.write_json(back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions))
+    if opened.ids is not None:
+        disk.write_json(back / "generation_config.json", folders.generation_config(opened.ids))
+    assert json.loads((back / "config.json").read_text())["model_type"] == opened.config["model_type"]
+    folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
+    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    again, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        back, attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    with torch.inference_mode():
+        assert torch.equal(again.eval()(**batch).logits, wanted)
+    assert (folders.read(back).spec, folders.read(back).ids) == (opened.spec, opened.ids)
+    if "bart" in name:
+        assert opened.ids == folders.Ids(pad=1, start=2, end=2, opening=5, closing=True)
+        assert (again.generation_config.forced_bos_token_id, again.generation_config.forced_eos_token_id) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "word"),
+    [
+        ("t5 1.0", {"feed_forward_proj": "mish"}, "mish"),
+        ("t5 1.0", {"dense_act_fn": "gelu"}, "dense_act_fn"),
+        ("t5 1.0", {"is_decoder": True}, "is_decoder"),
+        ("t5 1.0", {"soft_capping": 1.0}, "soft_capping"),
+        ("t5 1.0", {"num_decoder_layers": 2}, "decoder.block.2"),
+        ("t5 1.0", {"d_kv": 6}, "shape"),
+        ("bart", {"normalize_before": True}, "normalize_before"),
+        ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ("bart", {"encoder_layerdrop": 0.1}, "encoder_layerdrop"),
+        ("mbart", {"max_position_embeddings": 20}, "shape"),
+        ("mbart", {"decoder_layers": 4}, "lacks"),
+    ],
+)
+def test_what_is_not_understood_is_refused(name: str, change: dict[str, Any], word: str, tmp_path: Path) -> None:
+    theirs(name, 0, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ModelError, match=word):
+        folders.open_model(tmp_path)
+
+
+def test_t5_as_its_authors_released_it(tmp_path: Path) -> None:
+    """Version 1.0 stores copies of the one matrix and a bias nobody uses; version 1.1 says tie_word_embeddings: false."""
+    theirs("t5 1.0", 0, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+    unused = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.randn(8, 4)}
+    save_file(
+        {**tensors, **{c: tensors["shared.weight"].clone() for c in copies}, **unused}, tmp_path / "model.safetensors"
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    for key in (
+        "scale_decoder_outputs",
+        "tie_word_embeddings",
+        "dense_act_fn",
+        "is_gated_act",
+        "decoder_start_token_id",
+    ):
+        config.pop(key)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "n_positions": 512}))
+    _, opened = folders.open_model(tmp_path)
+    assert (opened.spec.share, opened.spec.head.scale) == ("all", 30**-0.5)  # type: ignore[union-attr]
+    assert opened.ids == folders.Ids(pad=0, start=0, end=1)
+
+    model = theirs("t5 1.1", 1, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("scale_decoder_outputs")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    ours, opened = folders.open_model(tmp_path)
+    assert (opened.spec.share, opened.spec.head.scale) == ("inputs", 1.0)  # type: ignore[union-attr]
+    assert torch.equal(ours.head.table.weight, model.lm_head.weight)  # type: ignore[union-attr]
+
+
+def test_bart_without_its_head(tmp_path: Path) -> None:
+    """BartModel's file lacks a prefix and the bias of the logits."""
+    theirs("bart", 0, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    bare = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name != "final_logits_bias"}
+    save_file(bare, tmp_path / "model.safetensors")
+    ours, opened = folders.open_model(tmp_path)
+    assert ours.head.bias is None  # type: ignore[union-attr]
+    assert torch.equal(opened.weights["source.table.weight"], tensors["model.shared.weight"])
