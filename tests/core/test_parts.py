@@ -55,12 +55,12 @@ def test_embeddings_are_scaled_by_the_root_of_d_model() -> None:
     torch.testing.assert_close(model.source(tokens), model.source.table.weight[tokens] * math.sqrt(24))
 
 
-def test_each_part_of_a_joint_projection_starts_as_if_alone() -> None:
-    torch.manual_seed(0)
-    weight = Linear(200, 800, parts=(600, 100, 100)).weight
-    for rows, width in ((weight[:600], 600), (weight[600:700], 100), (weight[700:], 100)):
-        bound = math.sqrt(6 / (200 + width))
-        assert rows.abs().max().item() == pytest.approx(bound, rel=0.01)
+def test_a_joint_projection_starts_as_one() -> None:
+    """Xavier over the whole matrix, as torch's MultiheadAttention starts."""
+    joint = Linear(64, 64 * 3, parts=(64, 64, 64)).weight
+    theirs = nn.MultiheadAttention(64, 4).in_proj_weight
+    assert joint.abs().max().item() == pytest.approx(theirs.abs().max().item(), rel=0.02)
+    assert joint.std().item() == pytest.approx(theirs.std().item(), rel=0.05)
 
 
 def test_dropout_is_where_it_was_asked_for() -> None:
