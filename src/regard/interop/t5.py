@@ -56,7 +56,7 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
-        "vocab_size": model.source.vocabulary,
+        "vocab_size": model.target.vocabulary,
         "d_model": model.d_model,
         "d_kv": block.attention.d_k,
         "d_ff": block.feedforward.d_ff,
