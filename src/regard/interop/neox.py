@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,7 @@ from regard.interop.llama import rope, scaling_of
 from regard.interop.table import HARMLESS, Constant, Keys, PerHead, Rule, Same, each, module, reads_back
 
 PREFIX = "gpt_neox."
-_ACTIVATIONS: dict[str, kinds.Activation] = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu",
-    "silu": "silu",
-}  # fmt: skip
+_ACTIVATIONS: dict[str, kinds.Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 _KEYS = Keys(
     read={
         "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
@@ -130,13 +128,9 @@ def _held(model: kinds.Decoder, theirs: str, positions: int) -> list[Rule]:
     """Old files hold, in every layer, what may be seen, what stood for minus infinity, and the rotation's frequencies."""
     place, d_k = model.stack.position, model.stack.block.attention.d_k
     turned = place if isinstance(place, kinds.Rope) else kinds.Rope()
+    made = partial(rope_frequencies, int(d_k * turned.share), turned.base)
     return [
         Constant(f"{theirs}.bias", lambda: torch.ones(1, 1, positions, positions).tril(), written=False),
         Constant(f"{theirs}.masked_bias", lambda: torch.tensor(-1e9), written=False),
-        Constant(
-            f"{theirs}.rotary_emb.inv_freq",
-            lambda: rope_frequencies(int(d_k * turned.share), turned.base),
-            tolerance=1e-6,
-            written=False,
-        ),
+        Constant(f"{theirs}.rotary_emb.inv_freq", made, tolerance=1e-6, written=False),
     ]
