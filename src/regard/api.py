@@ -128,11 +128,13 @@ def load(folder: str | Path, *, device: str = "auto", say: Callable[[str], None]
     except CheckpointError as error:
         model, opened = _recovered(folder, error, say or _to_standard_error)
     source, target = open_tokenizers(folder)
-    if not isinstance(model, EncoderDecoder) or not isinstance(opened.spec, spec.EncoderDecoder) or opened.ids is None:
+    described = opened.spec if isinstance(opened.spec, spec.EncoderDecoder) else None
+    reads = described is not None and isinstance(described.source, spec.Tokens)
+    if not isinstance(model, EncoderDecoder) or described is None or not reads or opened.ids is None:
         kind = opened.config.get("model_type")
-        raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder")
+        raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder of text")
     model.to(choose_device(device)).eval()
-    return Translator(model, opened.spec, source, target, opened.ids.start)
+    return Translator(model, described, source, target, opened.ids.start)
 
 
 def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:

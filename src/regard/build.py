@@ -12,6 +12,7 @@ from regard.core import (
     block,
     embed,
     feedforward,
+    frontend,
     head,
     linear,
     mix,
@@ -40,10 +41,9 @@ def build(model: spec.Model) -> Model:
     match model:
         case spec.EncoderDecoder():
             target = embed.Table(model.target.vocabulary, d)
-            source = target if model.share in ("all", "inputs") else embed.Table(model.source.vocabulary, d)
             output = target if model.share in ("all", "target") else embed.Table(model.target.vocabulary, d)
             return EncoderDecoder(
-                source=_embedding(model.source, source, d),
+                source=_source(model, target),
                 target=_embedding(model.target, target, d),
                 encoder=_stack(model.encoder, d),
                 decoder=_stack(model.decoder, d),
@@ -80,6 +80,18 @@ def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Tab
     return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
 
 
+def _source(model: spec.EncoderDecoder, target: embed.Table) -> embed.Embedding | frontend.Frames:
+    part, d = model.source, model.d_model
+    match part:
+        case spec.Tokens():
+            shared = model.share in ("all", "inputs")
+            return _embedding(part, target if shared else embed.Table(part.vocabulary, d), d)
+        case spec.Frames(mels, place, activation, dropout):
+            return frontend.Frames(mels, d, _input_position(place, d), activation, dropout)
+        case _:
+            assert_never(part)
+
+
 def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Embedding:
     width = part.width or d_model
     return embed.Embedding(
@@ -93,7 +105,9 @@ def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Emb
     )
 
 
-def _input_position(part: spec.InputPosition | None, width: int) -> position.Sinusoidal | position.Learned | None:
+def _input_position(
+    part: spec.InputPosition | None, width: int
+) -> position.Sinusoidal | position.Learned | position.Fixed | None:
     match part:
         case None:
             return None
@@ -101,6 +115,8 @@ def _input_position(part: spec.InputPosition | None, width: int) -> position.Sin
             return position.Sinusoidal(width, order, base)
         case spec.Learned(length, offset):
             return position.Learned(width, length, offset)
+        case spec.Fixed(length):
+            return position.Fixed(width, length)
         case _:
             assert_never(part)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.embed import Embedding
+from regard.core.frontend import Frames
 from regard.core.head import Labels, LanguageHead, Pool
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.stack import Stack
@@ -35,7 +36,7 @@ class EncoderDecoder(nn.Module):
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
     def __init__(
-        self, source: Embedding, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead
+        self, source: Embedding | Frames, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead
     ) -> None:
         super().__init__()
         self.source = source
@@ -45,9 +46,10 @@ class EncoderDecoder(nn.Module):
         self.head = head
 
     def encode(self, source: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Encoded:
-        """source [B, S] token ids; `real` [B, S] is True at tokens and False at padding."""
+        """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding."""
         x = self.source(source)
-        sight = self.encoder.sight(0, source.shape[1], len(source), _padding(real))
+        real = self.source.places(real) if isinstance(self.source, Frames) else real
+        sight = self.encoder.sight(0, x.shape[1], len(x), _padding(real))
         return Encoded(self.encoder(x, sight, trace=trace.scope("encoder") if trace else None), real)
 
     def decode(self, target: Tensor, encoded: Encoded, trace: Trace | None = None) -> Tensor:

@@ -11,9 +11,10 @@ def parameters(model: spec.Model) -> int:
     if isinstance(model, spec.EncoderDecoder):
         # Which of the three vocabulary matrices (source, target, output) are matrices of their own.
         own = {"all": (0, 1, 0), "target": (1, 1, 0), "inputs": (0, 1, 1), "none": (1, 1, 1)}[model.share]
-        sizes = (model.source.vocabulary, model.target.vocabulary, model.target.vocabulary)
+        theirs = model.source.vocabulary if isinstance(model.source, spec.Tokens) else 0
+        sizes = (theirs, model.target.vocabulary, model.target.vocabulary)
         tables = sum(count * vocabulary for count, vocabulary in zip(own, sizes, strict=True)) * d
-        inputs = _embedding(model.source, d) + _embedding(model.target, d)
+        inputs = _source(model.source, d) + _embedding(model.target, d)
         stacks = stack(model.encoder, d) + stack(model.decoder, d)
         return tables + inputs + stacks + _head(model.head, model.target.vocabulary, d)
     tokens = model.input if isinstance(model, spec.Encoder) else model.tokens
@@ -69,9 +70,22 @@ def _norm(part: spec.Norm | None, width: int) -> int:
 def _embedding(part: spec.Tokens, d_model: int) -> int:
     """What an embedding has beside its token table."""
     width = part.width or d_model
-    position = part.position.length + part.position.offset if isinstance(part.position, spec.Learned) else 0
     project = width * d_model + d_model if part.width else 0
-    return (position + part.segments) * width + _norm(part.norm, width) + project
+    return (_rows(part.position) + part.segments) * width + _norm(part.norm, width) + project
+
+
+def _rows(part: spec.InputPosition | None) -> int:
+    """How many trained vectors the positions have."""
+    return part.length + part.offset if isinstance(part, spec.Learned) else 0
+
+
+def _source(part: spec.Tokens | spec.Frames, d_model: int) -> int:
+    return _frames(part, d_model) if isinstance(part, spec.Frames) else _embedding(part, d_model)
+
+
+def _frames(part: spec.Frames, d_model: int) -> int:
+    convolutions = 3 * (part.mels + d_model) * d_model + 2 * d_model
+    return convolutions + _rows(part.position) * d_model
 
 
 def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:

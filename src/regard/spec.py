@@ -39,7 +39,15 @@ class Learned:
     offset: int = 0
 
 
-InputPosition = Sinusoidal | Learned
+@dataclass(frozen=True)
+class Fixed:
+    """One vector for each position up to `length`, which training leaves alone. They begin as sinusoids, but are kept as they
+    were stored: Whisper's were rounded to half precision before they were trained with."""
+
+    length: int
+
+
+InputPosition = Sinusoidal | Learned | Fixed
 
 # ------------------------------------------------------------------ positions inside the attention of a stack
 
@@ -249,6 +257,17 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Frames:
+    """Sound as a spectrogram of `mels` numbers a frame: two convolutions over three frames, each with its `activation`, of
+    which the second keeps every other place; then positions and dropout (Whisper)."""
+
+    mels: int
+    position: InputPosition | None
+    activation: Activation = "gelu"
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
 class Transform:
     """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
 
@@ -294,7 +313,7 @@ class EncoderDecoder:
     (`inputs`), or none."""
 
     d_model: int
-    source: Tokens
+    source: Tokens | Frames
     target: Tokens
     encoder: Stack
     decoder: Stack
@@ -302,9 +321,10 @@ class EncoderDecoder:
     share: Literal["all", "target", "inputs", "none"] = "all"
 
     def __post_init__(self) -> None:
-        if self.share in ("all", "inputs") and self.source.vocabulary != self.target.vocabulary:
+        theirs = self.source.vocabulary if isinstance(self.source, Tokens) else 0
+        if self.share in ("all", "inputs") and theirs != self.target.vocabulary:
             raise ModelError(
-                f"share={self.share!r} needs one vocabulary, not {self.source.vocabulary} and {self.target.vocabulary} tokens",
+                f"share={self.share!r} needs one vocabulary, not {theirs} and {self.target.vocabulary} tokens",
                 "learn a joint tokenizer, or share='target'",
             )
         if self.decoder.block.cross is None:
@@ -349,9 +369,9 @@ Model = EncoderDecoder | Encoder | Decoder
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Sinusoidal, Learned, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax, Attention,
-        PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Transform, LanguageHead,
-        Pool, Labels, EncoderDecoder, Encoder, Decoder,
+        Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax,
+        Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Transform, LanguageHead,
+        Frames, Pool, Labels, EncoderDecoder, Encoder, Decoder,
     )
 }  # fmt: skip
 

@@ -15,11 +15,13 @@ from regard.interop.table import (
     Constant,
     Keys,
     Moved,
+    PerHead,
     Reshaped,
     Rows,
     Rule,
     Same,
     Transposed,
+    Unread,
     each,
     module,
     modules,
@@ -32,6 +34,9 @@ TABLE: list[Rule] = [
     *each(2, [*modules("block.{i}.qkv", ["l.{i}.q", "l.{i}.k", "l.{i}.v"], (4, 2, 3)), *module("n.{i}", "norm.{i}")]),
     Reshaped("head.bias", "bias", (1, 5)),
     Transposed("out.weight", "conv.weight"),
+    PerHead("fused.weight", "per_head.weight", heads=2),
+    *modules("some", ["s.q", "s.k", "s.v"], (2, 1, 1), bias=(True, False, True)),
+    Unread("forgotten"),
     Constant("positions", lambda: torch.arange(6.0), tolerance=1e-5),
     Constant("silent", lambda: torch.zeros(2), written=False),
 ]
@@ -46,6 +51,7 @@ def parameters() -> dict[str, Tensor]:
         ]
     }  # fmt: skip
     shapes = {"in.weight": (5, 6), **layers, "head.bias": (5,), "out.weight": (6, 7)}
+    shapes |= {"fused.weight": (12, 3), "some.weight": (4, 6), "some.bias": (3,)}
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
@@ -96,6 +102,17 @@ def test_every_kind_of_rule_round_trips() -> None:
     assert theirs["bias"].shape == (1, 5)
     assert theirs["positions"].equal(torch.arange(6.0))
     assert "silent" not in theirs
+    # Rows of ours: q of head 0 and 1, then k, then v; of theirs: q, k, v of head 0, then of head 1.
+    assert theirs["per_head.weight"].equal(ours["fused.weight"][[0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]])
+    assert theirs["s.v.bias"].equal(ours["some.bias"][2:])
+    assert "s.k.bias" not in theirs
+
+
+def test_what_nothing_reads_may_be_there() -> None:
+    ours = parameters()
+    theirs = to_theirs(TABLE, ours)
+    assert "forgotten" not in theirs
+    assert equal(to_ours(TABLE, {**theirs, "forgotten": torch.ones(3)}, shapes(ours)), ours)
 
 
 def test_layers_are_numbered() -> None:

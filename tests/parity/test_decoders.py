@@ -24,6 +24,10 @@ LONG = {
     "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8, "rope_theta": 500.0,
 }  # fmt: skip
+NEOX = {
+    "vocab_size": 61, "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 5,
+    "max_position_embeddings": 64,
+}  # fmt: skip
 CASES: dict[str, Any] = {
     "llama": lambda: transformers.LlamaConfig(**SMALL),
     "llama, biases, tied, banded": lambda: transformers.LlamaConfig(
@@ -40,6 +44,21 @@ CASES: dict[str, Any] = {
     "gpt2, untied": lambda: transformers.GPT2Config(
         vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, n_inner=50, tie_word_embeddings=False,
         activation_function="gelu",
+    ),
+    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=61, n_positions=40, n_embd=36, n_layer=3, n_head=6),
+    "gpt, untied": lambda: transformers.OpenAIGPTConfig(
+        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, tie_word_embeddings=False, afn="swish",
+        layer_norm_epsilon=1e-3,
+    ),
+    "neox": lambda: transformers.GPTNeoXConfig(**NEOX),
+    "neox, in sequence, tied": lambda: transformers.GPTNeoXConfig(
+        **NEOX, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False, hidden_act="gelu_fast",
+        rotary_pct=0.7, rotary_emb_base=500.0,
+    ),
+    "neox, stretched": lambda: transformers.GPTNeoXConfig(
+        **NEOX, layer_norm_eps=1e-3, rope_parameters={
+            "rope_type": "linear", "factor": 3.0, "rope_theta": 1e3, "partial_rotary_factor": 1.0,
+        },
     ),
 }  # fmt: skip
 
@@ -141,3 +160,45 @@ def test_gpt2_as_its_authors_released_it(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="not what config"):
         folders.open_model(tmp_path)
+
+
+def test_neox_as_its_authors_released_it(tmp_path: Path) -> None:
+    """Pythia's files have masks and frequencies among the weights, and their config other words for the rotation."""
+    import json
+
+    theirs("neox", 0, tmp_path)
+    before = load_file(tmp_path / "model.safetensors")
+    for i in range(3):
+        held = {
+            "bias": torch.ones(1, 1, 64, 64).tril().bool(),
+            "masked_bias": torch.tensor(-1e9),
+            "rotary_emb.inv_freq": torch.tensor([1.0]),
+        }
+        before |= {f"gpt_neox.layers.{i}.attention.{name}": tensor for name, tensor in held.items()}
+    save_file(before, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    new = config.pop("rope_parameters")
+    assert new == {"partial_rotary_factor": 0.25, "rope_theta": 10000.0, "rope_type": "default"}
+    _, with_new = folders.open_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rotary_pct": 0.25, "rotary_emb_base": 10000}))
+    _, with_old = folders.open_model(tmp_path)
+    assert with_new.spec == with_old.spec
+    for change, word in (
+        ({"hidden_act": "mish"}, "mish"),
+        ({"rotary_pct": 0.5}, "inv_freq"),
+        ({"use_parallel_residual": 1}, "use_parallel_residual"),
+        ({"layer_types": ["full"]}, "layer_types"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ModelError, match=word):
+            folders.open_model(tmp_path)
+
+
+def test_gpt_as_its_authors_released_it(tmp_path: Path) -> None:
+    theirs("gpt", 0, tmp_path)
+    before = load_file(tmp_path / "model.safetensors")
+    old = {name.removeprefix("transformer."): tensor for name, tensor in before.items()}
+    old |= {f"h.{i}.attn.bias": torch.ones(1, 1, 40, 40).tril() for i in range(3)} | {"position_ids": torch.arange(40)}
+    save_file(old, tmp_path / "model.safetensors")
+    _, opened = folders.open_model(tmp_path)
+    assert torch.equal(opened.weights["tokens.table.weight"], before["transformer.tokens_embed.weight"])

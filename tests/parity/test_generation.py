@@ -34,6 +34,8 @@ CAUSAL: dict[str, Any] = {
     "qwen2": lambda: transformers.Qwen2Config(**KIN, num_key_value_heads=4),
     "gemma": lambda: transformers.GemmaConfig(**KIN, num_key_value_heads=1, head_dim=8),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4),
+    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4),
+    "neox": lambda: transformers.GPTNeoXConfig(**KIN, rotary_pct=0.5),
 }
 SEQUENCES: dict[str, Any] = {
     "t5 1.0": lambda: transformers.T5Config(**T5),
@@ -90,7 +92,8 @@ def case(name: str, seed: int, out: Path) -> Case:
     model.save_pretrained(out)
     ours, opened = folders.open_model(out)
     chance = torch.Generator().manual_seed(seed)
-    prompts = [torch.randint(3, VOCABULARY, (n,), generator=chance).tolist() for n in (5, 2, 8, 5)]
+    lengths = (5, 5, 5) if name == "gpt" else (5, 2, 8, 5)  # transformers' GPT does not skip the padding's positions
+    prompts = [torch.randint(3, VOCABULARY, (n,), generator=chance).tolist() for n in lengths]
     found = Case(model, ours, prompts, -1, opened.ids.start if opened.ids else None)
     said = [row[3] for row in found.generated(num_beams=4, early_stopping=True)]
     return found._replace(end=next(token for token in said if token != 0))

@@ -11,7 +11,7 @@ from torch.nn import functional
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
-from regard.core.position import Learned, Sinusoidal
+from regard.core.position import Fixed, Learned, Sinusoidal
 
 
 class Table(nn.Module):
@@ -28,7 +28,7 @@ class Embedding(nn.Module):
     def __init__(
         self,
         table: Table,
-        position: Sinusoidal | Learned | None,
+        position: Sinusoidal | Learned | Fixed | None,
         *,
         scale: bool,
         dropout: float,
@@ -61,7 +61,9 @@ class Embedding(nn.Module):
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
-    def _positions(self, position: Sinusoidal | Learned, start: int, length: int, skipped: Tensor | None) -> Tensor:
+    def _positions(
+        self, position: Sinusoidal | Learned | Fixed, start: int, length: int, skipped: Tensor | None
+    ) -> Tensor:
         rows = position.rows(start + length)
         if skipped is None:
             return rows[start : start + length]

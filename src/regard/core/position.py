@@ -64,6 +64,22 @@ class Learned(nn.Module):
         return self.table[self.offset :]
 
 
+class Fixed(nn.Module):
+    """Rows that are stored but not trained; sinusoids unless a file brings others."""
+
+    def __init__(self, d_model: int, length: int) -> None:
+        super().__init__()
+        rows = sinusoids(torch.arange(length), d_model, "halves", 10_000.0).float()
+        self.table = nn.Parameter(rows, requires_grad=False)
+
+    def rows(self, length: int) -> Tensor:
+        if length > len(self.table):
+            raise DataError(
+                f"the input has {length} positions, but this model has {len(self.table)}", "split it into shorter parts"
+            )
+        return self.table
+
+
 # ------------------------------------------------------------------ on q and k
 
 

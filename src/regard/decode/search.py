@@ -12,7 +12,10 @@ from torch import Tensor
 from regard.decode import beam, sample
 from regard.decode.frame import Frame
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
+from regard.errors import DataError
 from regard.model import Decoder, EncoderDecoder
+
+Source = Sequence[int] | Tensor
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,19 @@ class Settings:
 @torch.inference_mode()
 def decode(
     model: EncoderDecoder | Decoder,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     ends: Ends,
     settings: Settings,
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each source (token ids, end included) its hypotheses, best first. `keys`: what the chance of each is drawn from,
-    its number unless said."""
+    """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
+    each is drawn from, its number unless said."""
     was_training = model.training
     model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        for rows in batches([len(source) for source in sources], settings):
+        for rows in batches([_length(source) for source in sources], settings):
             named = rows if keys is None else [keys[row] for row in rows]
             for row, found in zip(
                 rows, _decode_batch(model, [sources[r] for r in rows], named, ends, settings), strict=True
@@ -84,12 +87,12 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
 
 
 def _decode_batch(
-    model: EncoderDecoder | Decoder, sources: list[Sequence[int]], keys: list[int], ends: Ends, settings: Settings
+    model: EncoderDecoder | Decoder, sources: list[Source], keys: list[int], ends: Ends, settings: Settings
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
-    tokens, real = _padded(sources, ends.pad, model.pads)
+    tokens, real = _stacked(sources, ends.pad, model.pads)
     encoded: Any = model.encode(tokens.to(device), None if real is None else real.to(device))
-    limits = torch.tensor([settings.limit(len(source)) for source in sources], device=device)
+    limits = torch.tensor([settings.limit(_length(source)) for source in sources], device=device)
     # A language model goes on from the last token of its prompt, a translation begins with tokens of its own.
     start = (ends.start,) if isinstance(ends.start, int) else ends.start
     first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
@@ -98,6 +101,22 @@ def _decode_batch(
     if isinstance(settings.strategy, Beam):
         return beam.search(model, encoded, settings.strategy, frame)
     return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys)]
+
+
+def _length(source: Source) -> int:
+    return source.shape[-1] if isinstance(source, Tensor) else len(source)
+
+
+def _stacked(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
+    """[B, S] ids and, if any row is shorter than the others, which of them are real; or [B, mels, N] frames."""
+    frames = [source for source in sources if isinstance(source, Tensor)]
+    if not frames:
+        return _padded([source for source in sources if not isinstance(source, Tensor)], pad, side)
+    if len({source.shape for source in frames}) > 1:
+        raise DataError(
+            "these recordings have not the same length", "pad them with silence before their features are made"
+        )
+    return torch.stack(frames), None
 
 
 def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:

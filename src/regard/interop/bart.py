@@ -43,7 +43,7 @@ class Kin:
             "architectures": [self.architecture],
             **sizes(model),
             "max_position_embeddings": learned.length if isinstance(learned, kinds.Learned) else positions,
-            "vocab_size": model.source.vocabulary,
+            "vocab_size": model.target.vocabulary,
             "tie_word_embeddings": True,
         }
 

@@ -18,7 +18,7 @@ from regard import disk
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import bart, gpt2, llama, marian, own, pegasus, t5
+from regard.interop import bart, gpt, gpt2, llama, marian, neox, own, pegasus, t5, whisper
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -45,7 +45,10 @@ FAMILIES: dict[str, Family] = {
     "bart": bart.BART,
     "mbart": bart.MBART,
     "t5": t5,
+    "whisper": whisper,
     "gpt2": gpt2,
+    "openai-gpt": gpt,
+    "gpt_neox": neox,
     "llama": llama.LLAMA,
     "mistral": llama.MISTRAL,
     "qwen2": llama.QWEN2,

@@ -1,4 +1,7 @@
-"""GPT-2, as transformers has it (GPT2LMHeadModel): pre-norm, learned positions, weights stored inputs × outputs."""
+"""GPT-2, as transformers has it (GPT2LMHeadModel): pre-norm, learned positions, weights stored inputs × outputs.
+
+GPT's blocks are stored in the same way, so what has no underscore here serves both.
+"""
 
 from __future__ import annotations
 
@@ -87,23 +90,28 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decod
 
 
 def table(model: kinds.Decoder, positions: int) -> list[Rule]:
-    ours, theirs = "stack.blocks.{i}", "transformer.h.{i}"
     return [
         Same("tokens.table.weight", "transformer.wte.weight", aliases=("lm_head.weight",) if model.tied else ()),
         *([] if model.tied else [Same("head.table.weight", "lm_head.weight")]),
         Same("tokens.position.table", "transformer.wpe.weight"),
-        *each(
-            model.stack.layers,
-            [
-                *module(f"{ours}.residual.each.0.norm", f"{theirs}.ln_1"),
-                *_turned(f"{ours}.attention.project.qkv", f"{theirs}.attn.c_attn"),
-                *_turned(f"{ours}.attention.output", f"{theirs}.attn.c_proj"),
-                *module(f"{ours}.residual.each.1.norm", f"{theirs}.ln_2"),
-                *_turned(f"{ours}.feedforward.inner", f"{theirs}.mlp.c_fc"),
-                *_turned(f"{ours}.feedforward.outer", f"{theirs}.mlp.c_proj"),
-            ],
-        ),
+        *blocks(model),
         *module("stack.final_norm", "transformer.ln_f"),
+    ]
+
+
+def blocks(model: kinds.Decoder) -> list[Rule]:
+    """The layers, and the masks that old files hold in each."""
+    ours, theirs = "stack.blocks.{i}", "transformer.h.{i}"
+    rules = [
+        *module(f"{ours}.residual.each.0.norm", f"{theirs}.ln_1"),
+        *_turned(f"{ours}.attention.project.qkv", f"{theirs}.attn.c_attn"),
+        *_turned(f"{ours}.attention.output", f"{theirs}.attn.c_proj"),
+        *module(f"{ours}.residual.each.1.norm", f"{theirs}.ln_2"),
+        *_turned(f"{ours}.feedforward.inner", f"{theirs}.mlp.c_fc"),
+        *_turned(f"{ours}.feedforward.outer", f"{theirs}.mlp.c_proj"),
+    ]
+    return [
+        *each(model.stack.layers, rules),
         *(rule for i in range(model.stack.layers) for rule in _masks(model, f"transformer.h.{i}.attn")),
     ]
 

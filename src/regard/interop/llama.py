@@ -47,7 +47,7 @@ class Kin:
         block, rope = model.stack.block, model.stack.position
         attention = block.attention
         theta = rope.base if isinstance(rope, kinds.Rope) else 0.0
-        scaling = _scaling(rope.scaling) if isinstance(rope, kinds.Rope) else {}
+        scaling = scaling_of(rope.scaling) if isinstance(rope, kinds.Rope) else {}
         window = model.stack.pattern.window if isinstance(model.stack.pattern, kinds.Causal) else None
         said = {
             "model_type": self.name,
@@ -117,7 +117,7 @@ class Kin:
                 values["num_hidden_layers"],
                 block,
                 kinds.Causal(values.get("sliding_window")),
-                _rope(values),
+                rope(values),
                 final=norm,
             ),
             tied=values["tie_word_embeddings"],
@@ -159,8 +159,8 @@ def _groups(groups: int | None, heads: int) -> int | None:
     return None if groups in (None, heads) else groups
 
 
-def _rope(values: Mapping[str, Any]) -> kinds.Rope:
-    """transformers 5 says `rope_parameters`; 4 said `rope_theta` and `rope_scaling`."""
+def rope(values: Mapping[str, Any]) -> kinds.Rope:
+    """What configs say of rotary positions: transformers 5 says `rope_parameters`; 4 said `rope_theta` and `rope_scaling`."""
     said = {**values["rope_scaling"], **values["rope_parameters"]}
     kind = said.get("rope_type") or said.get("type") or "default"
     base = float(said.get("rope_theta", values["rope_theta"]))
@@ -176,7 +176,7 @@ def _rope(values: Mapping[str, Any]) -> kinds.Rope:
     raise ModelError(f"rotary positions of the kind {kind!r} are not understood", "known: default, linear, llama3")
 
 
-def _scaling(scaling: kinds.RopeScaling | None) -> dict[str, Any]:
+def scaling_of(scaling: kinds.RopeScaling | None) -> dict[str, Any]:
     match scaling:
         case kinds.Stretched(factor):
             return {"rope_type": "linear", "factor": factor}

@@ -60,7 +60,7 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         "architectures": ["MarianMTModel"],
         **sizes(model),
         "max_position_embeddings": positions,
-        "vocab_size": model.source.vocabulary,
+        "vocab_size": model.source.vocabulary if isinstance(model.source, kinds.Tokens) else 0,
         "decoder_vocab_size": model.target.vocabulary,
         "share_encoder_decoder_embeddings": model.share == "all",
         "tie_word_embeddings": model.share != "none",
@@ -121,7 +121,7 @@ def sizes(model: kinds.EncoderDecoder) -> dict[str, Any]:
 
 def assemble(
     values: Mapping[str, Any],
-    source: kinds.Tokens,
+    source: kinds.Tokens | kinds.Frames,
     target: kinds.Tokens,
     residual: kinds.Residual,
     share: Share = "all",
@@ -181,14 +181,15 @@ def _stack(side: str, stack: kinds.Stack) -> list[Rule]:
 def _attention(ours: str, theirs: str, part: kinds.Attention) -> list[Moved]:
     parts = (part.heads * part.d_k, part.key_heads * part.d_k, part.key_heads * part.d_v)
     names = [f"{theirs}.{kind}_proj" for kind in "qkv"]
-    return [*modules(f"{ours}.project.qkv", names, parts), *module(f"{ours}.output", f"{theirs}.out_proj")]
+    biased = [letter in part.bias for letter in "qkv"]
+    return [*modules(f"{ours}.project.qkv", names, parts, biased), *module(f"{ours}.output", f"{theirs}.out_proj")]
 
 
 def _cross(ours: str, theirs: str, part: kinds.Attention) -> list[Moved]:
     parts = (part.key_heads * part.d_k, part.key_heads * part.d_v)
     return [
         *module(f"{ours}.project.q", f"{theirs}.q_proj"),
-        *modules(f"{ours}.project.kv", [f"{theirs}.k_proj", f"{theirs}.v_proj"], parts),
+        *modules(f"{ours}.project.kv", [f"{theirs}.k_proj", f"{theirs}.v_proj"], parts, ["k" in part.bias, True]),
         *module(f"{ours}.output", f"{theirs}.out_proj"),
     ]
 

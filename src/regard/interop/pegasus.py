@@ -30,7 +30,7 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         "architectures": ["PegasusForConditionalGeneration"],
         **sizes(model),
         "max_position_embeddings": positions,
-        "vocab_size": model.source.vocabulary,
+        "vocab_size": model.target.vocabulary,
         "tie_word_embeddings": True,
     }
 

@@ -22,10 +22,7 @@ _HEAD = "lm_head.weight"
 _FEEDFORWARDS: dict[str, tuple[bool, str, kinds.Activation]] = {
     "relu": (False, "relu", "relu"),
     "gelu": (False, "gelu", "gelu"),
-    "gelu_new": (False, "gelu_new", "gelu_tanh"),
-    "silu": (False, "silu", "silu"),
     "gated-gelu": (True, "gelu_new", "gelu_tanh"),
-    "gated-relu": (True, "relu", "relu"),
     "gated-silu": (True, "silu", "silu"),
 }
 _KEYS = Keys(
@@ -56,7 +53,7 @@ def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
-        "vocab_size": model.source.vocabulary,
+        "vocab_size": model.target.vocabulary,
         "d_model": model.d_model,
         "d_kv": block.attention.d_k,
         "d_ff": block.feedforward.d_ff,
@@ -89,19 +86,15 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encod
     encoder = kinds.Block(attention, feedforward, None, kinds.PreNorm(), norm, dropout)
     buckets = kinds.Buckets(values["relative_attention_num_buckets"], values["relative_attention_max_distance"])
     tokens = kinds.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
-    layers = values["num_layers"]
+    layers, decoder = values["num_layers"], replace(encoder, cross=attention)
     stack = kinds.Stack(layers, encoder, position=buckets, final=norm, dropout=dropout)
+    after = replace(stack, layers=values["num_decoder_layers"] or layers, block=decoder, pattern=kinds.Causal())
     return kinds.EncoderDecoder(
         d_model=d_model,
         source=tokens,
         target=tokens,
         encoder=stack,
-        decoder=replace(
-            stack,
-            layers=values["num_decoder_layers"] or layers,
-            block=replace(encoder, cross=attention),
-            pattern=kinds.Causal(),
-        ),
+        decoder=after,
         head=kinds.LanguageHead(scale=d_model**-0.5 if scaled else 1.0),
         share="inputs" if own else "all",
     )

@@ -89,6 +89,21 @@ class Transposed:
 
 
 @dataclass(frozen=True)
+class PerHead:
+    """Ours holds all queries, then all keys, then all values; theirs holds the three of each head together (GPT-NeoX)."""
+
+    ours: str
+    theirs: str
+    heads: int
+
+    def apart(self, tensor: Tensor) -> Sequence[Tensor]:
+        return (tensor.unflatten(0, (3, self.heads, -1)).transpose(0, 1).flatten(0, 2),)
+
+    def together(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].unflatten(0, (self.heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+
+@dataclass(frozen=True)
 class Constant:
     """A tensor that follows from the spec: in a file it may be absent, or must be equal up to `tolerance`.
 
@@ -108,7 +123,7 @@ class Unread:
     theirs: str
 
 
-Moved = Same | Rows | Reshaped | Transposed
+Moved = Same | Rows | Reshaped | Transposed | PerHead
 Rule = Moved | Constant | Unread
 
 

@@ -14,6 +14,7 @@ from regard import disk, size, spec
 from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
+from regard.core.embed import Embedding
 from regard.data.vectors import read_vectors
 from regard.decode.search import Settings
 from regard.decode.strategy import Beam
@@ -117,6 +118,7 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
     description = describe(recipe, len(data.source), len(data.target))
     torch.manual_seed(recipe.train.seed)
     model = build(description)
+    assert isinstance(model.source, Embedding), "recipes are of text"
     if recipe.model.vectors:
         read_vectors(Path(recipe.model.vectors), data.source, model.source.table.weight.data, say)
         if model.target.table is not model.source.table:

@@ -1,0 +1,119 @@
+"""Whisper against transformers: tiny random models, three seeds, both directions, and the tokens that it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard import disk, size, spec
+from regard.build import trainable
+from regard.decode.search import Ends, Settings, decode
+from regard.decode.strategy import Beam, Greedy, Limit, Power
+from regard.errors import DataError, ModelError
+from regard.interop import folder as folders
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "vocab_size": 53, "num_mel_bins": 11, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 3, "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37,
+    "max_source_positions": 14, "max_target_positions": 17, "pad_token_id": 0, "bos_token_id": 1,
+    "decoder_start_token_id": 1, "eos_token_id": 2, "begin_suppress_tokens": None,
+}  # fmt: skip
+CHANGES: dict[str, dict[str, Any]] = {"small": {}, "relu": {"activation_function": "relu", "num_mel_bins": 8}}
+
+
+def theirs(name: str, seed: int, out: Path) -> Any:
+    torch.manual_seed(seed)
+    config = transformers.WhisperConfig(**{**SMALL, **CHANGES[name]})
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # the sinusoids too: they are taken as they are stored
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(out)
+    return model
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CHANGES)
+def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
+    model = theirs(name, seed, tmp_path / "theirs")
+    ours, opened = folders.open_model(tmp_path / "theirs")
+    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == sum(part.numel() for part in model.parameters() if part.requires_grad)
+    assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
+    features, target = torch.randn(3, model.config.num_mel_bins, 28), torch.randint(3, 53, (3, 17))
+    with torch.inference_mode():
+        wanted = model(input_features=features, decoder_input_ids=target).logits
+        found = ours.head(ours(features, target)[0])  # type: ignore[misc]
+    assert (found - wanted).abs().max().item() <= 2e-5 * max(1.0, wanted.abs().mean().item())
+
+    back = tmp_path / "ours"
+    back.mkdir()
+    disk.write_json(back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions))
+    folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
+    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    again, report = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(back, output_loading_info=True)
+    assert not any(report.values()), report
+    with torch.inference_mode():
+        assert torch.equal(again.eval()(input_features=features, decoder_input_ids=target).logits, wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"use_weighted_layer_sum": True}, "use_weighted_layer_sum"),
+        ({"scale_embedding": True}, "scale_embedding"),
+        ({"max_source_positions": 15}, "shape"),
+        ({"encoder_layers": 1}, "model.encoder.layers.1"),
+        ({"rope": True}, "rope"),
+    ],
+)
+def test_what_is_not_understood_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+    theirs("small", 0, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ModelError, match=word):
+        folders.open_model(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
+    """Targets begin with several tokens, as Whisper's do: language and task."""
+    model = theirs("small", seed, tmp_path)
+    ours, _ = folders.open_model(tmp_path)
+    features, start = torch.randn(3, 11, 28), (1, 7, 9)
+    frame = {"input_features": features, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    prompt = torch.tensor(start).expand(3, -1)
+    # Whisper's own `generate` splits long recordings and wants the real vocabulary; underneath is the general one.
+    generate = transformers.GenerationMixin.generate
+    end = generate(model, **frame, decoder_input_ids=prompt, num_beams=3)[0, 5].item()
+
+    def generated(**settings: Any) -> list[list[int]]:
+        rows = generate(model, **frame, decoder_input_ids=prompt, eos_token_id=end, **settings)[:, 3:].tolist()
+        return [row[: row.index(end)] if end in row else row for row in rows]
+
+    def decoded(strategy: Any) -> list[list[int]]:
+        found = decode(ours, list(features), Ends(0, start, end), Settings(strategy, Limit(0.0, 8)))  # type: ignore
+        return [list(hypothesis.tokens) for hypotheses in found for hypothesis in hypotheses]
+
+    assert decoded(Greedy()) == generated(num_beams=1)
+    for stop, early in {"full": True, "likely": False}.items():
+        wanted = generated(num_beams=3, length_penalty=0.8, early_stopping=early, num_return_sequences=3)
+        assert decoded(Beam(3, Power(0.8), 3, "refilled", stop)) == wanted  # type: ignore[arg-type]
+
+
+def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
+    theirs("small", 0, tmp_path)
+    ours, _ = folders.open_model(tmp_path)
+    with pytest.raises(DataError, match="14"):
+        ours.encode(torch.randn(1, 11, 30))  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="same length"):
+        decode(ours, [torch.randn(11, 28), torch.randn(11, 20)], Ends(0, 1, 2), Settings(Greedy()))  # type: ignore
