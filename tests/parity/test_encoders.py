@@ -187,6 +187,19 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
             assert getattr(again.config, key) == value, key
 
 
+def test_far_words_of_mpnet_fall_into_the_same_buckets(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.MPNetConfig(**{**SIZES, "max_position_embeddings": 202, "num_hidden_layers": 1})
+    theirs = transformers.MPNetModel(config).eval()
+    torch.nn.init.normal_(theirs.encoder.relative_attention_bias.weight)
+    theirs.save_pretrained(tmp_path)
+    model, _ = folders.open_model(tmp_path)
+    tokens = torch.randint(5, 61, (1, 200))
+    given = tokens, torch.ones_like(tokens, dtype=torch.bool), None
+    expected = wanted(theirs, given)
+    assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "Albert", "MPNet"])
 def test_models_without_a_pooler(family: str, tmp_path: Path) -> None:
     theirs = saved(family, "Model", 1, tmp_path / "theirs", add_pooling_layer=False)
