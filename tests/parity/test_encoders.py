@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,19 @@ def test_without_a_hint_the_first_family_that_can_say_it_writes(tmp_path: Path) 
         again = getattr(transformers, written).from_pretrained(back, attn_implementation="eager").eval()
         given = batch(family, theirs.config)
         torch.testing.assert_close(wanted(again, given)["labels"], wanted(theirs, given)["labels"], rtol=0, atol=1e-6)
+
+
+def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> None:
+    """A pooler on ELECTRA or DistilBERT; a vocabulary beside tags; a mean of BERT's states."""
+    for family, change in (
+        ("Electra", {"pool": kinds.Pool()}),
+        ("DistilBert", {"pool": kinds.Pool()}),
+        ("Bert", {"pool": kinds.Pool("mean", None)}),
+        ("Bert", {"head": kinds.LanguageHead(), "labels": kinds.Labels(3, "tag")}),
+    ):
+        saved(family, "Model", 0, tmp_path / family)
+        model = dataclasses.replace(folders.read(tmp_path / family).spec, **change)  # type: ignore[arg-type]
+        assert folders.describe(model, kind=family.lower())["model_type"] == "regard"
 
 
 @pytest.mark.parametrize(

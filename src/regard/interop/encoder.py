@@ -219,7 +219,7 @@ class Kin:
         if task == "classify" and self.dense is not None:
             dropout = values[self.drops[task]] if self.dense.dropped else 0.0
             return kinds.Pool("first", self.dense.activation, dropout)
-        return kinds.Pool() if values["regard_pooler"] or task in ("classify", "next") else None
+        return kinds.Pool() if self.pooler and (values["regard_pooler"] or task in ("classify", "next")) else None
 
     def _labels(
         self, task: kinds.Task | None, values: Mapping[str, Any], config: Mapping[str, Any]
