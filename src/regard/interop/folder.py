@@ -18,7 +18,24 @@ from regard import disk
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import bart, gpt, gpt2, llama, marian, neox, own, pegasus, t5, whisper
+from regard.interop import (
+    albert,
+    bart,
+    bert,
+    distilbert,
+    electra,
+    gpt,
+    gpt2,
+    llama,
+    marian,
+    mpnet,
+    neox,
+    own,
+    pegasus,
+    roberta,
+    t5,
+    whisper,
+)  # fmt: skip
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -53,6 +70,14 @@ FAMILIES: dict[str, Family] = {
     "mistral": llama.MISTRAL,
     "qwen2": llama.QWEN2,
     "gemma": llama.GEMMA,
+    "bert": bert.BERT,
+    "roberta": roberta.ROBERTA,
+    "camembert": roberta.CAMEMBERT,
+    "xlm-roberta": roberta.XLM_ROBERTA,
+    "distilbert": distilbert.DISTILBERT,
+    "albert": albert.ALBERT,
+    "electra": electra.ELECTRA,
+    "mpnet": mpnet.MPNET,
     "regard": own,
 }
 
@@ -83,6 +108,11 @@ class Opened:
     config: dict[str, Any]
 
     @property
+    def kind(self) -> str:
+        """The family, to hand to `describe` and `write_weights` where another one could say the same."""
+        return str(self.config.get("model_type"))
+
+    @property
     def positions(self) -> int:
         """What to hand to `describe` and `write_weights` to get the same files again."""
         return int(self.config.get("max_position_embeddings") or POSITIONS)
@@ -91,9 +121,12 @@ class Opened:
 # ------------------------------------------------------------------ out
 
 
-def describe(model_spec: kinds.Model, ids: Ids | None = None, positions: int = POSITIONS) -> dict[str, Any]:
-    """The content of config.json, in the words of the first family that can say it."""
-    said = _family(model_spec).config(model_spec, positions)
+def describe(
+    model_spec: kinds.Model, ids: Ids | None = None, positions: int = POSITIONS, kind: str | None = None
+) -> dict[str, Any]:
+    """The content of config.json, in the words of the first family that can say it; `kind` is the model_type to try
+    before all others, because some families share a machine and differ in names only."""
+    said = _family(model_spec, kind).config(model_spec, positions)
     if ids is None:
         return said
     return {
@@ -104,9 +137,11 @@ def describe(model_spec: kinds.Model, ids: Ids | None = None, positions: int = P
     }
 
 
-def write_weights(path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS) -> None:
+def write_weights(
+    path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS, kind: str | None = None
+) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
-    rules = _family(model_spec).table(model_spec, positions)
+    rules = _family(model_spec, kind).table(model_spec, positions)
     tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
     with disk.writing(path.name), disk.replacing(path) as temporary:
         disk.write_tensors(temporary, tensors)
@@ -158,8 +193,9 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _family(model_spec: kinds.Model) -> Family:
-    return next(family for family in FAMILIES.values() if family.matches(model_spec))
+def _family(model_spec: kinds.Model, kind: str | None = None) -> Family:
+    first = [FAMILIES[kind]] if kind in FAMILIES else []
+    return next(family for family in (*first, *FAMILIES.values()) if family.matches(model_spec))
 
 
 def _forced(ids: Ids) -> dict[str, int | None]:

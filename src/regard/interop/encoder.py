@@ -1,0 +1,308 @@
+"""BERT and its kin, as transformers has them: one post-norm encoder under several names, with the heads of its tasks.
+
+`Kin` is a family as data; the files of the families say where each departs from BERT. What the architecture in
+config.json does not use but the file holds (a pooler beside a vocabulary, say) is opened and written too. Untied
+vocabularies are refused: transformers 4 and 5 disagree on which of two biases then acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from regard import spec as kinds
+from regard.errors import ModelError
+from regard.interop.table import HARMLESS, Constant, Keys, Moved, Rule, Same, Unread, each, module, modules, reads_back
+
+ACTIVATIONS: dict[str, kinds.Activation] = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu", "gelu_pytorch_tanh": "gelu_tanh",
+    "swish": "silu",
+}  # fmt: skip
+# What transformers assumes for absent keys. `regard_pooler` is ours: whether there is a pooler, where the architecture
+# says otherwise.
+SIZES: dict[str, Any] = {
+    "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "initializer_range": 0.02, "tie_word_embeddings": True,
+    "regard_pooler": True,
+}  # fmt: skip
+SEGMENTED: dict[str, Any] = {**SIZES, "type_vocab_size": 2, "classifier_dropout": 0.1}
+FIXED: dict[str, Any] = {
+    "is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False, "tie_encoder_decoder": False,
+    "position_embedding_type": "absolute", "pruned_heads": {}, "use_bfloat16": False,
+}  # fmt: skip
+# A way to save memory, and what sentence-transformers does with the scores afterwards.
+IGNORED = HARMLESS | {"chunk_size_feed_forward", "sbert_ce_default_activation_function", "sentence_transformers"}
+
+# What follows the family's name in that of an architecture: whether it has a vocabulary, and the task of its labels.
+Top = tuple[bool, kinds.Task | None]
+TOPS: dict[str, Top] = {
+    "Model": (False, None), "ForMaskedLM": (True, None), "ForSequenceClassification": (False, "classify"),
+    "ForTokenClassification": (False, "tag"), "ForQuestionAnswering": (False, "answer"),
+}  # fmt: skip
+LABELS: dict[kinds.Task, str] = {"classify": "classifier", "tag": "classifier", "answer": "qa_outputs"}
+DROPS: dict[kinds.Task, str] = {"classify": "classifier_dropout", "tag": "classifier_dropout"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Their names for the parts of a layer."""
+
+    q: str = "attention.self.query"
+    k: str = "attention.self.key"
+    v: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    first_norm: str = "attention.output.LayerNorm"
+    inner: str = "intermediate.dense"
+    outer: str = "output.dense"
+    last_norm: str = "output.LayerNorm"
+    path: str = "encoder.layer.{i}"
+
+
+@dataclass(frozen=True)
+class Head:
+    """Their names for the parts of the map to the vocabulary. Its activation is that of the layers, unless said."""
+
+    dense: str
+    norm: str
+    bias: str
+    decoder: str
+    activation: kinds.Activation | None = None
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The layer that makes the vector to classify by, where it is not the pooler; `dropped`: dropout acts before it too."""
+
+    name: str
+    activation: kinds.Activation
+    dropped: bool = True
+
+
+@dataclass(frozen=True)
+class Kin:
+    """One of these families: what its config may say, its names for tensors, and where its machine is not BERT's."""
+
+    name: str
+    stem: str  # of its architectures
+    PREFIX: str
+    keys: Keys
+    head: Head
+    layer: Layer = field(default_factory=Layer)
+    tops: Mapping[str, Top] = field(default_factory=lambda: TOPS)
+    labels: Mapping[kinds.Task, str] = field(default_factory=lambda: LABELS)
+    drops: Mapping[kinds.Task, str] = field(default_factory=lambda: DROPS)  # the key that says the labels' dropout
+    words: Mapping[str, str] = field(default_factory=dict)  # its own, for BERT's keys
+    pooler: str | None = "pooler.dense"
+    dense: Dense | None = None
+    hidden: str | None = None  # before the labels that detect
+    project: str | None = None
+    projects: bool = False  # even where both widths are equal
+    shared: bool = False
+    offset: int | None = 0  # of the positions; None: one more than the padding token
+    buckets: kinds.Buckets | None = None
+
+    def matches(self, model: kinds.Model) -> bool:
+        if not isinstance(model, kinds.Encoder) or not isinstance(model.input, kinds.Tokens):
+            return False
+        return reads_back(model, self.config(model, 1), self.spec)
+
+    def config(self, model: kinds.Encoder, positions: int) -> dict[str, Any]:
+        block, labels, place = model.stack.block, model.labels, _learned(model)
+        top = (model.head is not None, labels.task if labels else None)
+        suffix = next((name for name, known in self.tops.items() if known == top), "")
+        sizes = {
+            "vocab_size": model.input.vocabulary,
+            "hidden_size": model.d_model,
+            "embedding_size": model.input.width or model.d_model,
+            "num_hidden_layers": model.stack.layers,
+            "num_attention_heads": block.attention.heads,
+            "intermediate_size": block.feedforward.d_ff,
+            "hidden_act": next((word for word, a in ACTIVATIONS.items() if a == block.feedforward.activation), ""),
+            "hidden_dropout_prob": block.dropout,
+            "attention_probs_dropout_prob": block.attention.mixer.dropout,
+            "max_position_embeddings": place.length + place.offset,
+            "type_vocab_size": model.input.segments,
+            "layer_norm_eps": block.norm.eps,
+        }
+        said = {self.words.get(key, key): value for key, value in sizes.items()}
+        dropout = {self.drops[labels.task]: labels.dropout} if labels and labels.task in self.drops else {}
+        counted = range(labels.count) if labels and labels.task in ("classify", "tag") else ()
+        pooler = model.pool is not None
+        return {
+            "model_type": self.name,
+            "architectures": [self.stem + suffix],
+            **dropout,
+            **{key: value for key, value in said.items() if key in self.keys.read},
+            **({"pad_token_id": place.offset - 1} if self.offset is None else {}),
+            **({"id2label": {str(i): f"LABEL_{i}" for i in counted}} if counted else {}),
+            **({"label2id": {f"LABEL_{i}": i for i in counted}} if counted else {}),
+            **({"regard_pooler": pooler} if pooler != self._pooled(top) else {}),
+        }
+
+    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
+        top = vocabulary, task = self._top(config, stored)
+        values = self._values(config, self._stores(stored, self.pooler) if stored else self._pooled(top))
+        d_model, heads, act = values["hidden_size"], values["num_attention_heads"], values["hidden_act"]
+        if d_model % heads:
+            raise ModelError(
+                f"config.json: the width {d_model} does not divide by {heads} heads", "correct one of them"
+            )
+        if act not in ACTIVATIONS:
+            raise ModelError(f"config.json: the activation {act!r} is not understood", f"known: {[*ACTIVATIONS]}")
+        if vocabulary and not values["tie_word_embeddings"]:
+            raise ModelError("the vocabulary is not tied to the embeddings", "set tie_word_embeddings if it is")
+        width, dropout = values.get("embedding_size", d_model), values["hidden_dropout_prob"]
+        norm, mixer = kinds.LayerNorm(values["layer_norm_eps"]), kinds.Softmax(values["attention_probs_dropout_prob"])
+        attention = kinds.Attention(heads, d_model // heads, d_model // heads, mixer=mixer)
+        feedforward = kinds.Plain(values["intermediate_size"], ACTIVATIONS[act])
+        block = kinds.Block(attention, feedforward, norm=norm, dropout=dropout)
+        transform = kinds.Transform(width, self.head.activation or ACTIVATIONS[act], norm)
+        return kinds.Encoder(
+            d_model,
+            kinds.Tokens(
+                values["vocab_size"], self._positions(values, config.get("pad_token_id", 1)), False, dropout,
+                values.get("type_vocab_size", 0), norm, width if self.projects or width != d_model else None,
+            ),
+            kinds.Stack(values["num_hidden_layers"], block, position=self.buckets, shared=self.shared),
+            self._pool(task, values),
+            kinds.LanguageHead(True, transform=transform) if vocabulary else None,
+            self._labels(task, values, config),
+        )  # fmt: skip
+
+    def _top(self, config: Mapping[str, Any], stored: Collection[str]) -> Top:
+        """What stands on the stack: what the architecture says, and what the file holds beside it. A file whose names lack
+        the prefix is that of the bare model, whatever its config goes on saying."""
+        bare = bool(stored) and not any(name.startswith(self.PREFIX) for name in stored)
+        named = config.get("architectures")
+        said = f"{self.stem}Model" if bare or not named or not isinstance(named, list) else named[0]
+        known = {self.stem + suffix: top for suffix, top in self.tops.items()}
+        if said not in known:
+            raise ModelError(f"the architecture {said!r} is not understood", f"known: {', '.join(known)}")
+        vocabulary, task = known[said]
+        if task not in (None, "next"):
+            return vocabulary, task
+        follows = task == "next" or self._stores(stored, self.labels.get("next"))
+        return vocabulary or self._stores(stored, self.head.dense), "next" if follows else None
+
+    def _stores(self, stored: Collection[str], name: str | None) -> bool:
+        return name is not None and any(f"{prefix}{name}.weight" in stored for prefix in ("", self.PREFIX))
+
+    def _pooled(self, top: Top) -> bool:
+        """Whether the architecture makes one vector of an input."""
+        return top[1] in ("classify", "next") or (top == (False, None) and self.pooler is not None)
+
+    def _values(self, config: Mapping[str, Any], pooler: bool) -> dict[str, Any]:
+        """The config in BERT's words, with what is fixed."""
+        said = {"regard_pooler": pooler, **{key: value for key, value in config.items() if value is not None}}
+        if "classifier_dropout" in self.keys.read:
+            said.setdefault(
+                "classifier_dropout", said.get("hidden_dropout_prob", self.keys.read["hidden_dropout_prob"])
+            )
+        values = self.keys(said)
+        return {**self.keys.fixed, **values, **{word: values[own] for word, own in self.words.items()}}
+
+    def _positions(self, values: Mapping[str, Any], pad: Any) -> kinds.Learned:
+        rows, offset = values["max_position_embeddings"], self.offset
+        if offset is None:
+            offset = pad + 1 if isinstance(pad, int) and pad >= 0 else rows
+        if offset >= rows:
+            raise ModelError(
+                f"config.json leaves none of {rows} positions", "correct pad_token_id or max_position_embeddings"
+            )
+        return kinds.Learned(rows - offset, offset)
+
+    def _pool(self, task: kinds.Task | None, values: Mapping[str, Any]) -> kinds.Pool | None:
+        if task == "classify" and self.dense is not None:
+            dropout = values[self.drops[task]] if self.dense.dropped else 0.0
+            return kinds.Pool("first", self.dense.activation, dropout)
+        return kinds.Pool() if self.pooler and (values["regard_pooler"] or task in ("classify", "next")) else None
+
+    def _labels(
+        self, task: kinds.Task | None, values: Mapping[str, Any], config: Mapping[str, Any]
+    ) -> kinds.Labels | None:
+        if task is None:
+            return None
+        if task == "detect":
+            return kinds.Labels(1, task, ACTIVATIONS[values["hidden_act"]])
+        count = _count(config) if task in ("classify", "tag") else 2
+        return kinds.Labels(count, task, dropout=values[self.drops[task]] if task in self.drops else 0.0)
+
+    def table(self, model: kinds.Encoder, positions: int) -> list[Rule]:
+        place, inside = _learned(model), self.PREFIX if model.head or model.labels else ""
+        embeddings, tied = f"{inside}embeddings", (f"{self.head.decoder}.weight",) if model.head else ()
+        return [
+            Same("input.table.weight", f"{embeddings}.word_embeddings.weight", tied),
+            Same("input.position.table", f"{embeddings}.position_embeddings.weight"),
+            *(module("input.segments", f"{embeddings}.token_type_embeddings", False) if model.input.segments else []),
+            *_norm("input.norm", f"{embeddings}.LayerNorm"),
+            *(module("input.project", f"{inside}{self.project}") if model.input.width else []),
+            *(
+                [Same("stack.position.table", f"{inside}encoder.relative_attention_bias.weight")]
+                if self.buckets
+                else []
+            ),
+            *each(1 if self.shared else model.stack.layers, self._block(model.d_model, inside + self.layer.path)),
+            *(self._vocabulary() if model.head else []),
+            *self._pooling(model, inside),
+            *(self._classes(model.labels) if model.labels else []),
+            Constant(
+                f"{embeddings}.position_ids", lambda: torch.arange(place.length + place.offset)[None], written=False
+            ),
+        ]
+
+    def _block(self, d_model: int, theirs: str) -> list[Moved]:
+        ours, layer = "stack.blocks.{i}", self.layer
+        names = [f"{theirs}.{name}" for name in (layer.q, layer.k, layer.v)]
+        return [
+            *modules(f"{ours}.attention.project.qkv", names, (d_model, d_model, d_model)),
+            *module(f"{ours}.attention.output", f"{theirs}.{layer.output}"),
+            *_norm(f"{ours}.residual.each.0.norm", f"{theirs}.{layer.first_norm}"),
+            *module(f"{ours}.feedforward.inner", f"{theirs}.{layer.inner}"),
+            *module(f"{ours}.feedforward.outer", f"{theirs}.{layer.outer}"),
+            *_norm(f"{ours}.residual.each.1.norm", f"{theirs}.{layer.last_norm}"),
+        ]
+
+    def _vocabulary(self) -> list[Rule]:
+        copy = f"{self.head.decoder}.bias"
+        return [
+            *module("head.transform.dense", self.head.dense),
+            *_norm("head.transform.norm", self.head.norm),
+            Same("head.bias", self.head.bias, (copy,) if copy != self.head.bias else ()),
+        ]
+
+    def _pooling(self, model: kinds.Encoder, inside: str) -> list[Rule]:
+        """Old files hold the pooler even where the classifier has a dense layer of its own."""
+        pooler = [f"{inside}{self.pooler}.{kind}" for kind in ("weight", "bias") if self.pooler]
+        if model.labels and model.labels.task == "classify" and self.dense is not None:
+            return [*module("pool.dense", self.dense.name), *(Unread(name) for name in pooler)]
+        return [*module("pool.dense", f"{inside}{self.pooler}")] if model.pool else []
+
+    def _classes(self, labels: kinds.Labels) -> list[Moved]:
+        hidden = module("labels.dense", str(self.hidden)) if labels.hidden else []
+        return [*hidden, *module("labels.output", self.labels[labels.task])]
+
+
+def _learned(model: kinds.Encoder) -> kinds.Learned:
+    """Its positions; those of a model that is none of these are read back as others, and so it does not match."""
+    place = model.input.position
+    return place if isinstance(place, kinds.Learned) else kinds.Learned(1)
+
+
+def _count(config: Mapping[str, Any]) -> int:
+    names, number = config.get("id2label"), config.get("num_labels") or 2
+    count = len(names) if isinstance(names, dict) and names else number
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ModelError(f"config.json: num_labels cannot be {count!r}", "say how many classes there are")
+    return count
+
+
+def _norm(ours: str, theirs: str) -> list[Moved]:
+    """The first files say gamma and beta."""
+    return [
+        Same(f"{ours}.weight", f"{theirs}.weight", (f"{theirs}.gamma",)),
+        Same(f"{ours}.bias", f"{theirs}.bias", (f"{theirs}.beta",)),
+    ]
