@@ -275,16 +275,33 @@ class Pool:
     dropout: float = 0.0
 
 
+Task = Literal["classify", "next", "tag", "answer", "detect"]
+
+
 @dataclass(frozen=True)
 class Labels:
-    """A score for each of `count` classes: of the pooled vector, or of every position if `each`. With a `hidden`
-    activation there is a dense layer before; `dropout` acts on what is scored."""
+    """A score for each of `count` classes, for a `task`.
+
+    Of the pooled vector: `classify` an input, or say whether its second text comes `next` after the first. Of every
+    position: `tag` it, `answer` by where a span starts and ends, `detect` that the token was replaced. With a `hidden`
+    activation there is a dense layer before; `dropout` acts on what is scored.
+    """
 
     count: int
-    each: bool = False
+    task: Task = "classify"
     hidden: Activation | None = None
     bias: bool = True
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        expected = {"next": 2, "answer": 2, "detect": 1}.get(self.task, self.count)
+        if self.count != expected:
+            raise ModelError(f"the task {self.task!r} has {expected} scores, not {self.count}", f"say count={expected}")
+
+    @property
+    def each(self) -> bool:
+        """Whether every position has scores of its own."""
+        return self.task in ("tag", "answer", "detect")
 
 
 @dataclass(frozen=True)
@@ -327,7 +344,7 @@ class Encoder:
 
     def __post_init__(self) -> None:
         if self.labels is not None and not self.labels.each and self.pool is None:
-            raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or Labels(each=True)")
+            raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or a task such as 'tag'")
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
         (None, None),
         (spec.Pool(), spec.Labels(5)),
         (spec.Pool("mean", None), spec.Labels(3, bias=False)),
-        (None, spec.Labels(1, each=True, hidden="gelu")),
+        (None, spec.Labels(1, "detect", hidden="gelu")),
     ]:
         encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
         assert size.parameters(encoder) == trainable(build(encoder))
