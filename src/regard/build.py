@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard import spec
 from regard.core import (
     attention,
+    beside,
     block,
     embed,
     feedforward,
@@ -122,14 +123,22 @@ def _labels(part: spec.Labels, d_model: int) -> head.Labels:
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
-    place = _stack_position(part)
+    place = _stack_position(part, d_model)
     rope = place if isinstance(place, position.Rope) else None
     blocks = [_block(part.block, d_model, rope) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
-    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place)
+    other = _beside(part.beside, d_model) if part.beside else None
+    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, other)
 
 
-def _stack_position(part: spec.Stack) -> position.Rope | position.Buckets | position.Alibi | None:
+def _beside(part: spec.Convolution, d_model: int) -> beside.Convolution:
+    norm = _norm(part.norm, d_model)
+    return beside.Convolution(d_model, part.width, part.groups, part.activation, norm, part.dropout)
+
+
+def _stack_position(
+    part: spec.Stack, d_model: int
+) -> position.Rope | position.Buckets | position.Alibi | position.Disentangled | None:
     match part.position:
         case None:
             return None
@@ -141,6 +150,10 @@ def _stack_position(part: spec.Stack) -> position.Rope | position.Buckets | posi
             return position.Buckets(part.block.attention.heads, count, distance, both_ways)
         case spec.Alibi():
             return position.Alibi(part.block.attention.heads)
+        case spec.Disentangled(distance, buckets, terms, norm, dropout):
+            return position.Disentangled(
+                d_model, distance, buckets, terms, _norm(norm, d_model) if norm else None, dropout
+            )
         case _:
             assert_never(part.position)
 
