@@ -71,6 +71,11 @@ class Opened:
     config: dict[str, Any]
 
     @property
+    def kind(self) -> str:
+        """The family, to hand to `describe` and `write_weights` where another one could say the same."""
+        return str(self.config.get("model_type"))
+
+    @property
     def positions(self) -> int:
         """What to hand to `describe` and `write_weights` to get the same files again."""
         return int(self.config.get("max_position_embeddings") or POSITIONS)
@@ -79,9 +84,12 @@ class Opened:
 # ------------------------------------------------------------------ out
 
 
-def describe(model_spec: kinds.Model, ids: Ids | None = None, positions: int = POSITIONS) -> dict[str, Any]:
-    """The content of config.json, in the words of the first family that can say it."""
-    said = _family(model_spec).config(model_spec, positions)
+def describe(
+    model_spec: kinds.Model, ids: Ids | None = None, positions: int = POSITIONS, kind: str | None = None
+) -> dict[str, Any]:
+    """The content of config.json, in the words of the first family that can say it; `kind` is the model_type to try
+    before all others, because some families share a machine and differ in names only."""
+    said = _family(model_spec, kind).config(model_spec, positions)
     if ids is None:
         return said
     return {
@@ -93,9 +101,11 @@ def describe(model_spec: kinds.Model, ids: Ids | None = None, positions: int = P
     }
 
 
-def write_weights(path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS) -> None:
+def write_weights(
+    path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS, kind: str | None = None
+) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
-    rules = _family(model_spec).table(model_spec, positions)
+    rules = _family(model_spec, kind).table(model_spec, positions)
     tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
     with disk.writing(path.name), disk.replacing(path) as temporary:
         disk.write_tensors(temporary, tensors)
@@ -146,8 +156,9 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _family(model_spec: kinds.Model) -> Family:
-    return next(family for family in FAMILIES.values() if family.matches(model_spec))
+def _family(model_spec: kinds.Model, kind: str | None = None) -> Family:
+    first = [FAMILIES[kind]] if kind in FAMILIES else []
+    return next(family for family in (*first, *FAMILIES.values()) if family.matches(model_spec))
 
 
 def _tokens(ids: Ids) -> dict[str, int]:

@@ -101,8 +101,15 @@ class Constant:
     written: bool = True
 
 
+@dataclass(frozen=True)
+class Unused:
+    """A tensor that some files hold, but that no model of this architecture computes with: it is left behind."""
+
+    theirs: str
+
+
 Moved = Same | Rows | Reshaped | Transposed
-Rule = Moved | Constant
+Rule = Moved | Constant | Unused
 
 
 def module(ours: str, theirs: str, bias: bool = True) -> list[Moved]:
@@ -152,6 +159,8 @@ def to_ours(table: Sequence[Rule], theirs: Mapping[str, Tensor], shapes: Shapes)
     for rule in table:
         if isinstance(rule, Constant) and rule.theirs in unused:
             _check(rule, unused.pop(rule.theirs))
+        elif isinstance(rule, Unused):
+            unused.pop(rule.theirs, None)
     found = {name: _take(rule, name, unused) for rule in moved for name in _names(rule)}
     unset = [name for name, tensor in found.items() if tensor is None]
     _complete(unset, unused, "the file", "compare config.json (layers, tying) with it, or fetch the folder again")
@@ -165,7 +174,7 @@ def _names(rule: Moved) -> tuple[str, ...]:
 
 def _moved(table: Iterable[Rule], ours: Collection[str]) -> list[Moved]:
     """The rules with a parameter of ours: exactly one for each."""
-    moved = [rule for rule in table if not isinstance(rule, Constant)]
+    moved = [rule for rule in table if not isinstance(rule, Constant | Unused)]
     named = {rule.ours for rule in moved}
     assert len(named) == len(moved), "two rules for one parameter"
     unset, unused = [name for name in named if name not in ours], [name for name in ours if name not in named]
@@ -178,7 +187,7 @@ def aligned(table: Iterable[Rule], theirs: Mapping[str, Tensor], prefix: str) ->
     prefix, or the other way round."""
     known: set[str] = set()
     for rule in table:
-        known |= {rule.theirs} if isinstance(rule, Constant) else {*_names(rule)}
+        known |= {rule.theirs} if isinstance(rule, Constant | Unused) else {*_names(rule)}
         known |= {*rule.aliases} if isinstance(rule, Same) else set()
 
     def name(stored: str) -> str:
