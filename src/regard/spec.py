@@ -93,7 +93,7 @@ class Alibi:
 @dataclass(frozen=True)
 class Disentangled:
     """DeBERTa (He et al. 2021): a trained vector for each distance, which every layer projects as it does its input. Content
-    looks at positions (`c2p`), positions at content (`p2c`), or both; Attention's `scale` must count these terms.
+    looks at positions (`c2p`), positions at content (`p2c`), or both; each term counts in the scale of the scores.
 
     Distances go up to `distance` on each side. `buckets` on each side share the vectors: half of them are exact distances,
     the other half logarithmic. `dropout` acts on the vectors, in each layer anew.
@@ -166,7 +166,8 @@ Mixer = Softmax
 class Attention:
     """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
 
-    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said.
+    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or (d_k · terms)^-½ where
+    positions add terms to q·k.
     """
 
     heads: int

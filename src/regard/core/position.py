@@ -146,7 +146,13 @@ class Disentangled(nn.Module):
     """DeBERTa's vectors of distances: one table for all layers, and the row of it that belongs to each query and key."""
 
     def __init__(
-        self, d_model: int, distance: int, buckets: int | None, terms: str, norm: Norm | None, dropout: float
+        self,
+        d_model: int,
+        distance: int,
+        buckets: int | None,
+        terms: tuple[str, ...],
+        norm: Norm | None,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.buckets, self.distance, self.terms = buckets, distance, terms
@@ -169,7 +175,7 @@ class Disentangled(nn.Module):
         whole = torch.tensor((self.distance - 1) / exact, device="cpu").log().item()
         ratio = (behind.abs().clamp_min(exact) / exact).log() / whole
         logarithmic = (ratio * (exact - 1)).ceil().long() + exact
-        return torch.where(behind.abs() <= exact, behind, behind.sign() * logarithmic)
+        return torch.where(behind.abs() < exact, behind, behind.sign() * logarithmic)
 
 
 class Relative(NamedTuple):
@@ -184,10 +190,10 @@ class Relative(NamedTuple):
         far_q, far_k, _ = project(self.part.dropout(self.vectors)[None], None)  # [1, H, R, K], [1, G, R, K]
         groups, (queries, keys) = k.shape[1], self.rows.shape
         terms = []
-        if self.part.terms != "p2c":
+        if "c2p" in self.part.terms:
             each = (q.unflatten(1, (groups, -1)) @ far_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
             terms.append(each.gather(-1, self.rows.expand(*each.shape[:2], queries, keys)))
-        if self.part.terms != "c2p":
+        if "p2c" in self.part.terms:
             each = (k[:, :, None] @ far_q.unflatten(1, (groups, -1)).mT).flatten(1, 2)  # [B, H, S, R]
             terms.append(each.gather(-1, self.rows.T.expand(*each.shape[:2], keys, queries)).mT)
         return sum(terms[1:], start=terms[0])
@@ -213,3 +219,6 @@ def alibi_slopes(heads: int) -> Tensor:
     series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
     between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
     return torch.tensor(series + between, device="cpu")
+
+
+StackPosition = Rope | Buckets | Alibi | Disentangled

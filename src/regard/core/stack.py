@@ -12,7 +12,7 @@ from regard.core.beside import Convolution
 from regard.core.block import Block
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
-from regard.core.position import Alibi, Buckets, Disentangled, Rope
+from regard.core.position import Disentangled, Rope, StackPosition
 from regard.core.state import LayerState
 from regard.core.trace import Trace
 
@@ -30,7 +30,7 @@ class Stack(nn.Module):
         layers: int,
         final_norm: Norm | None,
         pattern: Pattern,
-        position: Rope | Buckets | Alibi | Disentangled | None = None,
+        position: StackPosition | None = None,
         beside: Convolution | None = None,
     ) -> None:
         super().__init__()
