@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from regard import spec
 from regard.core import (
     attention,
+    beside,
     block,
     embed,
     feedforward,
@@ -138,14 +139,19 @@ def _labels(part: spec.Labels, d_model: int) -> head.Labels:
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
-    place = _stack_position(part)
-    rope = place if isinstance(place, position.Rope) else None
-    blocks = [_block(part.block, d_model, rope) for _ in range(1 if part.shared else part.layers)]
+    place = _stack_position(part, d_model)
+    blocks = [_block(part.block, d_model, place) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
-    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, part.dropout)
+    other = _beside(part.beside, d_model) if part.beside else None
+    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, beside=other, dropout=part.dropout)
 
 
-def _stack_position(part: spec.Stack) -> position.Rope | position.Buckets | position.Alibi | None:
+def _beside(part: spec.Convolution, d_model: int) -> beside.Convolution:
+    norm = _norm(part.norm, d_model)
+    return beside.Convolution(d_model, part.width, part.groups, part.activation, norm, part.dropout)
+
+
+def _stack_position(part: spec.Stack, d_model: int) -> position.StackPosition | None:
     match part.position:
         case None:
             return None
@@ -157,6 +163,10 @@ def _stack_position(part: spec.Stack) -> position.Rope | position.Buckets | posi
             return position.Buckets(part.block.attention.heads, count, distance, both_ways)
         case spec.Alibi():
             return position.Alibi(part.block.attention.heads)
+        case spec.Disentangled(distance, buckets, terms, norm, dropout):
+            both = ("c2p", "p2c") if terms == "both" else (terms,)
+            normed = _norm(norm, d_model) if norm else None
+            return position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
             assert_never(part.position)
 
@@ -183,9 +193,9 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
             assert_never(part)
 
 
-def _block(part: spec.Block, d_model: int, rope: position.Rope | None) -> block.Block:
+def _block(part: spec.Block, d_model: int, place: position.StackPosition | None) -> block.Block:
     return block.Block(
-        attention=_attention(part.attention, d_model, attention.SelfProjection, rope),
+        attention=_attention(part.attention, d_model, attention.SelfProjection, place),
         cross=_attention(part.cross, d_model, attention.CrossProjection) if part.cross else None,
         feedforward=_feedforward(part.feedforward, d_model),
         residual=_residual(part, d_model),
@@ -220,13 +230,14 @@ def _attention(
     part: spec.Attention,
     d_model: int,
     projection: type[attention.SelfProjection] | type[attention.CrossProjection],
-    rope: position.Rope | None = None,
+    place: position.StackPosition | None = None,
 ) -> attention.Attention:
+    terms = 1 + len(place.terms) if isinstance(place, position.Disentangled) else 1
     return attention.Attention(
         projection(d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias),
-        mix.Softmax(part.scale if part.scale is not None else part.d_k**-0.5, part.mixer.dropout),
+        mix.Softmax(part.scale if part.scale is not None else (terms * part.d_k) ** -0.5, part.mixer.dropout),
         linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias),
-        rope,
+        place if isinstance(place, position.Rope) else None,
     )
 
 

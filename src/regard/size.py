@@ -30,8 +30,23 @@ def parameters(model: spec.Model) -> int:
 
 def stack(part: spec.Stack, d_model: int) -> int:
     blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
-    bias = part.position.count * part.block.attention.heads if isinstance(part.position, spec.Buckets) else 0
-    return blocks + bias + _norm(part.final, d_model)
+    return blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, d_model)
+
+
+def _stack_position(part: spec.Stack, d_model: int) -> int:
+    match part.position:
+        case spec.Buckets(count):
+            return count * part.block.attention.heads
+        case spec.Disentangled(distance, buckets, norm=norm):
+            return 2 * (buckets or distance) * d_model + _norm(norm, d_model)
+        case _:
+            return 0
+
+
+def _beside(part: spec.Convolution | None, d_model: int) -> int:
+    if part is None:
+        return 0
+    return d_model * (d_model // part.groups) * part.width + d_model + _norm(part.norm, d_model)
 
 
 def block(part: spec.Block, d_model: int) -> int:

@@ -98,7 +98,23 @@ class Alibi:
     """A fixed penalty on the score that grows with distance, another slope for each head (Press et al. 2022)."""
 
 
-StackPosition = Rope | Buckets | Alibi
+@dataclass(frozen=True)
+class Disentangled:
+    """DeBERTa (He et al. 2021): a trained vector for each distance, which every layer projects as it does its input. Content
+    looks at positions (`c2p`), positions at content (`p2c`), or both; each term counts in the scale of the scores.
+
+    Distances go up to `distance` on each side. `buckets` on each side share the vectors: half of them are exact distances,
+    the other half logarithmic. `dropout` acts on the vectors, in each layer anew.
+    """
+
+    distance: int
+    buckets: int | None = None
+    terms: Literal["both", "c2p", "p2c"] = "both"
+    norm: Norm | None = None
+    dropout: float = 0.0
+
+
+StackPosition = Rope | Buckets | Alibi | Disentangled
 
 # ------------------------------------------------------------------ parts of a block
 
@@ -158,7 +174,8 @@ Mixer = Softmax
 class Attention:
     """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
 
-    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said.
+    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or (d_k · terms)^-½ where
+    positions add terms to q·k.
     """
 
     heads: int
@@ -230,8 +247,24 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """norm(block(x) + activation(convolution(x))), each position with its `width` neighbours (DeBERTa v2)."""
+
+    width: int
+    groups: int = 1
+    activation: Activation = "tanh"
+    norm: Norm = field(default_factory=LayerNorm)
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.width % 2 == 0:
+            raise ModelError(f"a convolution of width {self.width} has no middle", "give an odd width")
+
+
+@dataclass(frozen=True)
 class Stack:
-    """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times."""
+    """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
+    what is added to the first block."""
 
     layers: int
     block: Block
@@ -240,6 +273,11 @@ class Stack:
     final: Norm | None = None
     shared: bool = False
     dropout: float = 0.0
+    beside: Convolution | None = None
+
+    def __post_init__(self) -> None:
+        if self.beside is not None and self.pattern != Everything():
+            raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
 
 
 @dataclass(frozen=True)
@@ -386,9 +424,9 @@ Model = EncoderDecoder | Encoder | Decoder
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax,
-        Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Transform, LanguageHead,
-        Frames, Pool, Labels, EncoderDecoder, Encoder, Decoder,
+        Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, LayerNorm, RmsNorm, Plain, Gated,
+        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Convolution, Stack, Tokens, Transform,
+        LanguageHead, Frames, Pool, Labels, EncoderDecoder, Encoder, Decoder,
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Literal, TypeVar
 
 import pytest
@@ -10,8 +11,10 @@ import torch
 
 from regard import size, spec
 from regard.build import build, trainable
+from regard.core import mix
 from regard.core.pattern import Causal as CausalPattern
 from regard.core.pattern import Sight
+from regard.core.trace import Trace
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder
 
@@ -25,6 +28,9 @@ POSITIONS: list[spec.StackPosition | None] = [
     spec.Rope(scaling=spec.Banded(8.0, 1.0, 4.0, 16)),
     spec.Buckets(8, 20),
     spec.Alibi(),
+    spec.Disentangled(7, buckets=4, norm=spec.LayerNorm()),
+    spec.Disentangled(3, terms="c2p"),
+    spec.Disentangled(5, terms="p2c", norm=spec.RmsNorm()),
 ]
 BLOCKS = [
     spec.Block(ATTENTION, spec.Plain(20), dropout=0.0),
@@ -43,7 +49,7 @@ TOKENS = [
     spec.Tokens(19, None, dropout=0.0, segments=3, norm=spec.LayerNorm(1e-12), width=10),
     spec.Tokens(19, spec.Sinusoidal(), dropout=0.0),
 ]
-CASES = list(zip(itertools.cycle(POSITIONS), BLOCKS * 3, itertools.cycle(TOKENS)))
+CASES = list(zip(POSITIONS * 2, itertools.cycle(BLOCKS), itertools.cycle(TOKENS)))
 
 
 def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder:
@@ -129,6 +135,64 @@ def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -
     together, _ = model(tokens, real, **asked)
     alone, _ = model(tokens[1:, :4], **({"segments": segments[1:, :4]} if asked else {}))
     torch.testing.assert_close(together[1:, :4], alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ...]) -> None:
+    description = decoder(case)
+    stack = spec.Stack(2, description.stack.block, position=description.stack.position)
+    model = shaken(build(spec.Encoder(24, description.tokens, stack)))
+    tokens = torch.randint(0, 19, (3, 9))
+    real = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
+    trace, results = Trace(["*.self"]), []
+    for kernel in (mix.fused, mix.explicit):
+        for part in model.modules():
+            if isinstance(part, mix.Softmax):
+                part.kernel = kernel
+        hidden, _ = model(tokens, real, trace=trace)
+        results.append([hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for name, call in trace.attentions.items():
+        mixed = call.mixer(call.q, call.k, call.v, call.sight)  # type: ignore[operator]
+        weights = trace.weights(name) @ call.v.repeat_interleave(4 // call.v.shape[1], dim=1)
+        torch.testing.assert_close(mixed, weights, rtol=1e-9, atol=1e-9)
+
+
+def test_relative_scores_by_hand() -> None:
+    """q·k, q·key of the distance and query of the distance·k, written as loops."""
+    block = spec.Block(spec.Attention(2, 4, 4, bias="kv"), spec.Plain(8), dropout=0.0)
+    position = spec.Disentangled(3, norm=spec.LayerNorm())
+    model = shaken(build(spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))))
+    trace = Trace(["*"])
+    model(torch.randint(0, 19, (1, 6)), trace=trace)
+    call = trace.attentions["encoder.0.self"]
+    place, project = model.stack.position, model.stack.blocks[0].attention.project  # type: ignore[union-attr]
+    far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[union-attr, operator]
+    scores = torch.empty(2, 6, 6).double()
+    for h, i, j in itertools.product(range(2), range(6), range(6)):
+        row = min(max(i - j + 3, 0), 5)
+        q, k = call.q[0, h, i], call.k[0, h, j]
+        scores[h, i, j] = (q @ k + q @ far_k[0, h, row] + far_q[0, h, row] @ k) / math.sqrt(3 * 4)
+    torch.testing.assert_close(trace.weights("encoder.0.self")[0], scores.softmax(-1), rtol=1e-9, atol=1e-9)
+
+
+def test_padding_is_nothing_to_a_convolution() -> None:
+    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
+    beside = spec.Convolution(5, groups=3, activation="gelu")
+    description = spec.Encoder(12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside))
+    assert size.parameters(description) == trainable(build(description))
+    assert spec.from_dict(spec.to_dict(description)) == description
+    model = shaken(build(description))
+    tokens = torch.randint(0, 19, (3, 7))
+    together, _ = model(tokens, torch.arange(7) < torch.tensor([7, 4, 1])[:, None])
+    for row, length in enumerate([7, 4, 1]):
+        alone, _ = model(tokens[row : row + 1, :length])
+        torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ModelError, match="what follows"):
+        spec.Stack(2, block, spec.Causal(), beside=beside)
+    with pytest.raises(ModelError, match="odd"):
+        spec.Convolution(4)
 
 
 def test_a_window_sees_the_last_tokens_only() -> None:

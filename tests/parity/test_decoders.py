@@ -112,6 +112,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     for change, word in (
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "linear"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"hidden_act": "mish"}, "mish"),
         ({"logit_softcapping": 30.0}, "logit_softcapping"),
         ({"num_hidden_layers": 2}, "model.layers.2"),
@@ -120,6 +122,16 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
+
+
+def test_rotary_positions_in_old_and_new_words() -> None:
+    from regard.interop.llama import LLAMA
+
+    for kind, options in (("linear", {"factor": 2}), ("llama3", {k: v for k, v in LONG.items() if "rope" not in k})):
+        new = LLAMA.spec({**SMALL, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **options}})
+        for word in ("type", "rope_type"):
+            assert LLAMA.spec({**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}}) == new
+        assert LLAMA.spec(LLAMA.config(new, 64)) == new
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window", "gemma"])

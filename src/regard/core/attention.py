@@ -81,6 +81,8 @@ class Attention(nn.Module):
             q, k = self.rope.rotate(q, sight.angles), self.rope.rotate(k, sight.angles)
         if past is not None:
             k, v = past.extend(k, v)
+        if sight.relative is not None:
+            sight = sight.biased(sight.relative.scores(q, k, self.project) * self.mixer.scale)
         if trace is not None:
             trace.attended(Attended(self.mixer, q, k, v, sight))
         mixed = self.mixer(q, k, v, sight)  # [B, H, T, E]

@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from regard.core.position import Relative
+
 
 class Pattern:
     """Abstract. `allows` gets index tensors shaped to broadcast to [B, H, T, S] and returns booleans that do."""
@@ -91,7 +93,7 @@ class Sight:
     """A pattern over `queries` and `keys`, the place of each row and column of the score matrix.
 
     With it goes what the stack's positions say of these places, computed once for all layers: `bias` is added to the
-    scores, `angles` turn q and k.
+    scores, `angles` turn q and k, `relative` gives each layer a bias of its own.
     """
 
     def __init__(
@@ -102,12 +104,14 @@ class Sight:
         batch: int = 1,
         bias: Tensor | None = None,
         angles: tuple[Tensor, Tensor] | None = None,
+        relative: Relative | None = None,
     ) -> None:
         self.pattern = pattern
         self.queries, self.keys = queries, keys  # [T], [S]
         self.batch = batch
-        self.bias = bias  # [1, H, T, S]
+        self.bias = bias  # [B or 1, H, T, S]
         self.angles = angles
+        self.relative = relative
 
     @property
     def all(self) -> bool:
@@ -133,6 +137,10 @@ class Sight:
     def blind(self) -> Tensor:
         """[B or 1, H or 1, T or 1, 1], True for queries that may look at nothing."""
         return ~self.mask.any(dim=-1, keepdim=True)
+
+    def biased(self, bias: Tensor) -> Sight:
+        """The same sight, with what one layer adds to its scores."""
+        return Sight(self.pattern, self.queries, self.keys, self.batch, bias)
 
     def rows(self, queries: Tensor) -> Tensor:
         """The mask of some query positions only."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from regard.core.dropout import Dropout
 from regard.core.linear import normal
+from regard.core.norm import Norm
 from regard.errors import DataError
 
 # ------------------------------------------------------------------ added at the input
@@ -154,6 +158,63 @@ class Buckets(nn.Module):
         return first + torch.where(far < exact, far, logarithmic)
 
 
+class Disentangled(nn.Module):
+    """DeBERTa's vectors of distances: one table for all layers, and the row of it that belongs to each query and key."""
+
+    def __init__(
+        self,
+        d_model: int,
+        distance: int,
+        buckets: int | None,
+        terms: tuple[str, ...],
+        norm: Norm | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.buckets, self.distance, self.terms = buckets, distance, terms
+        self.side = buckets or distance
+        self.table = nn.Parameter(normal(2 * self.side, d_model))
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Relative:
+        vectors = self.table if self.norm is None else self.norm(self.table)
+        rows = self._bucket(queries[:, None] - keys[None, :]) + self.side
+        return Relative(self, vectors, rows.clamp(0, 2 * self.side - 1))
+
+    def _bucket(self, behind: Tensor) -> Tensor:
+        """Distances up to half of the buckets are exact; farther ones are logarithmic up to `distance`, rounded up."""
+        if self.buckets is None:
+            return behind
+        exact = self.buckets // 2
+        # In float32, as the checkpoints were trained with: rounding up makes the last bit matter.
+        whole = torch.tensor((self.distance - 1) / exact, device="cpu").log().item()
+        ratio = (behind.abs().clamp_min(exact) / exact).log() / whole
+        logarithmic = (ratio * (exact - 1)).ceil().long() + exact
+        return torch.where(behind.abs() < exact, behind, behind.sign() * logarithmic)
+
+
+class Relative(NamedTuple):
+    """What `Disentangled` says of the places of one call. Each layer makes its own scores from it."""
+
+    part: Disentangled
+    vectors: Tensor  # [R, D]
+    rows: Tensor  # [T, S], which of the vectors stands between a query and a key
+
+    def scores(self, q: Tensor, k: Tensor, project: Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+        """q · key of the distance + query of the distance · k, unscaled: [B, H, T, S]."""
+        far_q, far_k, _ = project(self.part.dropout(self.vectors)[None], None)  # [1, H, R, K], [1, G, R, K]
+        groups, (queries, keys) = k.shape[1], self.rows.shape
+        terms = []
+        if "c2p" in self.part.terms:
+            each = (q.unflatten(1, (groups, -1)) @ far_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
+            terms.append(each.gather(-1, self.rows.expand(*each.shape[:2], queries, keys)))
+        if "p2c" in self.part.terms:
+            each = (k[:, :, None] @ far_q.unflatten(1, (groups, -1)).mT).flatten(1, 2)  # [B, H, S, R]
+            terms.append(each.gather(-1, self.rows.T.expand(*each.shape[:2], keys, queries)).mT)
+        return sum(terms[1:], start=terms[0])
+
+
 class Alibi(nn.Module):
     """−slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
 
@@ -174,3 +235,6 @@ def alibi_slopes(heads: int) -> Tensor:
     series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
     between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
     return torch.tensor(series + between, device="cpu")
+
+
+StackPosition = Rope | Buckets | Alibi | Disentangled

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from regard.core.beside import Convolution
 from regard.core.block import Block
 from regard.core.dropout import Dropout
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
-from regard.core.position import Alibi, Buckets, Rope
+from regard.core.position import Disentangled, Rope, StackPosition
 from regard.core.state import LayerState
 from regard.core.trace import Trace
 
@@ -20,8 +21,8 @@ from regard.core.trace import Trace
 class Stack(nn.Module):
     """`pattern` is who may look at whom inside, `position` what the scores know of places.
 
-    One block may be given for all `layers` (ALBERT, Universal). `recompute` trades a second forward for the memory of
-    activations.
+    `beside` runs with the first block. One block may be given for all `layers` (ALBERT, Universal). `recompute` trades a
+    second forward for the memory of activations.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class Stack(nn.Module):
         layers: int,
         final_norm: Norm | None,
         pattern: Pattern,
-        position: Rope | Buckets | Alibi | None = None,
+        position: StackPosition | None = None,
+        *,
+        beside: Convolution | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -40,6 +43,7 @@ class Stack(nn.Module):
         self.pattern = pattern
         self.position = position
         self.dropout = Dropout(dropout)
+        self.beside = beside
         self.recompute = False
 
     def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
@@ -47,12 +51,14 @@ class Stack(nn.Module):
         device = next(self.parameters()).device
         keys = torch.arange(start + length, device=device)
         queries = keys if start == 0 else keys[start:]
-        bias = angles = None
+        bias = angles = relative = None
         if isinstance(self.position, Rope):
             angles = self.position.angles(queries)
+        elif isinstance(self.position, Disentangled):
+            relative = self.position(queries, keys)
         elif self.position is not None:
             bias = self.position(queries, keys)
-        return Sight(self.pattern & padding, queries, keys, batch, bias, angles)
+        return Sight(self.pattern & padding, queries, keys, batch, bias, angles, relative)
 
     def forward(
         self,
@@ -63,6 +69,7 @@ class Stack(nn.Module):
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
+        embedded = x
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
             look = trace.scope(str(i)) if trace else None
@@ -70,6 +77,8 @@ class Stack(nn.Module):
                 x = checkpoint(block, x, sight, memory, memory_sight, None, look, use_reentrant=False)
             else:
                 x = block(x, sight, memory, memory_sight, states[i] if states else None, look)
+            if i == 0 and self.beside is not None:
+                x = self.beside(embedded, x, sight)
         return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:

@@ -22,6 +22,7 @@ from regard.interop import (
     albert,
     bart,
     bert,
+    deberta,
     distilbert,
     electra,
     gpt,
@@ -78,6 +79,7 @@ FAMILIES: dict[str, Family] = {
     "albert": albert.ALBERT,
     "electra": electra.ELECTRA,
     "mpnet": mpnet.MPNET,
+    "deberta-v2": deberta,
     "regard": own,
 }
 

@@ -83,8 +83,10 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decod
         norm=norm,
         dropout=values["hidden_dropout"],
     )  # fmt: skip
-    share = {**values["rope_scaling"], **values["rope_parameters"]}.get("partial_rotary_factor", values["rotary_pct"])
-    position = replace(rope({**values, "rope_theta": values["rotary_emb_base"]}), share=float(share))
+    turned = {**values["rope_scaling"], **values["rope_parameters"]}
+    share = turned.pop("partial_rotary_factor", values["rotary_pct"])
+    said = {"rope_theta": values["rotary_emb_base"], "rope_scaling": {}, "rope_parameters": turned}
+    position = replace(rope(said), share=float(share))
     return kinds.Decoder(
         d_model=d_model,
         tokens=kinds.Tokens(values["vocab_size"], None, scale=False, dropout=values["hidden_dropout"]),
