@@ -12,6 +12,7 @@ from regard.core import (
     block,
     embed,
     feedforward,
+    frontend,
     head,
     linear,
     mix,
@@ -50,12 +51,13 @@ def build(model: spec.Model) -> Model:
                 head=_head(model.head, output, d),
             )
         case spec.Encoder():
-            table = embed.Table(model.input.vocabulary, model.input.width or d)
+            front = _front_end(model.input, d)
+            table = front.table if isinstance(front, embed.Embedding) else None
             return Encoder(
-                input=_embedding(model.input, table, d),
+                input=front,
                 stack=_stack(model.stack, d),
                 pool=_pool(model.pool, d) if model.pool else None,
-                head=_head(model.head, _output(model, table), d) if model.head else None,
+                head=_head(model.head, _output(model, table), d) if model.head and table else None,
                 labels=_labels(model.labels, d) if model.labels else None,
             )
         case spec.Decoder():
@@ -78,6 +80,25 @@ def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Tab
     if model.tied or model.head is None:
         return table
     return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
+
+
+def _front_end(part: spec.Tokens | spec.Patches, d_model: int) -> frontend.FrontEnd:
+    match part:
+        case spec.Tokens():
+            return _embedding(part, embed.Table(part.vocabulary, part.width or d_model), d_model)
+        case spec.Patches():
+            return frontend.Patches(
+                d_model,
+                size=part.size,
+                patch=part.patch,
+                channels=part.channels,
+                extras=part.extras,
+                bias=part.bias,
+                norm=_norm(part.norm, d_model) if part.norm else None,
+                dropout=part.dropout,
+            )
+        case _:
+            assert_never(part)
 
 
 def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Embedding:
@@ -114,11 +135,19 @@ def _head(part: spec.LanguageHead, table: embed.Table, d_model: int) -> head.Lan
 
 
 def _pool(part: spec.Pool, d_model: int) -> head.Pool:
-    return head.Pool(d_model, part.which, part.activation, part.dropout)
+    which, end = ("end", part.which.token) if isinstance(part.which, spec.End) else (part.which, None)
+    norm = _norm(part.norm, d_model) if part.norm else None
+    return head.Pool(d_model, which, part.activation, part.dropout, end=end, norm=norm, width=part.width)
 
 
-def _labels(part: spec.Labels, d_model: int) -> head.Labels:
-    return head.Labels(d_model, part.count, each=part.each, hidden=part.hidden, bias=part.bias, dropout=part.dropout)
+def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.Votes:
+    match part:
+        case spec.Labels(count, each, hidden, bias, dropout):
+            return head.Labels(d_model, count, each=each, hidden=hidden, bias=bias, dropout=dropout)
+        case spec.Votes(count, voters):
+            return head.Votes(d_model, count, voters)
+        case _:
+            assert_never(part)
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:

@@ -16,15 +16,14 @@ def parameters(model: spec.Model) -> int:
         inputs = _embedding(model.source, d) + _embedding(model.target, d)
         stacks = stack(model.encoder, d) + stack(model.decoder, d)
         return tables + inputs + stacks + _head(model.head, model.target.vocabulary, d)
-    tokens = model.input if isinstance(model, spec.Encoder) else model.tokens
-    table = tokens.vocabulary * (tokens.width or d)
+    front = model.input if isinstance(model, spec.Encoder) else model.tokens
     output = 0
-    if model.head is not None:
+    if isinstance(front, spec.Tokens) and model.head is not None:
         width = model.head.transform.width if model.head.transform else d
-        output = _head(model.head, tokens.vocabulary, d) + (0 if model.tied else tokens.vocabulary * width)
+        output = _head(model.head, front.vocabulary, d) + (0 if model.tied else front.vocabulary * width)
     if isinstance(model, spec.Encoder):
         output += _pool(model.pool, d) + _labels(model.labels, d)
-    return table + _embedding(tokens, d) + stack(model.stack, d) + output
+    return _front_end(front, d) + stack(model.stack, d) + output
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
@@ -66,6 +65,14 @@ def _norm(part: spec.Norm | None, width: int) -> int:
     return 2 * width if isinstance(part, spec.LayerNorm) and part.bias else width
 
 
+def _front_end(part: spec.Tokens | spec.Patches, d_model: int) -> int:
+    if isinstance(part, spec.Tokens):
+        return part.vocabulary * (part.width or d_model) + _embedding(part, d_model)
+    pixels = part.channels * part.patch**2
+    vectors = pixels + part.positions + part.extras + (1 if part.bias else 0)
+    return vectors * d_model + _norm(part.norm, d_model)
+
+
 def _embedding(part: spec.Tokens, d_model: int) -> int:
     """What an embedding has beside its token table."""
     width = part.width or d_model
@@ -84,11 +91,16 @@ def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:
 
 
 def _pool(part: spec.Pool | None, d_model: int) -> int:
-    return 0 if part is None or part.activation is None else d_model * d_model + d_model
-
-
-def _labels(part: spec.Labels | None, d_model: int) -> int:
     if part is None:
         return 0
+    dense = d_model * d_model + d_model if part.activation else 0
+    return _norm(part.norm, d_model) + dense + d_model * (part.width or 0)
+
+
+def _labels(part: spec.Labels | spec.Votes | None, d_model: int) -> int:
+    if part is None:
+        return 0
+    if isinstance(part, spec.Votes):
+        return part.voters * part.count * (d_model + 1)
     hidden = d_model * d_model + d_model if part.hidden else 0
     return hidden + part.count * d_model + (part.count if part.bias else 0)

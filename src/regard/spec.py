@@ -248,6 +248,29 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Patches:
+    """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come `extras` trained vectors
+    (a class token, a distillation token); then learned positions, norm and dropout (Dosovitskiy et al. 2021)."""
+
+    size: int
+    patch: int
+    channels: int = 3
+    extras: int = 1
+    bias: bool = True
+    norm: Norm | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patch > self.size:
+            raise ModelError(f"no patch of {self.patch} pixels fits into {self.size}", "give a smaller `patch`")
+
+    @property
+    def positions(self) -> int:
+        """All of them; pixels that fill no patch at the right and bottom edges are not seen."""
+        return (self.size // self.patch) ** 2 + self.extras
+
+
+@dataclass(frozen=True)
 class Transform:
     """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
 
@@ -266,13 +289,23 @@ class LanguageHead:
 
 
 @dataclass(frozen=True)
-class Pool:
-    """One vector for a whole input: that of the first or the last real position, or their mean; then a dense layer with
-    `activation`, if there is one. `dropout` acts before it."""
+class End:
+    """The first position that holds `token`; without one, that of the highest token id, which some vocabularies reserve for
+    the end."""
 
-    which: Literal["first", "last", "mean"] = "first"
+    token: int | None = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One vector for a whole input: that of the first or the last real position, of the end token, or the mean; then `norm`,
+    `dropout`, a dense layer with `activation`, and a linear map without bias to `width`, each if there is one."""
+
+    which: Literal["first", "last", "mean"] | End = "first"
     activation: Activation | None = "tanh"
     dropout: float = 0.0
+    norm: Norm | None = None
+    width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -285,6 +318,15 @@ class Labels:
     hidden: Activation | None = None
     bias: bool = True
     dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Votes:
+    """A score for each of `count` classes: the mean of what the first `voters` positions say, each through its own map. A
+    distilled model has two: the class token learnt from labels, the distillation token from a teacher (Touvron et al.)."""
+
+    count: int
+    voters: int = 2
 
 
 @dataclass(frozen=True)
@@ -318,16 +360,18 @@ class Encoder:
     """
 
     d_model: int
-    input: Tokens
+    input: Tokens | Patches
     stack: Stack
     pool: Pool | None = None
     head: LanguageHead | None = None
-    labels: Labels | None = None
+    labels: Labels | Votes | None = None
     tied: bool = True
 
     def __post_init__(self) -> None:
-        if self.labels is not None and not self.labels.each and self.pool is None:
+        if isinstance(self.labels, Labels) and not self.labels.each and self.pool is None:
             raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or Labels(each=True)")
+        if not isinstance(self.input, Tokens) and self.head is not None:
+            raise ModelError("a head over the vocabulary needs tokens as input", "give `labels` instead of a `head`")
 
 
 @dataclass(frozen=True)
@@ -349,8 +393,8 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax, Attention,
-        PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Transform, LanguageHead,
-        Pool, Labels, EncoderDecoder, Encoder, Decoder,
+        PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Patches, Transform, LanguageHead,
+        End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
     )
 }  # fmt: skip
 

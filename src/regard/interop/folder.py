@@ -18,7 +18,7 @@ from regard import disk
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import gpt2, llama, marian, own, pegasus
+from regard.interop import gpt2, llama, marian, own, pegasus, vit
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -47,6 +47,8 @@ FAMILIES: dict[str, Family] = {
     "mistral": llama.MISTRAL,
     "qwen2": llama.QWEN2,
     "gemma": llama.GEMMA,
+    "vit": vit.VIT,
+    "deit": vit.DEIT,
     "regard": own,
 }
 
