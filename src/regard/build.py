@@ -22,9 +22,9 @@ from regard.core import (
     residual,
     stack,
 )
-from regard.model import Decoder, Encoder, EncoderDecoder
+from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 
-Model = EncoderDecoder | Encoder | Decoder
+Model = EncoderDecoder | Encoder | Decoder | Pair
 
 
 @overload
@@ -34,9 +34,13 @@ def build(model: spec.Encoder) -> Encoder: ...
 @overload
 def build(model: spec.Decoder) -> Decoder: ...
 @overload
+def build(model: spec.Pair) -> Pair: ...
+@overload
 def build(model: spec.Model) -> Model: ...
 def build(model: spec.Model) -> Model:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
+    if isinstance(model, spec.Pair):
+        return Pair(build(model.text), build(model.image), model.scale)
     d = model.d_model
     match model:
         case spec.EncoderDecoder():

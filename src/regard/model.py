@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.core.embed import Embedding
 from regard.core.frontend import FrontEnd
@@ -163,6 +164,33 @@ class Decoder(nn.Module):
         x = self.stack(x, sight, states=state.layers)
         state.position = seen
         return self.head(x)
+
+
+class Pair(nn.Module):
+    """Two towers over one space: which text belongs to which image (Radford et al. 2021)."""
+
+    def __init__(self, text: Encoder, image: Encoder, scale: float) -> None:
+        super().__init__()
+        self.text = text
+        self.image = image
+        self.scale = nn.Parameter(torch.tensor(scale))  # of the cosines, as a logarithm
+
+    def texts(self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """tokens [B, T] → vectors of length 1: [B, width]"""
+        return functional.normalize(
+            self.text.vector(tokens, real, trace=trace.scope("text") if trace else None), dim=-1
+        )
+
+    def images(self, pixels: Tensor, trace: Trace | None = None) -> Tensor:
+        """pixels [B, channels, size, size] → vectors of length 1: [B, width]"""
+        return functional.normalize(self.image.vector(pixels, trace=trace.scope("image") if trace else None), dim=-1)
+
+    def forward(
+        self, tokens: Tensor, pixels: Tensor, real: Tensor | None = None, trace: Trace | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
+        cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
+        return cosines * self.scale.exp(), {}
 
 
 def _padding(real: Tensor | None) -> Pattern:

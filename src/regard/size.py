@@ -7,6 +7,8 @@ from regard import spec
 
 def parameters(model: spec.Model) -> int:
     """Trainable numbers of the whole model, shared matrices counted once."""
+    if isinstance(model, spec.Pair):
+        return parameters(model.text) + parameters(model.image) + 1
     d = model.d_model
     if isinstance(model, spec.EncoderDecoder):
         # Which of the three vocabulary matrices (source, target, output) are matrices of their own.

@@ -385,7 +385,22 @@ class Decoder:
     tied: bool = True
 
 
-Model = EncoderDecoder | Encoder | Decoder
+@dataclass(frozen=True)
+class Pair:
+    """Two towers that map texts and images to vectors of one space, compared by their cosine times e^scale, where the
+    learnt scale starts at `scale` (Radford et al. 2021)."""
+
+    text: Encoder
+    image: Encoder
+    scale: float = 2.6592
+
+    def __post_init__(self) -> None:
+        widths = [tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)]
+        if widths[0] is None or widths[0] != widths[1]:
+            raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")
+
+
+Model = EncoderDecoder | Encoder | Decoder | Pair
 
 # ------------------------------------------------------------------ as JSON
 
@@ -394,7 +409,7 @@ _KINDS: dict[str, type] = {
     for kind in (
         Sinusoidal, Learned, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax, Attention,
         PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Patches, Transform, LanguageHead,
-        End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
+        End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder, Pair,
     )
 }  # fmt: skip
 

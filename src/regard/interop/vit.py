@@ -167,7 +167,7 @@ def activation(name: str) -> kinds.Activation:
 
 
 def theirs(activation: kinds.Activation) -> str:
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)
+    return next((theirs for theirs, ours in ACTIVATIONS.items() if ours == activation), "")
 
 
 def label_count(config: Mapping[str, Any]) -> int:
