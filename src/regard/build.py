@@ -86,7 +86,7 @@ def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Tab
     return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
 
 
-def _front_end(part: spec.Tokens | spec.Patches, d_model: int) -> frontend.FrontEnd:
+def _front_end(part: spec.Tokens | spec.Patches | spec.Waves, d_model: int) -> frontend.FrontEnd:
     match part:
         case spec.Tokens():
             return _embedding(part, embed.Table(part.vocabulary, part.width or d_model), d_model)
@@ -101,6 +101,50 @@ def _front_end(part: spec.Tokens | spec.Patches, d_model: int) -> frontend.Front
                 norm=_norm(part.norm, d_model) if part.norm else None,
                 dropout=part.dropout,
             )
+        case spec.Waves():
+            channels = part.convolutions[-1].channels
+            return frontend.Waves(
+                _convolutions(part),
+                linear.Linear(channels, d_model),
+                frontend.Nearby(d_model, part.position.kernel, part.position.groups, part.activation),
+                activation=part.activation,
+                features=_norm(part.features, channels),
+                project_dropout=part.project_dropout,
+                norm=_norm(part.norm, d_model) if part.norm else None,
+                dropout=part.dropout,
+                masked=part.masked,
+            )
+        case _:
+            assert_never(part)
+
+
+def _convolutions(part: spec.Waves) -> list[frontend.Convolution]:
+    made, inputs = [], 1
+    for each in part.convolutions:
+        made.append(
+            frontend.Convolution(
+                inputs,
+                each.channels,
+                kernel=each.kernel,
+                stride=each.stride,
+                bias=each.bias,
+                norm=_channel_norm(each.norm, each.channels),
+            )
+        )
+        inputs = each.channels
+    return made
+
+
+def _channel_norm(
+    part: spec.LayerNorm | spec.TimeNorm | None, channels: int
+) -> norm.LayerNorm | frontend.TimeNorm | None:
+    match part:
+        case None:
+            return None
+        case spec.LayerNorm(eps, bias):
+            return norm.LayerNorm(channels, eps, bias)
+        case spec.TimeNorm(eps):
+            return frontend.TimeNorm(channels, eps)
         case _:
             assert_never(part)
 

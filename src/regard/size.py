@@ -67,12 +67,26 @@ def _norm(part: spec.Norm | None, width: int) -> int:
     return 2 * width if isinstance(part, spec.LayerNorm) and part.bias else width
 
 
-def _front_end(part: spec.Tokens | spec.Patches, d_model: int) -> int:
+def _front_end(part: spec.Tokens | spec.Patches | spec.Waves, d_model: int) -> int:
     if isinstance(part, spec.Tokens):
         return part.vocabulary * (part.width or d_model) + _embedding(part, d_model)
+    if isinstance(part, spec.Waves):
+        return _waves(part, d_model)
     pixels = part.channels * part.patch**2
     vectors = pixels + part.positions + part.extras + (1 if part.bias else 0)
     return vectors * d_model + _norm(part.norm, d_model)
+
+
+def _waves(part: spec.Waves, d_model: int) -> int:
+    total, inputs = 0, 1
+    for each in part.convolutions:
+        norm = 2 * each.channels if isinstance(each.norm, spec.TimeNorm) else _norm(each.norm, each.channels)
+        total += each.channels * (inputs * each.kernel + (1 if each.bias else 0)) + norm
+        inputs = each.channels
+    project = _norm(part.features, inputs) + (inputs + 1) * d_model
+    kernel = part.position.kernel
+    position = d_model * (d_model // part.position.groups) * kernel + kernel + d_model
+    return total + project + position + _norm(part.norm, d_model) + (d_model if part.masked else 0)
 
 
 def _embedding(part: spec.Tokens, d_model: int) -> int:

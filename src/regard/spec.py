@@ -271,6 +271,52 @@ class Patches:
 
 
 @dataclass(frozen=True)
+class TimeNorm:
+    """Each channel over all its times; a batch is best padded little, because padding is among them."""
+
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Over time, without padding: `channels` numbers from `kernel` steps, every `stride` steps; then norm."""
+
+    channels: int
+    kernel: int
+    stride: int
+    bias: bool = False
+    norm: LayerNorm | TimeNorm | None = None
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """To each position is added what a convolution in `groups` of channels makes of the `kernel` positions around it."""
+
+    kernel: int = 128
+    groups: int = 16
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Samples of sound through `convolutions`, a norm (`features`) and a linear map to d_model; then positions, norm and
+    dropout (Baevski et al. 2020). `activation` follows every convolution. With `masked`, a trained vector can stand in for
+    positions that the model is to guess."""
+
+    convolutions: tuple[Convolution, ...]
+    position: Nearby = field(default_factory=Nearby)
+    activation: Activation = "gelu"
+    features: Norm = field(default_factory=LayerNorm)
+    project_dropout: float = 0.0
+    norm: Norm | None = None
+    dropout: float = 0.1
+    masked: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.convolutions:
+            raise ModelError("sound needs at least one convolution", "give `convolutions`")
+
+
+@dataclass(frozen=True)
 class Transform:
     """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
 
@@ -360,7 +406,7 @@ class Encoder:
     """
 
     d_model: int
-    input: Tokens | Patches
+    input: Tokens | Patches | Waves
     stack: Stack
     pool: Pool | None = None
     head: LanguageHead | None = None
@@ -408,8 +454,8 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Rope, Stretched, Banded, Buckets, Alibi, LayerNorm, RmsNorm, Plain, Gated, Softmax, Attention,
-        PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Patches, Transform, LanguageHead,
-        End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder, Pair,
+        PostNorm, PreNorm, Parallel, Everything, Causal, Block, Stack, Tokens, Patches, TimeNorm, Convolution, Nearby, Waves,
+        Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder, Pair,
     )
 }  # fmt: skip
 
@@ -419,11 +465,13 @@ def to_dict(part: Any) -> Any:
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
         return {"kind": type(part).__name__, **fields}
-    return part
+    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
 
 
 def from_dict(data: Any) -> Any:
     """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error, not a guess."""
+    if isinstance(data, list):
+        return tuple(from_dict(item) for item in data)
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
@@ -454,6 +502,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, option) for option in typing.get_args(hint))
     if origin is Literal:
         return value in typing.get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, typing.get_args(hint)[0]) for item in value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:

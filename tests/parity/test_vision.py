@@ -66,6 +66,7 @@ def check_back(
     back.mkdir()
     disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions))
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
+    assert folders.read(back).spec == opened.spec
     before, after = (load_file(at / "model.safetensors") for at in (place / "theirs", back))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)

@@ -18,7 +18,7 @@ from regard import disk
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
-from regard.interop import clip, gpt2, llama, marian, own, pegasus, vit
+from regard.interop import clip, gpt2, llama, marian, own, pegasus, vit, wav2vec2
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -49,6 +49,7 @@ FAMILIES: dict[str, Family] = {
     "gemma": llama.GEMMA,
     "vit": vit.VIT,
     "deit": vit.DEIT,
+    "wav2vec2": wav2vec2,
     "clip": clip,
     "clip_text_model": clip.TEXT,
     "clip_vision_model": clip.VISION,
