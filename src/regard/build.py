@@ -23,9 +23,9 @@ from regard.core import (
     residual,
     stack,
 )
-from regard.model import Decoder, Encoder, EncoderDecoder
+from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 
-Model = EncoderDecoder | Encoder | Decoder
+Model = EncoderDecoder | Encoder | Decoder | Pair
 
 
 @overload
@@ -35,28 +35,33 @@ def build(model: spec.Encoder) -> Encoder: ...
 @overload
 def build(model: spec.Decoder) -> Decoder: ...
 @overload
+def build(model: spec.Pair) -> Pair: ...
+@overload
 def build(model: spec.Model) -> Model: ...
 def build(model: spec.Model) -> Model:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
+    if isinstance(model, spec.Pair):
+        return Pair(build(model.text), build(model.image), model.scale)
     d = model.d_model
     match model:
         case spec.EncoderDecoder():
             target = embed.Table(model.target.vocabulary, d)
             output = target if model.share in ("all", "target") else embed.Table(model.target.vocabulary, d)
             return EncoderDecoder(
-                source=_source(model, target),
+                source=_front_end(model.source, d, target if model.share in ("all", "inputs") else None),
                 target=_embedding(model.target, target, d),
                 encoder=_stack(model.encoder, d),
                 decoder=_stack(model.decoder, d),
                 head=_head(model.head, output, d),
             )
         case spec.Encoder():
-            table = embed.Table(model.input.vocabulary, model.input.width or d)
+            front = _front_end(model.input, d)
+            table = front.table if isinstance(front, embed.Embedding) else None
             return Encoder(
-                input=_embedding(model.input, table, d),
+                input=front,
                 stack=_stack(model.stack, d),
                 pool=_pool(model.pool, d) if model.pool else None,
-                head=_head(model.head, _output(model, table), d) if model.head else None,
+                head=_head(model.head, _output(model, table), d) if model.head and table else None,
                 labels=_labels(model.labels, d) if model.labels else None,
             )
         case spec.Decoder():
@@ -81,14 +86,67 @@ def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Tab
     return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
 
 
-def _source(model: spec.EncoderDecoder, target: embed.Table) -> embed.Embedding | frontend.Frames:
-    part, d = model.source, model.d_model
+def _front_end(part: spec.Input, d_model: int, shared: embed.Table | None = None) -> frontend.FrontEnd:
     match part:
         case spec.Tokens():
-            shared = model.share in ("all", "inputs")
-            return _embedding(part, target if shared else embed.Table(part.vocabulary, d), d)
+            return _embedding(part, shared or embed.Table(part.vocabulary, part.width or d_model), d_model)
         case spec.Frames(mels, place, activation, dropout):
-            return frontend.Frames(mels, d, _input_position(place, d), activation, dropout)
+            return frontend.Frames(mels, d_model, _input_position(place, d_model), activation, dropout)
+        case spec.Patches():
+            return frontend.Patches(
+                d_model,
+                size=part.size,
+                patch=part.patch,
+                channels=part.channels,
+                extras=part.extras,
+                bias=part.bias,
+                norm=_norm(part.norm, d_model) if part.norm else None,
+                dropout=part.dropout,
+            )
+        case spec.Waves():
+            channels = part.convolutions[-1].channels
+            return frontend.Waves(
+                _convolutions(part),
+                linear.Linear(channels, d_model),
+                frontend.Nearby(d_model, part.position.kernel, part.position.groups, part.activation),
+                activation=part.activation,
+                features=_norm(part.features, channels),
+                project_dropout=part.project_dropout,
+                norm=_norm(part.norm, d_model) if part.norm else None,
+                dropout=part.dropout,
+                masked=part.masked,
+            )
+        case _:
+            assert_never(part)
+
+
+def _convolutions(part: spec.Waves) -> list[frontend.Convolution]:
+    made, inputs = [], 1
+    for each in part.convolutions:
+        made.append(
+            frontend.Convolution(
+                inputs,
+                each.channels,
+                kernel=each.kernel,
+                stride=each.stride,
+                bias=each.bias,
+                norm=_channel_norm(each.norm, each.channels),
+            )
+        )
+        inputs = each.channels
+    return made
+
+
+def _channel_norm(
+    part: spec.LayerNorm | spec.TimeNorm | None, channels: int
+) -> norm.LayerNorm | frontend.TimeNorm | None:
+    match part:
+        case None:
+            return None
+        case spec.LayerNorm(eps, bias):
+            return norm.LayerNorm(channels, eps, bias)
+        case spec.TimeNorm(eps):
+            return frontend.TimeNorm(channels, eps)
         case _:
             assert_never(part)
 
@@ -131,11 +189,19 @@ def _head(part: spec.LanguageHead, table: embed.Table, d_model: int) -> head.Lan
 
 
 def _pool(part: spec.Pool, d_model: int) -> head.Pool:
-    return head.Pool(d_model, part.which, part.activation, part.dropout)
+    which, end = ("end", part.which.token) if isinstance(part.which, spec.End) else (part.which, None)
+    norm = _norm(part.norm, d_model) if part.norm else None
+    return head.Pool(d_model, which, part.activation, part.dropout, end=end, norm=norm, width=part.width)
 
 
-def _labels(part: spec.Labels, d_model: int) -> head.Labels:
-    return head.Labels(d_model, part.count, each=part.each, hidden=part.hidden, bias=part.bias, dropout=part.dropout)
+def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.Votes:
+    match part:
+        case spec.Labels(count, _, hidden, bias, dropout):
+            return head.Labels(d_model, count, each=part.each, hidden=hidden, bias=bias, dropout=dropout)
+        case spec.Votes(count, voters):
+            return head.Votes(d_model, count, voters)
+        case _:
+            assert_never(part)
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
@@ -146,9 +212,9 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, beside=other, dropout=part.dropout)
 
 
-def _beside(part: spec.Convolution, d_model: int) -> beside.Convolution:
+def _beside(part: spec.Neighbours, d_model: int) -> beside.Neighbours:
     norm = _norm(part.norm, d_model)
-    return beside.Convolution(d_model, part.width, part.groups, part.activation, norm, part.dropout)
+    return beside.Neighbours(d_model, part.width, part.groups, part.activation, norm, part.dropout)
 
 
 def _stack_position(part: spec.Stack, d_model: int) -> position.StackPosition | None:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.core.embed import Embedding
-from regard.core.frontend import Frames
-from regard.core.head import Labels, LanguageHead, Pool
+from regard.core.frontend import FrontEnd
+from regard.core.head import Labels, LanguageHead, Pool, Votes
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.stack import Stack
 from regard.core.state import State
@@ -35,9 +36,7 @@ class EncoderDecoder(nn.Module):
 
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
-    def __init__(
-        self, source: Embedding | Frames, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead
-    ) -> None:
+    def __init__(self, source: FrontEnd, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead) -> None:
         super().__init__()
         self.source = source
         self.target = target
@@ -48,7 +47,7 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Encoded:
         """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding."""
         x = self.source(source)
-        real = self.source.places(real) if isinstance(self.source, Frames) else real
+        real = self.source.places(real)
         sight = self.encoder.sight(0, x.shape[1], len(x), _padding(real))
         return Encoded(self.encoder(x, sight, trace=trace.scope("encoder") if trace else None), real)
 
@@ -82,11 +81,12 @@ class EncoderDecoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack that sees its whole input: BERT and its kin. What stands on top of it is applied to what `forward` gives:
-    `pool(hidden, real)` to one vector an input, `head(hidden)` to scores over the vocabulary, `classes(hidden, real)`."""
+    """A front end and a stack that sees its whole input: BERT, ViT and their kin. What stands on top is applied to what
+    `forward` gives: `head(hidden)` makes scores over the vocabulary, `classes` those of labels; `vector` is one for each
+    input."""
 
     def __init__(
-        self, input: Embedding, stack: Stack, pool: Pool | None, head: LanguageHead | None, labels: Labels | None
+        self, input: FrontEnd, stack: Stack, pool: Pool | None, head: LanguageHead | None, labels: Labels | Votes | None
     ) -> None:
         super().__init__()
         self.input = input
@@ -96,24 +96,29 @@ class Encoder(nn.Module):
         self.labels = labels
 
     def forward(
-        self,
-        tokens: Tensor,
-        real: Tensor | None = None,
-        *,
-        segments: Tensor | None = None,
-        trace: Trace | None = None,
+        self, inputs: Tensor, real: Tensor | None = None, *, trace: Trace | None = None, **beside: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D] and auxiliary losses (none here)."""
-        x = self.input(tokens, skipped=_skipped(real), segments=segments)
-        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
+        """Hidden states [B, T, D] and auxiliary losses (none here). `real` says which of the inputs (tokens, samples) are no
+        padding; `beside` is what this front end takes with them, as segments are with tokens."""
+        x = self.input(inputs, real=real, **beside)
+        sight = self.stack.sight(0, x.shape[1], len(x), _padding(self.input.places(real)))
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
 
-    def classes(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """Scores of the labels: [B, T, count] if each position has one, else [B, count]."""
+    def vector(
+        self, inputs: Tensor, real: Tensor | None = None, *, trace: Trace | None = None, **beside: Tensor | None
+    ) -> Tensor:
+        """One vector for each input: [B, D], or as wide as the pool makes it."""
+        assert self.pool is not None, "this model has no pool"
+        hidden, _ = self(inputs, real, trace=trace, **beside)
+        return self.pool(hidden, self.input.places(real), inputs)
+
+    def classes(self, hidden: Tensor, real: Tensor | None = None, inputs: Tensor | None = None) -> Tensor:
+        """Scores of the labels: [B, T, count] if each position has one, else [B, count]. A pool that looks for the end
+        token needs the `inputs`."""
         assert self.labels is not None, "this model has no labels"
-        if self.labels.each or self.pool is None:
+        if self.pool is None or isinstance(self.labels, Votes) or self.labels.each:
             return self.labels(hidden)
-        return self.labels(self.pool(hidden, real))
+        return self.labels(self.pool(hidden, self.input.places(real), inputs))
 
 
 class Decoder(nn.Module):
@@ -131,7 +136,7 @@ class Decoder(nn.Module):
         self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens."""
-        x = self.tokens(tokens, skipped=_skipped(real))
+        x = self.tokens(tokens, real=real)
         sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
         return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
 
@@ -153,11 +158,38 @@ class Decoder(nn.Module):
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         seen = state.position + tokens.shape[1]
         real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
-        x = self.tokens(tokens, state.position, skipped=_skipped(real))
+        x = self.tokens(tokens, state.position, real=real)
         sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(real, seen)))
         x = self.stack(x, sight, states=state.layers)
         state.position = seen
         return self.head(x)
+
+
+class Pair(nn.Module):
+    """Two towers over one space: which text belongs to which image (Radford et al. 2021)."""
+
+    def __init__(self, text: Encoder, image: Encoder, scale: float) -> None:
+        super().__init__()
+        self.text = text
+        self.image = image
+        self.scale = nn.Parameter(torch.tensor(scale))  # of the cosines, as a logarithm
+
+    def texts(self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """tokens [B, T] → vectors of length 1: [B, width]"""
+        return functional.normalize(
+            self.text.vector(tokens, real, trace=trace.scope("text") if trace else None), dim=-1
+        )
+
+    def images(self, pixels: Tensor, trace: Trace | None = None) -> Tensor:
+        """pixels [B, channels, size, size] → vectors of length 1: [B, width]"""
+        return functional.normalize(self.image.vector(pixels, trace=trace.scope("image") if trace else None), dim=-1)
+
+    def forward(
+        self, tokens: Tensor, pixels: Tensor, real: Tensor | None = None, trace: Trace | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
+        cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
+        return cosines * self.scale.exp(), {}
 
 
 def _padding(real: Tensor | None) -> Pattern:
@@ -168,11 +200,6 @@ def _over_memory(real: Tensor | None, like: Tensor) -> Sight:
     """All queries see all real places of a memory; `like` is [B, S]."""
     places = torch.arange(like.shape[1], device=like.device)
     return Sight(_padding(real), places, places, batch=like.shape[0])
-
-
-def _skipped(real: Tensor | None) -> Tensor | None:
-    """How many places before its first token each row has: [B]."""
-    return None if real is None else real.long().argmax(dim=1)
 
 
 def _grown(real: Tensor | None, length: int) -> Tensor | None:

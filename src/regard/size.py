@@ -7,25 +7,22 @@ from regard import spec
 
 def parameters(model: spec.Model) -> int:
     """Trainable numbers of the whole model, shared matrices counted once."""
+    if isinstance(model, spec.Pair):
+        return parameters(model.text) + parameters(model.image) + 1
     d = model.d_model
     if isinstance(model, spec.EncoderDecoder):
-        # Which of the three vocabulary matrices (source, target, output) are matrices of their own.
-        own = {"all": (0, 1, 0), "target": (1, 1, 0), "inputs": (0, 1, 1), "none": (1, 1, 1)}[model.share]
-        theirs = model.source.vocabulary if isinstance(model.source, spec.Tokens) else 0
-        sizes = (theirs, model.target.vocabulary, model.target.vocabulary)
-        tables = sum(count * vocabulary for count, vocabulary in zip(own, sizes, strict=True)) * d
-        inputs = _source(model.source, d) + _embedding(model.target, d)
-        stacks = stack(model.encoder, d) + stack(model.decoder, d)
-        return tables + inputs + stacks + _head(model.head, model.target.vocabulary, d)
-    tokens = model.input if isinstance(model, spec.Encoder) else model.tokens
-    table = tokens.vocabulary * (tokens.width or d)
+        table = model.target.vocabulary * d
+        inputs = _front_end(model.source, d) - (table if model.share in ("all", "inputs") else 0)
+        output = _head(model.head, model.target.vocabulary, d) + (0 if model.share in ("all", "target") else table)
+        return inputs + _front_end(model.target, d) + stack(model.encoder, d) + stack(model.decoder, d) + output
+    front = model.input if isinstance(model, spec.Encoder) else model.tokens
     output = 0
-    if model.head is not None:
+    if isinstance(front, spec.Tokens) and model.head is not None:
         width = model.head.transform.width if model.head.transform else d
-        output = _head(model.head, tokens.vocabulary, d) + (0 if model.tied else tokens.vocabulary * width)
+        output = _head(model.head, front.vocabulary, d) + (0 if model.tied else front.vocabulary * width)
     if isinstance(model, spec.Encoder):
         output += _pool(model.pool, d) + _labels(model.labels, d)
-    return table + _embedding(tokens, d) + stack(model.stack, d) + output
+    return _front_end(front, d) + stack(model.stack, d) + output
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
@@ -43,7 +40,7 @@ def _stack_position(part: spec.Stack, d_model: int) -> int:
             return 0
 
 
-def _beside(part: spec.Convolution | None, d_model: int) -> int:
+def _beside(part: spec.Neighbours | None, d_model: int) -> int:
     if part is None:
         return 0
     return d_model * (d_model // part.groups) * part.width + d_model + _norm(part.norm, d_model)
@@ -82,6 +79,33 @@ def _norm(part: spec.Norm | None, width: int) -> int:
     return 2 * width if isinstance(part, spec.LayerNorm) and part.bias else width
 
 
+def _front_end(part: spec.Input, d_model: int) -> int:
+    match part:
+        case spec.Tokens():
+            return part.vocabulary * (part.width or d_model) + _embedding(part, d_model)
+        case spec.Frames():
+            convolutions = 3 * (part.mels + d_model) * d_model + 2 * d_model
+            return convolutions + _rows(part.position) * d_model
+        case spec.Waves():
+            return _waves(part, d_model)
+        case spec.Patches():
+            pixels = part.channels * part.patch**2
+            vectors = pixels + part.positions + part.extras + (1 if part.bias else 0)
+            return vectors * d_model + _norm(part.norm, d_model)
+
+
+def _waves(part: spec.Waves, d_model: int) -> int:
+    total, inputs = 0, 1
+    for each in part.convolutions:
+        norm = 2 * each.channels if isinstance(each.norm, spec.TimeNorm) else _norm(each.norm, each.channels)
+        total += each.channels * (inputs * each.kernel + (1 if each.bias else 0)) + norm
+        inputs = each.channels
+    project = _norm(part.features, inputs) + (inputs + 1) * d_model
+    kernel = part.position.kernel
+    position = d_model * (d_model // part.position.groups) * kernel + kernel + d_model
+    return total + project + position + _norm(part.norm, d_model) + (d_model if part.masked else 0)
+
+
 def _embedding(part: spec.Tokens, d_model: int) -> int:
     """What an embedding has beside its token table."""
     width = part.width or d_model
@@ -94,15 +118,6 @@ def _rows(part: spec.InputPosition | None) -> int:
     return part.length + part.offset if isinstance(part, spec.Learned) else 0
 
 
-def _source(part: spec.Tokens | spec.Frames, d_model: int) -> int:
-    return _frames(part, d_model) if isinstance(part, spec.Frames) else _embedding(part, d_model)
-
-
-def _frames(part: spec.Frames, d_model: int) -> int:
-    convolutions = 3 * (part.mels + d_model) * d_model + 2 * d_model
-    return convolutions + _rows(part.position) * d_model
-
-
 def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:
     """What a head has beside its vocabulary matrix."""
     bias = vocabulary if part.bias else 0
@@ -113,11 +128,16 @@ def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:
 
 
 def _pool(part: spec.Pool | None, d_model: int) -> int:
-    return 0 if part is None or part.activation is None else d_model * d_model + d_model
-
-
-def _labels(part: spec.Labels | None, d_model: int) -> int:
     if part is None:
         return 0
+    dense = d_model * d_model + d_model if part.activation else 0
+    return _norm(part.norm, d_model) + dense + d_model * (part.width or 0)
+
+
+def _labels(part: spec.Labels | spec.Votes | None, d_model: int) -> int:
+    if part is None:
+        return 0
+    if isinstance(part, spec.Votes):
+        return part.voters * part.count * (d_model + 1)
     hidden = d_model * d_model + d_model if part.hidden else 0
     return hidden + part.count * d_model + (part.count if part.bias else 0)

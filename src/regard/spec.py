@@ -247,7 +247,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Neighbours:
     """norm(block(x) + activation(convolution(x))), each position with its `width` neighbours (DeBERTa v2)."""
 
     width: int
@@ -273,7 +273,7 @@ class Stack:
     final: Norm | None = None
     shared: bool = False
     dropout: float = 0.0
-    beside: Convolution | None = None
+    beside: Neighbours | None = None
 
     def __post_init__(self) -> None:
         if self.beside is not None and self.pattern != Everything():
@@ -306,6 +306,78 @@ class Frames:
 
 
 @dataclass(frozen=True)
+class Patches:
+    """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come `extras` trained vectors
+    (a class token, a distillation token); then learned positions, norm and dropout (Dosovitskiy et al. 2021)."""
+
+    size: int
+    patch: int
+    channels: int = 3
+    extras: int = 1
+    bias: bool = True
+    norm: Norm | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patch > self.size:
+            raise ModelError(f"no patch of {self.patch} pixels fits into {self.size}", "give a smaller `patch`")
+
+    @property
+    def positions(self) -> int:
+        """All of them; pixels that fill no patch at the right and bottom edges are not seen."""
+        return (self.size // self.patch) ** 2 + self.extras
+
+
+@dataclass(frozen=True)
+class TimeNorm:
+    """Each channel over all its times; a batch is best padded little, because padding is among them."""
+
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Over time, without padding: `channels` numbers from `kernel` steps, every `stride` steps; then norm."""
+
+    channels: int
+    kernel: int
+    stride: int
+    bias: bool = False
+    norm: LayerNorm | TimeNorm | None = None
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """To each position is added what a convolution in `groups` of channels makes of the `kernel` positions around it."""
+
+    kernel: int = 128
+    groups: int = 16
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Samples of sound through `convolutions`, a norm (`features`) and a linear map to d_model; then positions, norm and
+    dropout (Baevski et al. 2020). `activation` follows every convolution. With `masked`, a trained vector can stand in for
+    positions that the model is to guess."""
+
+    convolutions: tuple[Convolution, ...]
+    position: Nearby = field(default_factory=Nearby)
+    activation: Activation = "gelu"
+    features: Norm = field(default_factory=LayerNorm)
+    project_dropout: float = 0.0
+    norm: Norm | None = None
+    dropout: float = 0.1
+    masked: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.convolutions:
+            raise ModelError("sound needs at least one convolution", "give `convolutions`")
+
+
+Input = Tokens | Frames | Patches | Waves
+
+
+@dataclass(frozen=True)
 class Transform:
     """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
 
@@ -324,16 +396,26 @@ class LanguageHead:
 
 
 @dataclass(frozen=True)
-class Pool:
-    """One vector for a whole input: that of the first or the last real position, or their mean; then a dense layer with
-    `activation`, if there is one. `dropout` acts before it."""
+class End:
+    """The first position that holds `token`; without one, that of the highest token id, which some vocabularies reserve for
+    the end."""
 
-    which: Literal["first", "last", "mean"] = "first"
+    token: int | None = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One vector for a whole input: that of the first or the last real position, of the end token, or the mean; then `norm`,
+    `dropout`, a dense layer with `activation`, and a linear map without bias to `width`, each if there is one."""
+
+    which: Literal["first", "last", "mean"] | End = "first"
     activation: Activation | None = "tanh"
     dropout: float = 0.0
+    norm: Norm | None = None
+    width: int | None = None
 
 
-Task = Literal["classify", "next", "tag", "answer", "detect"]
+Task = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
 
 
 @dataclass(frozen=True)
@@ -341,8 +423,8 @@ class Labels:
     """A score for each of `count` classes, for a `task`.
 
     Of the pooled vector: `classify` an input, or say whether its second text comes `next` after the first. Of every
-    position: `tag` it, `answer` by where a span starts and ends, `detect` that the token was replaced. With a `hidden`
-    activation there is a dense layer before; `dropout` acts on what is scored.
+    position: `tag` it, `answer` by where a span starts and ends, `detect` that the token was replaced, `transcribe` sound
+    to letters. With a `hidden` activation there is a dense layer before; `dropout` acts on what is scored.
     """
 
     count: int
@@ -359,7 +441,16 @@ class Labels:
     @property
     def each(self) -> bool:
         """Whether every position has scores of its own."""
-        return self.task in ("tag", "answer", "detect")
+        return self.task not in ("classify", "next")
+
+
+@dataclass(frozen=True)
+class Votes:
+    """A score for each of `count` classes: the mean of what the first `voters` positions say, each through its own map. A
+    distilled model has two: the class token learnt from labels, the distillation token from a teacher (Touvron et al.)."""
+
+    count: int
+    voters: int = 2
 
 
 @dataclass(frozen=True)
@@ -394,16 +485,24 @@ class Encoder:
     """
 
     d_model: int
-    input: Tokens
+    input: Input
     stack: Stack
     pool: Pool | None = None
     head: LanguageHead | None = None
-    labels: Labels | None = None
+    labels: Labels | Votes | None = None
     tied: bool = True
 
     def __post_init__(self) -> None:
-        if self.labels is not None and not self.labels.each and self.pool is None:
+        if isinstance(self.labels, Labels) and not self.labels.each and self.pool is None:
             raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or a task such as 'tag'")
+        if not isinstance(self.input, Tokens) and self.head is not None:
+            raise ModelError("a head over the vocabulary needs tokens as input", "give `labels` instead of a `head`")
+
+    @property
+    def tokens(self) -> Tokens:
+        """The input of an encoder of text."""
+        assert isinstance(self.input, Tokens)
+        return self.input
 
 
 @dataclass(frozen=True)
@@ -417,7 +516,22 @@ class Decoder:
     tied: bool = True
 
 
-Model = EncoderDecoder | Encoder | Decoder
+@dataclass(frozen=True)
+class Pair:
+    """Two towers that map texts and images to vectors of one space, compared by their cosine times e^scale, where the
+    learnt scale starts at `scale` (Radford et al. 2021)."""
+
+    text: Encoder
+    image: Encoder
+    scale: float = 2.6592
+
+    def __post_init__(self) -> None:
+        widths = [tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)]
+        if widths[0] is None or widths[0] != widths[1]:
+            raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")
+
+
+Model = EncoderDecoder | Encoder | Decoder | Pair
 
 # ------------------------------------------------------------------ as JSON
 
@@ -425,8 +539,9 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, LayerNorm, RmsNorm, Plain, Gated,
-        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Convolution, Stack, Tokens, Transform,
-        LanguageHead, Frames, Pool, Labels, EncoderDecoder, Encoder, Decoder,
+        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Neighbours, Stack, Tokens, Frames,
+        Patches, TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes,
+        EncoderDecoder, Encoder, Decoder, Pair,
     )
 }  # fmt: skip
 
@@ -436,11 +551,13 @@ def to_dict(part: Any) -> Any:
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
         return {"kind": type(part).__name__, **fields}
-    return part
+    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
 
 
 def from_dict(data: Any) -> Any:
     """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error, not a guess."""
+    if isinstance(data, list):
+        return tuple(from_dict(item) for item in data)
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
@@ -471,6 +588,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, option) for option in typing.get_args(hint))
     if origin is Literal:
         return value in typing.get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, typing.get_args(hint)[0]) for item in value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:

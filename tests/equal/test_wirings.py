@@ -179,7 +179,7 @@ def test_relative_scores_by_hand() -> None:
 
 def test_padding_is_nothing_to_a_convolution() -> None:
     block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
-    beside = spec.Convolution(5, groups=3, activation="gelu")
+    beside = spec.Neighbours(5, groups=3, activation="gelu")
     description = spec.Encoder(12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside))
     assert size.parameters(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -192,7 +192,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
     with pytest.raises(ModelError, match="what follows"):
         spec.Stack(2, block, spec.Causal(), beside=beside)
     with pytest.raises(ModelError, match="odd"):
-        spec.Convolution(4)
+        spec.Neighbours(4)
 
 
 def test_a_window_sees_the_last_tokens_only() -> None:

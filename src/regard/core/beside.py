@@ -10,7 +10,7 @@ from regard.core.norm import Norm
 from regard.core.pattern import Sight
 
 
-class Convolution(nn.Module):
+class Neighbours(nn.Module):
     """norm(block(x) + activation(convolution(x))): neighbours are mixed by their places alone."""
 
     def __init__(self, d_model: int, width: int, groups: int, activation: str, norm: Norm, dropout: float) -> None:

@@ -45,10 +45,14 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
 
+    def places(self, real: Tensor | None) -> Tensor | None:
+        """Which of the positions are real: those of the real tokens."""
+        return real
+
     def forward(
-        self, tokens: Tensor, start: int = 0, *, skipped: Tensor | None = None, segments: Tensor | None = None
+        self, tokens: Tensor, start: int = 0, *, real: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor:
-        """tokens [B, T] from position `start` on; `skipped` [B] says how many of a row's first places are padding."""
+        """tokens [B, T] from position `start` on; positions count from each row's first `real` token."""
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         x = x * self.scale if self.scale != 1.0 else x
         if self.segments is not None:
@@ -56,16 +60,17 @@ class Embedding(nn.Module):
                 self.segments.weight[0] if segments is None else functional.embedding(segments, self.segments.weight)
             )
         if self.position is not None:
-            x = x + self._positions(self.position, start, tokens.shape[1], skipped)
+            x = x + self._positions(self.position, start, tokens.shape[1], real)
         x = x if self.norm is None else self.norm(x)
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
     def _positions(
-        self, position: Sinusoidal | Learned | Fixed, start: int, length: int, skipped: Tensor | None
+        self, position: Sinusoidal | Learned | Fixed, start: int, length: int, real: Tensor | None
     ) -> Tensor:
         rows = position.rows(start + length)
-        if skipped is None:
+        if real is None:
             return rows[start : start + length]
-        places = torch.arange(start, start + length, device=skipped.device) - skipped[:, None]
+        skipped = real.long().argmax(dim=1, keepdim=True)  # [B, 1] places before the first token
+        places = torch.arange(start, start + length, device=real.device) - skipped
         return functional.embedding(places.clamp_min(0), rows)

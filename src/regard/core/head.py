@@ -43,22 +43,44 @@ class Transform(nn.Module):
 
 
 class Pool(nn.Module):
-    """[B, T, D] → [B, D]: one position or the mean of the real ones, through a dense layer if there is an activation."""
+    """[B, T, D] → [B, D]: one position or the mean of the real ones, through a dense layer if there is an activation.
 
-    def __init__(self, d_model: int, which: str, activation: str | None, dropout: float) -> None:
+    `end` is the token that marks the position of "end"; without one it is the highest token of the row.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        which: str,
+        activation: str | None,
+        dropout: float,
+        *,
+        end: int | None = None,
+        norm: Norm | None = None,
+        width: int | None = None,
+    ) -> None:
         super().__init__()
-        self.which = which
+        self.which, self.end = which, end
+        self.norm = norm
         self.dropout = Dropout(dropout)
         self.dense = Linear(d_model, d_model) if activation else None
         self.activation = ACTIVATIONS[activation] if activation else None
+        self.project = Linear(d_model, width, bias=False) if width else None
 
-    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        pooled = self.dropout(self._one(x, real))
-        return pooled if self.dense is None or self.activation is None else self.activation(self.dense(pooled))
+    def forward(self, x: Tensor, real: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
+        pooled = self._one(x, real, tokens)
+        pooled = self.dropout(pooled if self.norm is None else self.norm(pooled))
+        if self.dense is not None and self.activation is not None:
+            pooled = self.activation(self.dense(pooled))
+        return pooled if self.project is None else self.project(pooled)
 
-    def _one(self, x: Tensor, real: Tensor | None) -> Tensor:
+    def _one(self, x: Tensor, real: Tensor | None, tokens: Tensor | None) -> Tensor:
         if self.which == "first":
             return x[:, 0]
+        if self.which == "end":
+            assert tokens is not None, "where the end is can only be seen in the tokens"
+            ends = (tokens if self.end is None else (tokens == self.end).long()).argmax(dim=1)
+            return x[torch.arange(len(x), device=x.device), ends]
         if self.which == "last":
             places = torch.arange(x.shape[1], device=x.device)
             last = places[-1:] if real is None else torch.where(real, places, 0).amax(dim=1)
@@ -84,3 +106,18 @@ class Labels(nn.Module):
         if self.dense is not None and self.activation is not None:
             x = self.activation(self.dense(x))
         return self.output(self.dropout(x))
+
+
+class Votes(nn.Module):
+    """The mean of the scores that the first positions give, each through its own map: [B, T, D] → [B, count]."""
+
+    def __init__(self, d_model: int, count: int, voters: int) -> None:
+        super().__init__()
+        self.outputs = nn.ModuleList(Linear(d_model, count) for _ in range(voters))
+
+    def each(self, x: Tensor) -> Tensor:
+        """[B, voters, count]: a teacher's scores and the labels are learnt by different voters."""
+        return torch.stack([output(x[:, i]) for i, output in enumerate(self.outputs)], dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.each(x).mean(dim=1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.core.beside import Convolution
+from regard.core.beside import Neighbours
 from regard.core.block import Block
 from regard.core.dropout import Dropout
 from regard.core.norm import Norm
@@ -33,7 +33,7 @@ class Stack(nn.Module):
         pattern: Pattern,
         position: StackPosition | None = None,
         *,
-        beside: Convolution | None = None,
+        beside: Neighbours | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()

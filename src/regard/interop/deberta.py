@@ -12,7 +12,20 @@ import torch
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import HARMLESS, Constant, Keys, Moved, Rule, Same, Unread, each, module, modules, reads_back
+from regard.interop.table import (
+    HARMLESS,
+    Constant,
+    Keys,
+    Moved,
+    Rule,
+    Same,
+    Unread,
+    each,
+    labels_of,
+    module,
+    modules,
+    reads_back,
+)
 
 PREFIX = "deberta."
 _HEAD, _NEW_HEAD = "cls.predictions", "lm_predictions.lm_head"
@@ -52,7 +65,7 @@ def matches(model: kinds.Model) -> bool:
 
 
 def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    tokens, block, place, labels = model.input, model.stack.block, model.stack.position, model.labels
+    tokens, block, place, labels = model.tokens, model.stack.block, model.stack.position, labels_of(model)
     name = next((name for name, task in _TASKS.items() if labels and labels.task == task), None)
     said = {
         "model_type": "deberta-v2",
@@ -102,7 +115,7 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encod
     attention = kinds.Attention(heads, d_k, d_k, mixer=kinds.Softmax(values["attention_probs_dropout_prob"]))
     block = kinds.Block(attention, kinds.Plain(values["intermediate_size"], activation), norm=norm, dropout=dropout)
     act, groups, width = _activation(values["conv_act"]), values["conv_groups"], values["conv_kernel_size"]
-    beside = kinds.Convolution(width, groups, act, norm, dropout) if width else None
+    beside = kinds.Neighbours(width, groups, act, norm, dropout) if width else None
     learned = kinds.Learned(values["max_position_embeddings"]) if values["position_biased_input"] else None
     pool = kinds.Pool("first", _activation(values["pooler_hidden_act"]), values["pooler_dropout"])
     drops = {"classify": values["cls_dropout"], "tag": dropout, "answer": 0.0}
@@ -171,13 +184,13 @@ def table(model: kinds.Encoder, positions: int) -> list[Rule]:
     rules: list[Rule] = [
         Same("input.table.weight", f"{at}.word_embeddings.weight", (f"{_HEAD}.decoder.weight",) if model.head else ()),
         # Files of version 3 hold a table of places that only their pretraining used.
-        Same("input.position.table", absolute) if model.input.position else Unread(absolute),
+        Same("input.position.table", absolute) if model.tokens.position else Unread(absolute),
         *module("input.norm", f"{at}.LayerNorm"),
         Constant(f"{at}.position_ids", lambda: torch.arange(positions)[None], written=False),
         *each(model.stack.layers, _layer("stack.blocks.{i}", f"{encoder}.layer.{{i}}", model.d_model)),
         *_top_rules(model),
     ]
-    if model.input.segments:
+    if model.tokens.segments:
         rules += module("input.segments", f"{at}.token_type_embeddings", bias=False)
     if isinstance(place, kinds.Disentangled):
         rules += [Same("stack.position.table", f"{encoder}.rel_embeddings.weight")]
@@ -218,6 +231,6 @@ def _top_rules(model: kinds.Encoder) -> list[Rule]:
         ]
     if model.pool:
         rules += module("pool.dense", "pooler.dense")
-    if model.labels:
-        rules += module("labels.output", "qa_outputs" if model.labels.task == "answer" else "classifier")
+    if labels := labels_of(model):
+        rules += module("labels.output", "qa_outputs" if labels.task == "answer" else "classifier")
     return rules

@@ -15,7 +15,20 @@ import torch
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import HARMLESS, Constant, Keys, Moved, Rule, Same, Unread, each, module, modules, reads_back
+from regard.interop.table import (
+    HARMLESS,
+    Constant,
+    Keys,
+    Moved,
+    Rule,
+    Same,
+    Unread,
+    each,
+    labels_of,
+    module,
+    modules,
+    reads_back,
+)
 
 ACTIVATIONS: dict[str, kinds.Activation] = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu", "gelu_pytorch_tanh": "gelu_tanh",
@@ -111,13 +124,13 @@ class Kin:
         return reads_back(model, self.config(model, 1), self.spec)
 
     def config(self, model: kinds.Encoder, positions: int) -> dict[str, Any]:
-        block, labels, place = model.stack.block, model.labels, _learned(model)
+        block, labels, place = model.stack.block, labels_of(model), _learned(model)
         top = (model.head is not None, labels.task if labels else None)
         suffix = next((name for name, known in self.tops.items() if known == top), "")
         sizes = {
-            "vocab_size": model.input.vocabulary,
+            "vocab_size": model.tokens.vocabulary,
             "hidden_size": model.d_model,
-            "embedding_size": model.input.width or model.d_model,
+            "embedding_size": model.tokens.width or model.d_model,
             "num_hidden_layers": model.stack.layers,
             "num_attention_heads": block.attention.heads,
             "intermediate_size": block.feedforward.d_ff,
@@ -125,7 +138,7 @@ class Kin:
             "hidden_dropout_prob": block.dropout,
             "attention_probs_dropout_prob": block.attention.mixer.dropout,
             "max_position_embeddings": place.length + place.offset,
-            "type_vocab_size": model.input.segments,
+            "type_vocab_size": model.tokens.segments,
             "layer_norm_eps": block.norm.eps,
         }
         said = {self.words.get(key, key): value for key, value in sizes.items()}
@@ -232,14 +245,15 @@ class Kin:
         return kinds.Labels(count, task, dropout=values[self.drops[task]] if task in self.drops else 0.0)
 
     def table(self, model: kinds.Encoder, positions: int) -> list[Rule]:
-        place, inside = _learned(model), self.PREFIX if model.head or model.labels else ""
+        labels, place = labels_of(model), _learned(model)
+        inside = self.PREFIX if model.head or labels else ""
         embeddings, tied = f"{inside}embeddings", (f"{self.head.decoder}.weight",) if model.head else ()
         return [
             Same("input.table.weight", f"{embeddings}.word_embeddings.weight", tied),
             Same("input.position.table", f"{embeddings}.position_embeddings.weight"),
-            *(module("input.segments", f"{embeddings}.token_type_embeddings", False) if model.input.segments else []),
+            *(module("input.segments", f"{embeddings}.token_type_embeddings", False) if model.tokens.segments else []),
             *_norm("input.norm", f"{embeddings}.LayerNorm"),
-            *(module("input.project", f"{inside}{self.project}") if model.input.width else []),
+            *(module("input.project", f"{inside}{self.project}") if model.tokens.width else []),
             *(
                 [Same("stack.position.table", f"{inside}encoder.relative_attention_bias.weight")]
                 if self.buckets
@@ -248,7 +262,7 @@ class Kin:
             *each(1 if self.shared else model.stack.layers, self._block(model.d_model, inside + self.layer.path)),
             *(self._vocabulary() if model.head else []),
             *self._pooling(model, inside),
-            *(self._classes(model.labels) if model.labels else []),
+            *(self._classes(labels) if labels else []),
             Constant(
                 f"{embeddings}.position_ids", lambda: torch.arange(place.length + place.offset)[None], written=False
             ),
@@ -277,7 +291,8 @@ class Kin:
     def _pooling(self, model: kinds.Encoder, inside: str) -> list[Rule]:
         """Old files hold the pooler even where the classifier has a dense layer of its own."""
         pooler = [f"{inside}{self.pooler}.{kind}" for kind in ("weight", "bias") if self.pooler]
-        if model.labels and model.labels.task == "classify" and self.dense is not None:
+        labels = labels_of(model)
+        if labels and labels.task == "classify" and self.dense is not None:
             return [*module("pool.dense", self.dense.name), *(Unread(name) for name in pooler)]
         return [*module("pool.dense", f"{inside}{self.pooler}")] if model.pool else []
 
@@ -288,7 +303,7 @@ class Kin:
 
 def _learned(model: kinds.Encoder) -> kinds.Learned:
     """Its positions; those of a model that is none of these are read back as others, and so it does not match."""
-    place = model.input.position
+    place = model.tokens.position
     return place if isinstance(place, kinds.Learned) else kinds.Learned(1)
 
 

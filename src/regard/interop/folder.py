@@ -22,6 +22,7 @@ from regard.interop import (
     albert,
     bart,
     bert,
+    clip,
     deberta,
     distilbert,
     electra,
@@ -35,8 +36,10 @@ from regard.interop import (
     pegasus,
     roberta,
     t5,
+    vit,
+    wav2vec2,
     whisper,
-)  # fmt: skip
+)  # fmt: skip  # isort: skip
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -80,6 +83,12 @@ FAMILIES: dict[str, Family] = {
     "electra": electra.ELECTRA,
     "mpnet": mpnet.MPNET,
     "deberta-v2": deberta,
+    "vit": vit.VIT,
+    "deit": vit.DEIT,
+    "wav2vec2": wav2vec2,
+    "clip": clip,
+    "clip_text_model": clip.TEXT,
+    "clip_vision_model": clip.VISION,
     "regard": own,
 }
 

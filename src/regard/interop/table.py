@@ -299,13 +299,18 @@ def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Map
         return False
 
 
+def labels_of(model: spec.Encoder) -> spec.Labels | None:
+    """Its labels, if they are of one voice."""
+    return model.labels if isinstance(model.labels, spec.Labels) else None
+
+
 # ------------------------------------------------------------------ keys of config.json
 
 # None of these changes what the model computes: notes; token ids, which `folder.Ids` reads; and settings of `generate`,
 # which old versions keep here and decoding takes from elsewhere. (`auto_map` would run the folder's code: it is refused.)
 HARMLESS = frozenset(
     {
-        "_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "classif_dropout",
+        "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures", "classif_dropout",
         "classifier_dropout", "dtype", "extra_pos_embeddings", "finetuning_task", "gradient_checkpointing",
         "id2label", "init_std", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions",
         "output_hidden_states", "output_past", "prefix", "problem_type", "return_dict", "task_specific_params",
