@@ -52,7 +52,7 @@ def command(
         {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
     )  # fmt: skip
     from regard import disk
-    from regard.api import load
+    from regard.api import load_translator
     from regard.data import read
     from regard.decode.search import Settings
     from regard.decode.strategy import Limit
@@ -60,7 +60,7 @@ def command(
 
     examples = list(read.pairs(pairs or str(source), None if pairs else target, format="tsv" if pairs == "-" else None))
     sources, references = [a for a, _ in examples], [b for _, b in examples]
-    translator = load(model, device=flags["device"])
+    translator = load_translator(model, device=flags["device"])
     began = time.perf_counter()
     found = translator.hypotheses(sources, Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"]))
     seconds = time.perf_counter() - began

@@ -36,12 +36,12 @@ def command(model: str, path: str, as_json: bool, **flags: Any) -> None:
         flags["beam"], flags["penalty"], flags["n_best"], flags["sample"],
         {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
     )  # fmt: skip
-    from regard.api import load
+    from regard.api import load_translator
     from regard.data.read import lines
     from regard.decode.search import Settings
     from regard.decode.strategy import Beam, Limit
 
-    translator = load(model, device=flags["device"])
+    translator = load_translator(model, device=flags["device"])
     settings = Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
     count = chosen.n_best if isinstance(chosen, Beam) else 1
     cut = done = 0

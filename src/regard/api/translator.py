@@ -1,42 +1,63 @@
-"""The model a user holds: the core model, its tokenizers, and the ids that frame sequences."""
+"""An encoder–decoder over text: sentences in, sentences out."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from regard import spec
-from regard.build import Model
-from regard.checkpoint import Checkpoints
+from regard import spec as kinds
+from regard.api.held import Held, Output
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
-from regard.errors import CheckpointError, DataError, ModelError, SettingError
-from regard.interop import folder as folders
+from regard.errors import DataError, SettingError
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
 
 
-class Translator:
+class Translator(Held):
     """Translates text; made by `regard.load(folder)`."""
 
+    model: EncoderDecoder
+    spec: kinds.EncoderDecoder
+
     def __init__(
-        self, model: EncoderDecoder, description: spec.EncoderDecoder, source: Tokenizer, target: Tokenizer, start: int
+        self,
+        model: EncoderDecoder,
+        description: kinds.EncoderDecoder,
+        source: Tokenizer,
+        target: Tokenizer,
+        start: int,
+        config: dict[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.spec = description
+        super().__init__(model, description, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
         never = {target.pad, target.bos, start, target.unk} - {target.eos, None}
         self.start = start
         self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+    ) -> Output:
+        """`logits` of the decoder's tokens, with the names that Hugging Face has for these tensors."""
+        if decoder_input_ids is None:
+            raise SettingError(
+                "an encoder–decoder needs decoder_input_ids", "give the target tokens, start token first"
+            )
+        encoded = self.model.encode(input_ids, None if attention_mask is None else attention_mask.bool())
+        logits = self.model.head(self.model.decode(decoder_input_ids, encoded))
+        return Output(logits=logits, encoder_last_hidden_state=encoded.memory)
 
     @overload
     def translate(self, text: str, strategy: Strategy | None = None) -> str: ...
@@ -62,7 +83,7 @@ class Translator:
         sources = self.encode([lines[i] for i in asked])
         numbers = [before + i for i in asked]
         self._check_lengths(sources, numbers)
-        if isinstance(self.spec.target.position, spec.Learned):
+        if isinstance(self.spec.target.position, kinds.Learned):
             settings = replace(settings, limit=replace(settings.limit, most=self.spec.target.position.length))
         found = decode(self.model, sources, self.ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
@@ -77,7 +98,7 @@ class Translator:
     def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
         """Learned positions end somewhere: a longer line is named before anything is computed."""
         position = self.spec.source.position
-        if not isinstance(position, spec.Learned):
+        if not isinstance(position, kinds.Learned):
             return
         longer = [line + 1 for line, ids in zip(lines, sources, strict=True) if len(ids) > position.length]
         if longer:
@@ -114,55 +135,3 @@ class Translator:
         """exp(−log p per target token), unsmoothed."""
         total, count = self.surprise(sources, targets)
         return math.exp(min(total / max(1, count), 700.0))
-
-    def to(self, device: str | torch.device) -> Translator:
-        self.model.to(device)
-        return self
-
-
-def load(folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None) -> Translator:
-    """Opens a run folder, or a folder in Hugging Face's layout. `say` is told what a user should know (standard error)."""
-    folder = Path(folder)
-    try:
-        model, opened = folders.open_model(folder)
-    except CheckpointError as error:
-        model, opened = _recovered(folder, error, say or _to_standard_error)
-    source, target = open_tokenizers(folder)
-    described = opened.spec if isinstance(opened.spec, spec.EncoderDecoder) else None
-    reads = described is not None and isinstance(described.source, spec.Tokens)
-    if not isinstance(model, EncoderDecoder) or described is None or not reads or opened.ids is None:
-        kind = opened.config.get("model_type")
-        raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder of text")
-    model.to(choose_device(device)).eval()
-    return Translator(model, described, source, target, opened.ids.start)
-
-
-def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source and the target side's, which may be one."""
-    source = Tokenizer.load(folder / "tokenizer.json")
-    second = folder / "target_tokenizer.json"
-    return source, Tokenizer.load(second) if second.exists() else source
-
-
-def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None]) -> tuple[Model, folders.Opened]:
-    """A run whose exported weights are damaged still has its training state: the newest that is whole."""
-    saved = Checkpoints(folder / "state" / "checkpoints").newest(say)
-    if saved is None:
-        raise error
-    say(f"{error.problem}; using the checkpoint of step {saved.step} instead")
-    return folders.open_model(folder, saved.groups["weights"])
-
-
-def _to_standard_error(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one."""
-    try:
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-    except RuntimeError:
-        raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
-    return device
