@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional
 
-from regard.training.loss import IGNORED, cross_entropy, disagreement
+from regard.training.loss import IGNORED, cross_entropy, disagreement, minimised
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))
@@ -59,3 +63,22 @@ def test_disagreement_is_the_symmetric_divergence_of_the_real_tokens() -> None:
     wanted = ((kl_divergence(p, q) + kl_divergence(q, p)) / 2)[labels >= 0].sum()
     torch.testing.assert_close(disagreement(one, other, labels), wanted)
     assert disagreement(one, one, labels).item() == 0.0
+
+
+def test_the_gpu_kernel_computes_the_same() -> None:
+    """On a GPU, or in triton's interpreter where that is installed (which must be chosen before anything is imported)."""
+    pytest.importorskip("triton")
+    script = Path(__file__).with_name("compare_losses.py")
+    environment = {**os.environ, **({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
+    logits, labels = torch.randn(6, 9), torch.tensor([1, 2, IGNORED])
+    twice = torch.cat([labels, labels])
+    loss, surprise = minimised(logits, twice, 0.1, 0.5)
+    each = [cross_entropy(half, labels, 0.1) for half in logits.chunk(2)]
+    apart = disagreement(*logits.chunk(2), labels)  # type: ignore[call-arg]
+    torch.testing.assert_close(loss, (each[0][0] + each[1][0]) / 2 + 0.5 * apart)
+    torch.testing.assert_close(surprise, (each[0][1] + each[1][1]) / 2)

@@ -1,7 +1,9 @@
-"""Cross-entropy with label smoothing, summed over tokens; the caller divides by the tokens of the whole step."""
+"""Cross-entropy with label smoothing, and R-Drop, summed over tokens; the caller divides by the tokens of the whole step."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -55,3 +57,26 @@ def disagreement(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
     p, q = (functional.log_softmax(logits.float(), dim=-1) for logits in (one, other))
     apart = ((p.exp() - q.exp()) * (p - q)).sum(dim=-1) / 2
     return torch.where(labels != IGNORED, apart, 0.0).sum()
+
+
+def minimised(logits: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(what training minimises, unsmoothed −log p), both summed over the real tokens. The logits are used up.
+
+    With an `agreement`, the two halves of the batch are two passes over the same tokens: the mean of their losses, and that
+    much of their disagreement.
+    """
+    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    if logits.is_cuda and _has_triton():
+        from regard.training.loss_kernel import Replaced
+
+        return Replaced.apply(logits, labels, smoothing, agreement)  # type: ignore[no-any-return]
+    loss, surprise = cross_entropy(logits, labels, smoothing)
+    if not agreement:
+        return loss, surprise
+    one, other = logits.chunk(2)
+    return loss / 2 + agreement * disagreement(one, other, labels.chunk(2)[0]), surprise / 2
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

@@ -17,7 +17,7 @@ from regard.decode.strategy import Greedy
 from regard.model import EncoderDecoder
 from regard.text.score import score
 from regard.text.tokenizer import Tokenizer
-from regard.training.loss import cross_entropy, disagreement
+from regard.training.loss import cross_entropy, minimised
 from regard.training.optimizer import perplexity
 from regard.training.prepare import Prepared
 from regard.training.recipe import Train
@@ -48,16 +48,12 @@ class Translation:
         return collate(corpus, rows, **pads, start=translator.start, multiple=self.multiple, budget=budget)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        twice = self.settings.agreement > 0
-        if twice:
+        agreement = self.settings.agreement
+        if agreement:
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
         hidden, auxiliary = self.model(tensors["source"], tensors["target"], tensors.get("real"))
-        logits, labels = self.model.head(hidden), tensors["labels"]
-        loss, surprise = cross_entropy(logits, labels, self.settings.label_smoothing)
-        if twice:
-            one, other = logits.chunk(2)
-            apart = disagreement(one, other, labels.chunk(2)[0])
-            loss, surprise = loss / 2 + self.settings.agreement * apart, surprise / 2
+        labels = tensors["labels"]
+        loss, surprise = minimised(self.model.head(hidden), labels, self.settings.label_smoothing, agreement)
         for extra in auxiliary.values():
             loss = loss + extra * (labels >= 0).sum()
         return loss, surprise
