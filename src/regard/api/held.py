@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from regard import edit
 from regard import spec as kinds
 from regard.errors import SettingError
 
@@ -38,6 +39,15 @@ class Held:
 
     def to(self, device: str | torch.device) -> Self:
         self.model.to(device)
+        return self
+
+    def freeze(self, precision: str | None = None) -> Self:
+        """Ready to be used only: on a CPU the weights are packed for speed, as float32 unless `int8` or `bf16` is asked for.
+        A frozen model cannot be trained or saved."""
+        if self.device.type == "cpu":
+            edit.freeze(self.model, precision or "float32")
+        elif precision:
+            raise SettingError(f"{precision} weights are for CPUs", "leave it out on a GPU, or choose the device cpu")
         return self
 
 

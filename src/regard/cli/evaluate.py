@@ -14,6 +14,7 @@ EXAMPLES = """\b
 Examples:
   regard evaluate runs/builtin --source test.en --target test.de
   regard data builtin --split test --lines 1000 --pronouns > p.tsv && regard evaluate runs/builtin --pairs p.tsv
+  regard evaluate runs/builtin --pairs p.tsv --quantize int8
   regard evaluate runs/multi30k --source test.en.gz --target test.de.gz --tokenize none --beam 5 --json
 """
 
@@ -61,10 +62,14 @@ def command(
     examples = list(read.pairs(pairs or str(source), None if pairs else target, format="tsv" if pairs == "-" else None))
     sources, references = [a for a, _ in examples], [b for _, b in examples]
     translator = load_translator(model, device=flags["device"])
-    began = time.perf_counter()
-    found = translator.hypotheses(sources, Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"]))
-    seconds = time.perf_counter() - began
-    texts = [translator.text(h[0]) if h else "" for h in found]
+    settings = Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
+    perplexity = translator.perplexity(sources, references)
+    exact: dict[str, Any] = {}
+    if flags["quantize"]:
+        texts, seconds, _ = _timed(translator.freeze(None), sources, settings)
+        exact = {"bleu_float32": score(texts, references, tokenize).bleu, "seconds_float32": seconds}
+        translator = load_translator(model, device=flags["device"])
+    texts, seconds, tokens = _timed(translator.freeze(flags["quantize"]), sources, settings)
     if output:
         from pathlib import Path
 
@@ -74,15 +79,25 @@ def command(
         "bleu": result.bleu,
         "chrf": result.chrf,
         "exact_match": result.exact_match,
-        "perplexity": translator.perplexity(sources, references),
+        "perplexity": perplexity,
         "signature": result.signature,
         "chrf_signature": result.chrf_signature,
         "sentences": len(texts),
         "seconds": seconds,
-        "tokens_per_second": sum(len(h[0].tokens) for h in found if h) / max(seconds, 1e-9),
+        "tokens_per_second": tokens / max(seconds, 1e-9),
+        **exact,
+        **({"bleu_lost": exact["bleu_float32"] - result.bleu} if exact else {}),
     }
     if as_json:
         click.echo(json.dumps(report))
         return
     for key, value in report.items():
         click.echo(f"{key:18} {value:.2f}" if isinstance(value, float) else f"{key:18} {value}")
+
+
+def _timed(translator: Any, sources: list[str], settings: Any) -> tuple[list[str], float, int]:
+    """The translations, the seconds they took, and how many tokens they have."""
+    began = time.perf_counter()
+    found = translator.hypotheses(sources, settings)
+    seconds = time.perf_counter() - began
+    return [translator.text(h[0]) if h else "" for h in found], seconds, sum(len(h[0].tokens) for h in found if h)

@@ -42,6 +42,7 @@ def command(model: str, path: str, as_json: bool, **flags: Any) -> None:
     from regard.decode.strategy import Beam, Limit
 
     translator = load_translator(model, device=flags["device"])
+    translator.freeze(flags["quantize"])
     settings = Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
     count = chosen.n_best if isinstance(chosen, Beam) else 1
     cut = done = 0

@@ -88,10 +88,10 @@ class Attention(nn.Module):
         mixed = self.mixer(q, k, v, sight)  # [B, H, T, E]
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
-    def start(self, rows: int, capacity: int) -> KeyValues:
-        """An empty past for `rows` sequences of at most `capacity` tokens."""
+    def start(self, rows: int, capacity: int, like: Tensor) -> KeyValues:
+        """An empty past for `rows` sequences of at most `capacity` tokens, in the precision and place of `like`."""
         part = self.project
-        return self.mixer.start(self.output.weight, rows, capacity, (part.groups, part.d_k, part.d_v))
+        return self.mixer.start(like, rows, capacity, (part.groups, part.d_k, part.d_v))
 
     def remember(self, memory: Tensor) -> Memory:
         """The keys and values of `memory`, for all the steps that will look at it."""

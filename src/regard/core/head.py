@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,11 +24,19 @@ class LanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(table.weight.shape[0])) if bias else None
         self.scale = scale
         self.transform = transform
+        self.frozen: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.transform is None else self.transform(x)
         x = x * self.scale if self.scale != 1.0 else x
+        if self.frozen is not None:
+            return self.frozen(x)  # type: ignore[no-any-return]
         return functional.linear(x, self.table.weight, self.bias)  # [..., V]
+
+    def freeze(self, kind: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+        """As `Linear.freeze`; the table stays for those that look tokens up in it."""
+        self.frozen = kind(self.table.weight, self.bias)
+        del self.table, self.bias
 
 
 class Transform(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class Linear(nn.Module):
     """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix, which starts as one (Xavier): for q, k and v
     together that is 1/√2 of what each would get alone, without which post-norm stacks diverge at high rates (LOG.md).
 
-    `bias` says which parts have one; the vector holds only those.
+    `bias` says which parts have one; the vector holds only those. `frozen`, once set, stands in for the weight.
     """
 
     def __init__(
@@ -32,12 +32,20 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         held = sum(width for width, has in zip(self.parts, self.biased, strict=True) if has)
         self.bias = nn.Parameter(torch.zeros(held)) if held else None
+        self.frozen: nn.Module | None = None
         if not self.weight.is_meta:
             bound = math.sqrt(6.0 / (inputs + outputs))
             self.weight.data.uniform_(-bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.frozen is not None:
+            return self.frozen(x)  # type: ignore[no-any-return]
         return functional.linear(x, self.weight, self._full_bias())
+
+    def freeze(self, kind: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+        """Gives the weight up for something faster that is made of it."""
+        self.frozen = kind(self.weight, self._full_bias())
+        del self.weight, self.bias
 
     def _full_bias(self) -> Tensor | None:
         if self.bias is None or all(self.biased):

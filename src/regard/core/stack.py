@@ -84,4 +84,5 @@ class Stack(nn.Module):
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
         """An empty state for each application of a block."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
-        return [block.start(rows, capacity, memory) for block in applied]  # type: ignore[operator]
+        like = next(self.parameters())
+        return [block.start(rows, capacity, memory, like) for block in applied]  # type: ignore[operator]

@@ -1,0 +1,59 @@
+"""Weights packed for decoding: the same answers in float32, near ones below it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard import edit, spec
+from regard.build import build
+from regard.decode.search import Ends, Settings, decode
+from regard.decode.strategy import Beam, Greedy, Limit
+from regard.errors import SettingError
+from regard.family.vaswani import transformer
+from regard.model import Decoder, EncoderDecoder
+
+BLOCK = spec.Block(spec.Attention(4, 8, 8, groups=2, bias="qv"), spec.Gated(40), residual=spec.PreNorm(), dropout=0.1)
+DECODER = spec.Decoder(
+    32, spec.Tokens(50, None), spec.Stack(2, BLOCK, spec.Causal(), spec.Rope(), final=spec.LayerNorm()), tied=False
+)
+
+
+def made(wiring: str) -> EncoderDecoder | Decoder:
+    torch.manual_seed(3)
+    if wiring == "decoder":
+        return build(DECODER).eval()
+    return build(transformer(50, 50, d_model=32, d_ff=64, heads=4, layers=2, share="all")).eval()
+
+
+@pytest.mark.parametrize("wiring", ["encoder–decoder", "decoder"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bf16", 0.05), ("int8", 0.1)])
+def test_frozen_models_compute_the_same_up_to_their_precision(wiring: str, precision: str, tolerance: float) -> None:
+    plain, frozen = made(wiring), made(wiring)
+    edit.freeze(frozen, precision)
+    with torch.inference_mode():
+        tokens, target = torch.randint(0, 50, (3, 7)), torch.randint(0, 50, (3, 5))
+        inputs = (tokens,) if wiring == "decoder" else (tokens, target)
+        wanted, found = (model.head(model(*inputs)[0]) for model in (plain, frozen))
+    assert (wanted - found).abs().max() <= tolerance * wanted.abs().max()
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
+@pytest.mark.parametrize("wiring", ["encoder–decoder", "decoder"])
+def test_packed_models_decode_the_same(wiring: str, strategy: Greedy | Beam) -> None:
+    plain, frozen = made(wiring), made(wiring)
+    edit.freeze(frozen)
+    sources = [[5, 6, 7, 2], [9, 2], [11, 12, 13, 14, 15, 2]]
+    ends = Ends(0, None if wiring == "decoder" else 1, 2, (0,))
+    wanted, found = (decode(m, sources, ends, Settings(strategy, Limit(0, 12))) for m in (plain, frozen))
+    assert [[h.tokens for h in row] for row in wanted] == [[h.tokens for h in row] for row in found]
+
+
+def test_what_is_frozen_holds_less_and_stays_frozen() -> None:
+    model = made("decoder")
+    before = sum(p.numel() for p in model.parameters())
+    edit.freeze(model, "int8")
+    edit.freeze(model)  # once is enough
+    assert sum(p.numel() for p in model.parameters()) < before / 3  # embeddings and norms
+    with pytest.raises(SettingError, match="int4"):
+        edit.freeze(made("decoder"), "int4")
