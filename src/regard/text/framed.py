@@ -126,7 +126,7 @@ class Framed:
         """What fills short rows; what stands there is never seen."""
         return self.role("pad") or 0
 
-    def toread_json(self) -> str:
+    def to_json(self) -> str:
         """The whole tokenizer as the text of a tokenizer.json."""
         return self._backend.to_str(pretty=True)
 
