@@ -63,9 +63,9 @@ def save(
 
 def _carried(said: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """What config.json says of tokens and labels, which the spec does not; names of labels only if there are as many."""
-    count = len(said.get("id2label", ()))
     kept = {key: config[key] for key in _KEPT if key in config}
-    kept = {key: value for key, value in kept.items() if key not in _LABELS or (value and len(value) == count)}
+    if "id2label" in said and len(kept.get("id2label") or ()) != len(said["id2label"]):
+        kept = {key: value for key, value in kept.items() if key not in _LABELS}
     inside = {
         key: _carried(said[key], config[key]) for key in _TOWERS if key in said and isinstance(config.get(key), dict)
     }
