@@ -22,8 +22,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import regard
-from regard.api import Held, Listener, Matcher, Reader, Seer, Speller
+from conftest import small_model
+from regard.api import Held, Listener, Matcher, Reader, Seer, Speller, Translator
 from regard.errors import DiskError, SettingError
+from regard.family.vaswani import transformer
+from regard.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -291,12 +294,6 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_model_that_came_from_no_folder(tmp_path: Path) -> None:
-    from conftest import small_model
-
-    from regard.api import Translator
-    from regard.family.vaswani import transformer
-    from regard.text.tokenizer import Tokenizer
-
     tokenizer = Tokenizer.learn(["a dog runs", "the small house"] * 9, "bpe", 40)
     size = len(tokenizer)
     description = transformer(size, size, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0)

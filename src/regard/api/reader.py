@@ -109,7 +109,7 @@ class Reader(Held):
         return label_names(self.config, self.spec.labels.count)
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
-        return {} if self._text is None else {"tokenizer.json": self._text.to_json()}
+        return {} if self._text is None else self._text.files()
 
     # -------------------------------------------------------------- one vector
 

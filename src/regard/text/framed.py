@@ -126,9 +126,11 @@ class Framed:
         """What fills short rows; what stands there is never seen."""
         return self.role("pad") or 0
 
-    def to_json(self) -> str:
-        """The whole tokenizer as the text of a tokenizer.json."""
-        return self._backend.to_str(pretty=True)
+    def files(self) -> dict[str, str | dict[str, Any]]:
+        """What a folder holds of it: names and contents."""
+        names = {f"{role}_token": name for role, name in self.names.items()}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+        return {"tokenizer.json": self._backend.to_str(pretty=True), "tokenizer_config.json": settings}
 
 
 # ------------------------------------------------------------------ from vocabularies
