@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import pre_tokenizers
 from torch import Tensor
 
 import regard
@@ -275,6 +276,36 @@ def test_fill(tmp_path: Path) -> None:
     for wrong in ("no mask", "[MASK] [MASK]"):
         with pytest.raises(DataError, match="masks, not one"):
             ours.fill(wrong)
+
+
+def test_fill_where_tokens_carry_their_space(tmp_path: Path) -> None:
+    """RoBERTa's mask takes the space before it, and its tokens bring their own."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merged = [(letter, "o") for letter in "Ġdn"]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *letters, *("".join(pair) for pair in merged), "<mask>"]
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=len(tokens), hidden_size=24, intermediate_size=30, num_hidden_layers=2, num_attention_heads=3,
+        max_position_embeddings=40,
+    )  # fmt: skip
+    model = transformers.RobertaForMaskedLM(config)
+    torch.nn.init.normal_(model.lm_head.bias)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merged) + "\n")
+    theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path)
+    theirs.mask_token = transformers.AddedToken("<mask>", lstrip=True)
+    theirs.save_pretrained(tmp_path)
+    ours = reader(tmp_path)
+    text = "do <mask> no"
+    wanted = pipeline("fill-mask", tmp_path, top_k=len(tokens))(text)
+    found = ours.fill(text, top=len(tokens))
+    assert [f.probability for f in found] == pytest.approx([w["score"] for w in wanted], abs=1e-5)
+    texts = {f.token: f.text for f in found}
+    assert texts["n"] == "don no"
+    assert texts["o"] in ("doo no", "do o no")  # Ġo and o are both there
+    assert {"doo no", "do o no"} <= {f.text for f in found}
+    assert "o no" in {f.text for f in ours.fill("<mask> no", top=len(tokens))}
 
 
 # ------------------------------------------------------------------ questions

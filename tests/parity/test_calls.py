@@ -302,3 +302,5 @@ def test_a_model_that_came_from_no_folder(tmp_path: Path) -> None:
     opened = regard.load(tmp_path / "ours")
     assert isinstance(opened, Translator)
     assert opened.translate("the dog") == made.translate("the dog")
+    again = regard.load(opened.save(tmp_path / "again"))
+    assert again.translate("the dog") == made.translate("the dog")  # type: ignore[attr-defined]

@@ -183,7 +183,8 @@ class Listener(Held):
         for key, value in _FRAMES.items():
             if said.get(key, value) != value:
                 raise ModelError(
-                    f"preprocessor_config.json: {key} is {said[key]}, but only {value} is understood", "none"
+                    f"preprocessor_config.json: {key} is {said[key]}, but only {value} is understood",
+                    "this model hears otherwise and cannot be used here; correct the key if it is wrong",
                 )
 
 

@@ -225,11 +225,10 @@ class Reader(Held):
         best = scores.softmax(dim=-1).topk(min(top, len(scores)))
         found = []
         for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            token = self.text.token(i)
-            inside = token.startswith("##")  # it goes on with the word before
-            word = token[2:] if inside else self.text.decode([i]) or token
-            before = text[:start].rstrip() if inside else text[:start]
-            found.append(Filling(word.strip(), probability, before + word + text[end:]))
+            word, apart = self.text.word(i)
+            before = text[:start].rstrip() if apart is not None else text[:start]
+            space = " " if apart and before else ""
+            found.append(Filling(word, probability, before + space + word + text[end:]))
         return found
 
     # -------------------------------------------------------------- questions

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "bos": ("<s>", "<|startoftext|>"),
     "eos": ("</s>", "<|endoftext|>"),
 }
+_SPACES = ("▁", "Ġ")  # what stands for the space before a word
 _REPAIR = "give a whole file; fetch the folder again"
 _WORDS_OF_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
@@ -78,8 +80,9 @@ class Framed:
     def encode(self, texts: Sequence[Text], most: int | None = None) -> list[Encoding]:
         """Framed ids with segments (`type_ids`), `offsets`, `word_ids` and `sequence_ids`. With `most`, longer ones are cut
         at the end, of a pair the longer text first."""
-        if most is not None:
-            self._backend.enable_truncation(most)
+        if most is None:
+            return self._encode(texts)
+        self._backend.enable_truncation(most)
         try:
             return self._encode(texts)
         finally:
@@ -113,6 +116,20 @@ class Framed:
 
     def token(self, id: int) -> str:
         return self._backend.id_to_token(id) or f"<id {id}>"
+
+    def word(self, id: int) -> tuple[str, bool | None]:
+        """A token as it stands in a text, and whether a space is before it: True, False (it goes on with the word before),
+        or None where the tokenizer does not say."""
+        token = self.token(id)
+        if token.startswith("##"):
+            return token[2:], False
+        text = self.decode([id]).strip() or token
+        return text, token[0] in _SPACES if self._spaced else None
+
+    @cached_property
+    def _spaced(self) -> bool:
+        """Whether tokens that begin words are marked."""
+        return any(token[:1] in _SPACES for token in self._backend.get_vocab())
 
     def id(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
