@@ -76,7 +76,7 @@ def committing(folder: Path) -> Iterator[Path]:
         try:
             temporary.mkdir(parents=True)
             yield temporary
-            for path in temporary.iterdir():
+            for path in temporary.rglob("*"):
                 sync(path)
             sync(temporary)
             if folder.exists():

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from regard import edit
 from regard import spec as kinds
+from regard.api import saving
+from regard.api.calling import Output, named, run
+from regard.build import Model
 from regard.errors import SettingError
 
+__all__ = ["Held", "Output", "choose_device", "to_standard_error"]
 
-class Output(dict[str, Any]):
-    """Tensors by name, as attributes too: `out.logits` is `out["logits"]`."""
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"this output has {', '.join(self)}, and no {name}") from None
+def to_standard_error(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 class Held:
     """A model with its description and the config.json it came with; made by `regard.load`.
 
-    Called with Hugging Face's argument names it returns the same main tensors under the same names.
+    Called with Hugging Face's argument names it returns the same main tensors under the same names. As there, the caller
+    decides about gradients: `with torch.inference_mode():` where none are needed.
     """
 
-    def __init__(self, model: nn.Module, description: kinds.Model, config: dict[str, Any] | None = None) -> None:
+    def __init__(self, model: Model, description: kinds.Model, config: dict[str, Any] | None = None) -> None:
         self.model = model
         self.spec = description
         self.config = config or {}
+        self.folder: Path | None = None  # that it was opened from
+        self.say: Callable[[str], None] = to_standard_error  # told what a user should know
+
+    def __call__(self, *positional: Tensor | None, **by_name: Tensor | None) -> Output:
+        return run(self.model, self.spec, self.config, named(self.spec, positional, by_name))
 
     @property
     def device(self) -> torch.device:
@@ -49,6 +57,16 @@ class Held:
         elif precision:
             raise SettingError(f"{precision} weights are for CPUs", "leave it out on a GPU, or choose the device cpu")
         return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes a folder in Hugging Face's layout, whole or not at all: a new one, or in place of a model that is there."""
+        files = self.files() if self.folder is None else {}
+        return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
+
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        """What belongs into its folder beside the weights, where it was not opened from one: names and contents. Those of
+        config.json are added to what the description says."""
+        return {}
 
 
 def choose_device(name: str) -> torch.device:

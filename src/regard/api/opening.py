@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from regard import spec as kinds
-from regard.api.held import Held, choose_device
+from regard.api import hub
+from regard.api.held import Held, choose_device, to_standard_error
+from regard.api.listener import Listener, Speller
+from regard.api.pair import Matcher
+from regard.api.reader import Reader
+from regard.api.seer import Seer
 from regard.api.translator import Translator
 from regard.build import Model
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
-from regard.model import EncoderDecoder
+from regard.model import Encoder, EncoderDecoder, Pair
 from regard.text.tokenizer import Tokenizer
 
 
-def load(folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None) -> Held:
-    """Opens a run folder, or a folder in Hugging Face's layout. `say` is told what a user should know (standard error)."""
-    folder = Path(folder)
+def load(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    download: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Held:
+    """Opens a run folder, or a folder in Hugging Face's layout; with `download`, a name on the hub (owner/name), which is
+    fetched once. `say` is told what a user should know (standard error)."""
+    say = say or to_standard_error
+    folder = _found(folder, download, say)
     try:
         model, opened = folders.open_model(folder)
     except CheckpointError as error:
-        model, opened = _recovered(folder, error, say or _to_standard_error)
+        model, opened = _recovered(folder, error, say)
     model.to(choose_device(device)).eval()
-    return _held(folder, model, opened)
+    held = _held(folder, model, opened, say)
+    held.folder, held.say = folder, say
+    return held
 
 
 def load_translator(
@@ -33,20 +47,44 @@ def load_translator(
 ) -> Translator:
     """A model that translates, or the reason why the folder holds none."""
     held = load(folder, device=device, say=say)
-    if not isinstance(held, Translator):
-        kind = held.config.get("model_type")
-        raise ModelError(
-            f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder over text"
-        )
-    return held
+    if isinstance(held, Translator):
+        return held
+    if isinstance(held.spec, kinds.EncoderDecoder) and isinstance(held.spec.source, kinds.Tokens):
+        open_tokenizers(Path(folder))  # says what is missing
+    kind = held.config.get("model_type")
+    raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder over text")
 
 
-def _held(folder: Path, model: Model, opened: folders.Opened) -> Held:
+def _found(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
+    """A folder as it is; a name only if it is to be fetched."""
+    name = str(folder)
+    if Path(folder).exists() or not isinstance(folder, str) or not hub.is_name(name):
+        return Path(folder)
+    if download:
+        return hub.fetch(name, say)
+    raise ModelError(
+        f"there is no folder {name}", f'give one; or fetch the model of this name: load("{name}", download=True)'
+    )
+
+
+def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str], None]) -> Held:
     match model, opened.spec:
-        case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Tokens()) if opened.ids is not None:
-            source, target = open_tokenizers(folder)
-            return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
-    raise ModelError(f"{folder} holds a model that nothing here uses yet", "give an encoder–decoder over text")
+        case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Frames()) if opened.ids is not None:
+            return Listener(model, opened.spec, opened.ids, None, opened.config)
+        case EncoderDecoder(), kinds.EncoderDecoder() if opened.ids is not None:
+            if (folder / "tokenizer.json").is_file():
+                source, target = open_tokenizers(folder)
+                return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
+            say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
+        case Encoder(), kinds.Encoder(input=kinds.Tokens()):
+            return Reader(model, opened.spec, None, opened.config)
+        case Encoder(), kinds.Encoder(input=kinds.Patches()):
+            return Seer(model, opened.spec, opened.config)
+        case Encoder(), kinds.Encoder(input=kinds.Waves()) if opened.spec.labels is not None:
+            return Speller(model, opened.spec, None, opened.config)
+        case Pair(), kinds.Pair():
+            return Matcher(model, opened.spec, None, opened.config)
+    return Held(model, opened.spec, opened.config)
 
 
 def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -63,7 +101,3 @@ def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None])
         raise error
     say(f"{error.problem}; using the checkpoint of step {saved.step} instead")
     return folders.open_model(folder, saved.groups["weights"])
-
-
-def _to_standard_error(text: str) -> None:
-    print(text, file=sys.stderr)

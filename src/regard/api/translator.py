@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
-from regard.api.held import Held, Output
+from regard.api.held import Held
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
+from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
 
@@ -43,21 +43,14 @@ class Translator(Held):
         self.start = start
         self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
 
-    @torch.inference_mode()
-    def __call__(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-    ) -> Output:
-        """`logits` of the decoder's tokens, with the names that Hugging Face has for these tensors."""
-        if decoder_input_ids is None:
-            raise SettingError(
-                "an encoder–decoder needs decoder_input_ids", "give the target tokens, start token first"
-            )
-        encoded = self.model.encode(input_ids, None if attention_mask is None else attention_mask.bool())
-        logits = self.model.head(self.model.decode(decoder_input_ids, encoded))
-        return Output(logits=logits, encoder_last_hidden_state=encoded.memory)
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        source, target = self.source_tokenizer, self.target_tokenizer
+        ids = folders.Ids(target.pad, self.start, target.eos, target.unk)
+        return {
+            "config.json": {} if self.config else folders.describe(self.spec, ids),
+            "tokenizer.json": source.to_json(),
+            **({} if target is source else {"target_tokenizer.json": target.to_json()}),
+        }
 
     @overload
     def translate(self, text: str, strategy: Strategy | None = None) -> str: ...

@@ -53,19 +53,19 @@ def _numbers(raw: bytes, width: int) -> Samples:
     return (four.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
 
 
-def windows(samples: Samples, seconds: int = SECONDS) -> list[Samples]:
+def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
     """The recording in parts of `seconds`, one after the other; the last one is filled with silence."""
     if samples.ndim != 1 or len(samples) == 0:
         raise DataError(f"a recording of the shape {samples.shape} is no row of samples", "give one channel of sound")
     if not np.isfinite(samples).all():
         raise DataError("the recording holds numbers that are not finite", "read or convert the file again")
-    length = seconds * RATE
+    length = round(seconds * RATE)
     whole = np.zeros(-(-len(samples) // length) * length, np.float32)
     whole[: len(samples)] = samples
     return list(whole.reshape(-1, length))
 
 
-def log_mel(samples: Samples, mels: int = 80, seconds: int = SECONDS) -> Tensor:
+def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tensor:
     """Features [windows, mels, frames] of a recording at 16 kHz: 100 frames a second, `mels` is 80 or 128 in Whisper."""
     waves = torch.from_numpy(np.stack(windows(np.asarray(samples, np.float32), seconds)))  # [W, samples]
     spectrum = torch.stft(waves, _FFT, _HOP, window=torch.hann_window(_FFT), return_complex=True)

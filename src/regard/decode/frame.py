@@ -12,7 +12,8 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Frame:
-    """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end."""
+    """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end;
+    `not_first`: ids that are not chosen first."""
 
     first: Tensor  # [B, P] what decoding begins with
     limits: Tensor  # [B] most tokens for each sentence
@@ -20,6 +21,7 @@ class Frame:
     banned: Tensor  # ids that are never chosen
     opening: int | None = None
     closing: bool = False
+    not_first: Tensor | None = None
 
     @property
     def steps(self) -> int:
@@ -35,6 +37,8 @@ class Frame:
         logits = logits.float().index_fill(1, self.banned, NEVER)
         if self.opening is not None and t == 0:
             return _only(logits, self.opening)
+        if self.not_first is not None and t == 0:
+            logits = logits.index_fill(1, self.not_first, NEVER)
         if self.closing:
             last = self.limits[sentences] == t + 1
             return torch.where(last[:, None], _only(logits, self.end), logits)

@@ -24,7 +24,7 @@ class Ends:
     from the source itself), the last one, and those never to be chosen.
 
     `opening`: the first token to be chosen, whatever the model says (mBART's target language); `closing`: an output that
-    reaches its limit closes with the end token.
+    reaches its limit closes with the end token; `not_first`: those that no output begins with.
     """
 
     pad: int
@@ -33,6 +33,7 @@ class Ends:
     banned: tuple[int, ...] = ()
     opening: int | None = None
     closing: bool = False
+    not_first: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def _decode_batch(
     start = (ends.start,) if isinstance(ends.start, int) else ends.start
     first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
-    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing)
+    not_first = torch.tensor(ends.not_first, dtype=torch.long, device=device)
+    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first)
     if isinstance(settings.strategy, Beam):
         return beam.search(model, encoded, settings.strategy, frame)
     return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys)]

@@ -1,0 +1,96 @@
+"""From a held model to a folder in Hugging Face's layout: all of it, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard import disk
+from regard import spec as kinds
+from regard.build import Model
+from regard.errors import DiskError
+from regard.interop import folder as folders
+
+# What a model's folder holds beside config.json and weights: how text, images and sound are prepared, how text is generated.
+BESIDE = (
+    "generation_config.json", "tokenizer.json", "target_tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "preprocessor_config.json", "processor_config.json",
+    "chat_template.jinja", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+)  # fmt: skip
+_SENTENCEPIECE = ("*.model", "*.spm")
+# Notes in config.json that no spec knows, and which belong to the model all the same.
+_KEPT = (
+    "id2label", "label2id", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "unk_token_id",
+    "cls_token_id", "mask_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
+    "forced_decoder_ids", "suppress_tokens", "begin_suppress_tokens", "task_specific_params", "prefix", "tokenizer_class",
+    "sentence_transformers", "sbert_ce_default_activation_function",
+)  # fmt: skip
+_LABELS = ("id2label", "label2id")
+_TOWERS = ("text_config", "vision_config")
+
+
+def save(
+    target: Path,
+    model: Model,
+    description: kinds.Model,
+    config: Mapping[str, Any],
+    home: Path | None,
+    files: Mapping[str, str | dict[str, Any]],
+) -> Path:
+    """`home`: the folder it came from, whose other files are copied; `files`: what stands in for them without one."""
+    _vacant(target)
+    opened = folders.Opened(description, {}, None, dict(config))
+    more = files.get("config.json")
+    said = folders.describe(description, None, opened.positions, opened.kind)
+    said |= more if isinstance(more, dict) else {}
+    with disk.committing(target.absolute()) as folder:
+        disk.write_json(folder / "config.json", _carried(said, config))
+        folders.write_weights(folder / folders.WEIGHTS, model, description, opened.positions, opened.kind)
+        for name, content in files.items():
+            if isinstance(content, str):
+                disk.write_file(folder / name, content)
+            elif name != "config.json":
+                disk.write_json(folder / name, content)
+        for path in _beside(home) if home is not None else []:
+            place = folder / path.relative_to(home or path)
+            place.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, place)
+    return target
+
+
+def _carried(said: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json says of tokens and labels, which the spec does not; names of labels only if there are as many."""
+    kept = {key: config[key] for key in _KEPT if key in config}
+    if "id2label" in said and len(kept.get("id2label") or ()) != len(said["id2label"]):
+        kept = {key: value for key, value in kept.items() if key not in _LABELS}
+    inside = {
+        key: _carried(said[key], config[key]) for key in _TOWERS if key in said and isinstance(config.get(key), dict)
+    }
+    return {**said, **kept, **inside}
+
+
+def _beside(home: Path) -> list[Path]:
+    named = [home / name for name in BESIDE if (home / name).is_file()]
+    return [*named, *(path for pattern in _SENTENCEPIECE for path in home.glob(pattern) if path.is_file())]
+
+
+def _vacant(target: Path) -> None:
+    """A folder is replaced only if nothing but a model is in it: not a run with its training, nor anything else."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise DiskError(f"{target} is a file", "give the name of a new folder")
+    known = {"config.json", "README.md", *BESIDE}
+    strange = sorted(
+        name
+        for path in target.rglob("*")
+        if path.is_file()
+        for name in [path.relative_to(target).as_posix()]
+        if name not in known and not name.endswith((".safetensors", ".safetensors.index.json", ".model", ".spm"))
+    )
+    if strange or (any(target.iterdir()) and not (target / "config.json").is_file()):
+        held = strange[0] if strange else "no config.json"
+        raise DiskError(f"{target} is not just a model: it holds {held}", "give the name of a new folder")

@@ -1,0 +1,306 @@
+"""Every architecture through `regard.load(folder)(**inputs)` against transformers: the same names, the same tensors; and
+saved again, a folder that transformers opens with nothing missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_clip
+import test_deberta
+import test_decoders
+import test_encoders
+import test_marian
+import test_sequences
+import test_vision
+import test_wav2vec2
+import test_whisper
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import regard
+from conftest import small_model
+from regard.api import Held, Listener, Matcher, Reader, Seer, Speller, Translator
+from regard.errors import DiskError, SettingError
+from regard.family.vaswani import transformer
+from regard.text.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+Inputs = dict[str, Tensor]
+LOOSE = ("DebertaV2", "Whisper", "CLIP", "Wav2Vec2", "Gemma")
+
+
+def encoder(family: str, task: str, out: Path) -> tuple[Any, Inputs]:
+    model = test_encoders.saved(family, task, 1, out)
+    tokens, real, segments = test_encoders.batch(family, model.config)
+    extra = {} if segments is None else {"token_type_ids": segments}
+    return model, {"input_ids": tokens, "attention_mask": real.long(), **extra}
+
+
+def deberta(name: str, out: Path) -> tuple[Any, Inputs]:
+    real = torch.arange(23) < torch.tensor([23, 9, 1])[:, None]
+    return test_deberta.theirs(name, 0, out), {
+        "input_ids": torch.randint(1, 61, (3, 23)),
+        "attention_mask": real.long(),
+    }
+
+
+def image(kind: str, out: Path) -> tuple[Any, Inputs]:
+    model = test_vision.theirs(kind, "small", 0, out)
+    return model, {"pixel_values": torch.randn(3, 3, 12, 12)}
+
+
+def clip(kind: str, out: Path) -> tuple[Any, Inputs]:
+    text, vision = test_clip.CASES["an end inside the vocabulary"]
+    tokens, real = test_clip.texts(20)
+    words = {"input_ids": tokens, "attention_mask": real.long()}
+    if kind == "CLIPModel":
+        config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=7)
+        inputs = {**words, "pixel_values": test_clip.images()}
+    elif "Text" in kind:
+        config, inputs = transformers.CLIPTextConfig(**text), words
+    else:
+        config, inputs = transformers.CLIPVisionConfig(**vision), {"pixel_values": test_clip.images()}
+    model = test_vision.shaken(getattr(transformers, kind)(config))
+    model.save_pretrained(out)
+    return model, inputs
+
+
+def sound(kind: str, out: Path) -> tuple[Any, Inputs]:
+    model = test_wav2vec2.theirs(kind, "norms before", 0, out)
+    waves, real = test_wav2vec2.sound()
+    return model, {"input_values": waves, "attention_mask": real.long()}
+
+
+def whisper(out: Path) -> tuple[Any, Inputs]:
+    model = test_whisper.theirs("small", 0, out)
+    frames = torch.ones(3, 28).long()
+    frames[1, 20:] = 0
+    target = torch.randint(3, 53, (3, 17))
+    return model, {"input_features": torch.randn(3, 11, 28), "attention_mask": frames, "decoder_input_ids": target}
+
+
+def sequence(name: str, out: Path) -> tuple[Any, Inputs]:
+    model, inputs = test_sequences.theirs(name, 0, out), test_sequences.inputs()
+    behind = torch.arange(18) < torch.tensor([18, 11, 2])[:, None]
+    return model, {**inputs, "decoder_attention_mask": behind.long()}
+
+
+def marian(stem: str, kind: str, out: Path) -> tuple[Any, Inputs]:
+    model = test_marian.random_theirs(getattr(transformers, kind), getattr(transformers, f"{stem}Config")).eval()
+    model.save_pretrained(out)
+    data = test_marian.batch(37, 37)
+    return model, {"input_ids": data.source, "attention_mask": data.real.long(), "decoder_input_ids": data.target}
+
+
+def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
+    real = torch.arange(11) < torch.tensor([11, 8, 5])[:, None]
+    return test_decoders.theirs(name, 0, out), {
+        "input_ids": torch.randint(1, 61, (3, 11)),
+        "attention_mask": real.long(),
+    }
+
+
+DEBERTAS = ("bare", "masked", "classes", "tags", "answers")
+DECODERS = ("llama", "mistral, window", "qwen2", "gemma", "gpt2", "gpt", "neox")
+CLIPS = [
+    "CLIPModel", "CLIPTextModel", "CLIPTextModelWithProjection", "CLIPVisionModel", "CLIPVisionModelWithProjection",
+]  # fmt: skip
+CASES: dict[str, Any] = {
+    **{f + t: lambda out, f=f, t=t: encoder(f, t, out) for f, t in test_encoders.ARCHITECTURES},
+    **{f"deberta, {name}": lambda out, name=name: deberta(name, out) for name in DEBERTAS},
+    **{kind: lambda out, kind=kind: image(kind, out) for kinds in test_vision.HEADS.values() for kind in kinds},
+    **{kind: lambda out, kind=kind: clip(kind, out) for kind in CLIPS},
+    **{kind: lambda out, kind=kind: sound(kind, out) for kind in ("Wav2Vec2Model", "Wav2Vec2ForCTC")},
+    "whisper": whisper,
+    **{name: lambda out, name=name: sequence(name, out) for name in ("t5 1.0", "t5 1.1", "bart", "mbart")},
+    "marian": lambda out: marian("Marian", "MarianMTModel", out),
+    "pegasus": lambda out: marian("Pegasus", "PegasusForConditionalGeneration", out),
+    **{name: lambda out, name=name: decoder(name, out) for name in DECODERS},
+}
+CLASSES = {"input_values": Speller, "input_features": Listener, "pixel_values": Seer, "input_ids": Reader}
+
+
+def quiet(folder: Path) -> Held:
+    return regard.load(folder, say=lambda text: None)
+
+
+@torch.inference_mode()
+def tensors(model: Any, inputs: Inputs) -> dict[str, Tensor]:
+    """The main ones, in their order; what Wav2Vec2 gives of its convolutions is none."""
+    made = model(**inputs).items()
+    return {name: value for name, value in made if isinstance(value, Tensor) and name != "extract_features"}
+
+
+def seen(output: Tensor, inputs: Inputs, held: Held) -> Tensor:
+    """At positions that are no padding, where there are positions."""
+    mask = inputs.get("attention_mask")
+    if "input_values" in inputs:
+        mask = held.model.input.places(mask.bool())  # type: ignore[union-attr, operator]
+    if "decoder_attention_mask" in inputs and output.shape[1] == inputs["decoder_input_ids"].shape[1]:
+        mask = inputs["decoder_attention_mask"]
+    if mask is None or output.shape[:2] != mask.shape:
+        return output
+    return output[mask.bool()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_called_and_saved(name: str, tmp_path: Path) -> None:
+    theirs, inputs = CASES[name](tmp_path / "theirs")
+    held = quiet(tmp_path / "theirs")
+    wanted, found = tensors(theirs, inputs), tensors(held, inputs)
+    kind = type(theirs).__name__
+    assert list(found) == list(wanted)
+    for key, value in wanted.items():
+        mine, value = seen(found[key], inputs, held), seen(value, inputs, held)
+        assert mine.shape == value.shape, key
+        tolerance = (2e-5 if kind.startswith(LOOSE) else 1e-5) * max(1.0, value.abs().mean().item())
+        assert (mine - value).abs().max().item() <= tolerance, key
+
+    held.save(tmp_path / "back")
+    same = {"attn_implementation": theirs.config._attn_implementation, "output_loading_info": True}
+    again, report = type(theirs).from_pretrained(tmp_path / "back", **same)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    for key, value in tensors(again.eval(), inputs).items():
+        assert (seen(value, inputs, held) - seen(wanted[key], inputs, held)).abs().max().item() <= 1e-6, key
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "id2label"):
+        assert getattr(again.config, key, None) == getattr(theirs.config, key, None), key
+    reopened = quiet(tmp_path / "back")
+    assert type(reopened) is type(held)
+    assert reopened.spec == held.spec
+    for key, value in tensors(reopened, inputs).items():
+        torch.testing.assert_close(value, found[key], rtol=0, atol=1e-6)
+
+
+def test_what_is_made_of_a_folder(tmp_path: Path) -> None:
+    for name, kind in (
+        ("BertForMaskedLM", Reader),
+        ("CLIPTextModel", Reader),
+        ("ViTModel", Seer),
+        ("CLIPVisionModel", Seer),
+        ("CLIPModel", Matcher),
+        ("Wav2Vec2ForCTC", Speller),
+        ("Wav2Vec2Model", Held),
+        ("whisper", Listener),
+    ):
+        CASES[name](tmp_path / name)
+        assert type(quiet(tmp_path / name)) is kind
+
+
+def test_one_file_called_as_several_architectures(tmp_path: Path) -> None:
+    """bert-base-uncased holds all of pre-training; its config names one architecture."""
+    model, inputs = encoder("Bert", "ForPreTraining", tmp_path)
+    whole = tensors(model, inputs)
+    for architecture, names in (
+        ("BertForMaskedLM", {"logits": "prediction_logits"}),
+        ("BertForNextSentencePrediction", {"logits": "seq_relationship_logits"}),
+        ("BertForPreTraining", {name: name for name in whole}),
+    ):
+        test_encoders.edit(tmp_path, architectures=[architecture])
+        found = tensors(quiet(tmp_path), inputs)
+        assert found.keys() == names.keys()
+        for ours, theirs in names.items():
+            torch.testing.assert_close(found[ours], whole[theirs], rtol=0, atol=2e-5)
+    test_encoders.edit(tmp_path, architectures=["BertModel"])
+    assert list(tensors(quiet(tmp_path), inputs)) == ["last_hidden_state", "pooler_output"]
+
+
+def test_arguments(tmp_path: Path) -> None:
+    _, inputs = encoder("Bert", "Model", tmp_path / "bert")
+    held = quiet(tmp_path / "bert")
+    for wrong, word in (
+        ({"input_id": inputs["input_ids"]}, "did you mean 'input_ids'.*attention_mask, token_type_ids"),
+        ({**inputs, "position_ids": None}, "position_ids"),
+        ({"attention_mask": inputs["attention_mask"]}, "needs input_ids"),
+    ):
+        with pytest.raises(SettingError, match=word):
+            held(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="3 arguments"):
+        held(*[inputs["input_ids"]] * 4)
+    out = held(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
+    assert torch.equal(out[0], out.last_hidden_state)
+    assert torch.equal(out[1], held(**inputs)["pooler_output"])
+    assert out.last_hidden_state.requires_grad  # as in transformers, the caller decides
+    with pytest.raises(AttributeError, match="has last_hidden_state, pooler_output"):
+        _ = out.logits
+    _, inputs = whisper(tmp_path / "whisper")
+    held = quiet(tmp_path / "whisper")
+    with pytest.raises(SettingError, match="start token first"):
+        held(input_features=inputs["input_features"])
+    with pytest.raises(SettingError, match="behind"):
+        held(**inputs, decoder_attention_mask=torch.arange(17).expand(3, -1) > 2)
+
+
+# ------------------------------------------------------------------ saving
+
+
+def test_what_a_saved_folder_carries(tmp_path: Path) -> None:
+    CASES["BertForSequenceClassification"](tmp_path / "theirs")
+    names = {str(i): name for i, name in enumerate("abcde")}
+    back = {name: i for i, name in enumerate("abcde")}
+    more = {"id2label": names, "label2id": back, "problem_type": "multi_label_classification", "sep_token_id": 7}
+    test_encoders.edit(tmp_path / "theirs", **more)
+    (tmp_path / "theirs/vocab.txt").write_text("x")
+    (tmp_path / "theirs/1_Pooling").mkdir()
+    (tmp_path / "theirs/1_Pooling/config.json").write_text("{}")
+    (tmp_path / "theirs/pytorch_model.bin").write_text("no")
+    (tmp_path / "theirs/modeling.py").write_text("no")
+    held = quiet(tmp_path / "theirs")
+    assert held.save(tmp_path / "new/ours") == tmp_path / "new/ours"
+    said = json.loads((tmp_path / "new/ours/config.json").read_text())
+    assert {key: said[key] for key in more} == more
+    files = [p for p in (tmp_path / "new").rglob("*") if p.is_file()]
+    held_files = sorted(p.relative_to(tmp_path / "new/ours").as_posix() for p in files)
+    assert held_files == ["1_Pooling/config.json", "config.json", "model.safetensors", "vocab.txt"]
+    before = load_file(tmp_path / "theirs/model.safetensors")
+    after = load_file(tmp_path / "new/ours/model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_what_is_there_is_kept_unless_it_is_a_model(tmp_path: Path) -> None:
+    CASES["ViTModel"](tmp_path / "theirs")
+    held = quiet(tmp_path / "theirs")
+    held.save(tmp_path / "ours")
+    held.save(tmp_path / "ours")  # a model in place of a model
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/chapter.txt").write_text("x")
+    (tmp_path / "ours/state").mkdir()
+    (tmp_path / "ours/state/recipe.json").write_text("{}")
+    for place, word in (("file", "is a file"), ("thesis", r"chapter\.txt"), ("ours", r"state/recipe\.json")):
+        with pytest.raises(DiskError, match=word):
+            held.save(tmp_path / place)
+    assert (tmp_path / "thesis/chapter.txt").read_text() == "x"
+    assert (tmp_path / "ours/model.safetensors").is_file()
+
+
+def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CASES["ViTModel"](tmp_path / "theirs")
+    held = quiet(tmp_path / "theirs")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("regard.disk.write_tensors", full)
+    with pytest.raises(DiskError, match="full"):
+        held.save(tmp_path / "ours")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_model_that_came_from_no_folder(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.learn(["a dog runs", "the small house"] * 9, "bpe", 40)
+    size = len(tokenizer)
+    description = transformer(size, size, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0)
+    made = Translator(small_model(size), description, tokenizer, tokenizer, tokenizer.bos)
+    made.save(tmp_path / "ours")
+    opened = regard.load(tmp_path / "ours")
+    assert isinstance(opened, Translator)
+    assert opened.translate("the dog") == made.translate("the dog")
+    again = regard.load(opened.save(tmp_path / "again"))
+    assert again.translate("the dog") == made.translate("the dog")  # type: ignore[attr-defined]
