@@ -1,0 +1,76 @@
+"""Clocks: turns taken by all, medians, spreads, and the limits of the machine measured in the same run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What some rounds took; `amount` is what one round does (tokens)."""
+
+    seconds: tuple[float, ...]
+    amount: float
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def rate(self) -> float:
+        return self.amount / self.median
+
+    @property
+    def spread(self) -> float:
+        """Half of the distance between the fastest and the slowest round, as a share of the median."""
+        return (max(self.seconds) - min(self.seconds)) / 2 / self.median
+
+
+def turns(cases: Mapping[str, Callable[[], float]], rounds: int, device: torch.device) -> dict[str, Timing]:
+    """Every case once to warm up, then `rounds` times each, one after the other; a case returns how much it did."""
+    amounts = {name: case() for name, case in cases.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            _finished(device)
+            began = time.perf_counter()
+            case()
+            _finished(device)
+            seconds[name].append(time.perf_counter() - began)
+    return {name: Timing(tuple(seconds[name]), amounts[name]) for name in cases}
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
+    """The most multiplications and additions a second, of large square matrices."""
+    size = 8192 if device.type == "cuda" else 1536
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+
+    def multiply() -> float:
+        torch.mm(a, b)
+        return 2.0 * size**3
+
+    timing = turns({"mm": multiply}, 8, device)["mm"]
+    return timing.amount / min(timing.seconds)
+
+
+def bandwidth(device: torch.device) -> float:
+    """The most bytes a second that can be read and written."""
+    source = torch.empty((2**30 if device.type == "cuda" else 2**26) // 4, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> float:
+        target.copy_(source)
+        return 2.0 * source.numel() * 4
+
+    timing = turns({"copy": copy}, 8, device)["copy"]
+    return timing.amount / min(timing.seconds)
+
+
+def _finished(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
