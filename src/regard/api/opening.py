@@ -9,11 +9,13 @@ from pathlib import Path
 from regard import spec as kinds
 from regard.api.held import Held, choose_device
 from regard.api.translator import Translator
+from regard.api.writer import LanguageModel
 from regard.build import Model
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
-from regard.model import EncoderDecoder
+from regard.model import Decoder, EncoderDecoder
+from regard.text.exact import Exact
 from regard.text.tokenizer import Tokenizer
 
 
@@ -41,11 +43,24 @@ def load_translator(
     return held
 
 
+def load_writer(folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None) -> LanguageModel:
+    """A model that goes on from text, or the reason why the folder holds none."""
+    held = load(folder, device=device, say=say)
+    if not isinstance(held, LanguageModel):
+        kind = held.config.get("model_type")
+        raise ModelError(f"{folder} holds a model that does not write ({kind})", "give a language model, such as GPT-2")
+    return held
+
+
 def _held(folder: Path, model: Model, opened: folders.Opened) -> Held:
     match model, opened.spec:
         case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Tokens()) if opened.ids is not None:
             source, target = open_tokenizers(folder)
             return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
+        case Decoder(), kinds.Decoder():
+            words = folder / "tokenizer.json"
+            config = opened.config | folders.said_of_tokens(folder)
+            return LanguageModel(model, opened.spec, Exact.load(words) if words.exists() else None, config)
     raise ModelError(f"{folder} holds a model that nothing here uses yet", "give an encoder–decoder over text")
 
 

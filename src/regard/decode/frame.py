@@ -12,7 +12,8 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Frame:
-    """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end."""
+    """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end;
+    `also`: further tokens that end an output."""
 
     first: Tensor  # [B, P] what decoding begins with
     limits: Tensor  # [B] most tokens for each sentence
@@ -20,6 +21,14 @@ class Frame:
     banned: Tensor  # ids that are never chosen
     opening: int | None = None
     closing: bool = False
+    also: tuple[int, ...] = ()
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Which of these tokens end an output."""
+        found = tokens == self.end
+        for other in self.also:
+            found = found | (tokens == other)
+        return found
 
     @property
     def steps(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +22,10 @@ Source = Sequence[int] | Tensor
 @dataclass(frozen=True)
 class Ends:
     """The ids that frame sequences: source padding, what a target begins with, one token or several (None: decoding goes on
-    from the source itself), the last one, and those never to be chosen.
+    from the source itself), the last one (−1: there is none), and those never to be chosen.
 
     `opening`: the first token to be chosen, whatever the model says (mBART's target language); `closing`: an output that
-    reaches its limit closes with the end token.
+    reaches its limit closes with the end token; `also`: further tokens that end an output (LLaMA 3 has several).
     """
 
     pad: int
@@ -33,6 +34,7 @@ class Ends:
     banned: tuple[int, ...] = ()
     opening: int | None = None
     closing: bool = False
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,24 +54,30 @@ def decode(
     settings: Settings,
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
+    heard: sample.Heard | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
-    each is drawn from, its number unless said."""
+    each is drawn from, its number unless said. `heard` is told of each source's tokens when they are chosen; a beam has none
+    to tell of before the end."""
     was_training = model.training
     model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for rows in batches([_length(source) for source in sources], settings):
             named = rows if keys is None else [keys[row] for row in rows]
-            for row, found in zip(
-                rows, _decode_batch(model, [sources[r] for r in rows], named, ends, settings), strict=True
-            ):
+            tell = None if heard is None else functools.partial(_by_row, heard, rows)
+            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, tell)
+            for row, found in zip(rows, batch, strict=True):
                 results[row] = found
             if progress is not None:
                 progress(len(rows))
         return results
     finally:
         model.train(was_training)
+
+
+def _by_row(heard: sample.Heard, rows: list[int], sentence: int, token: int) -> None:
+    heard(rows[sentence], token)
 
 
 def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
@@ -87,7 +95,12 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
 
 
 def _decode_batch(
-    model: EncoderDecoder | Decoder, sources: list[Source], keys: list[int], ends: Ends, settings: Settings
+    model: EncoderDecoder | Decoder,
+    sources: list[Source],
+    keys: list[int],
+    ends: Ends,
+    settings: Settings,
+    heard: sample.Heard | None = None,
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     tokens, real = _stacked(sources, ends.pad, model.pads)
@@ -97,10 +110,10 @@ def _decode_batch(
     start = (ends.start,) if isinstance(ends.start, int) else ends.start
     first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
-    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing)
+    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, ends.also)
     if isinstance(settings.strategy, Beam):
         return beam.search(model, encoded, settings.strategy, frame)
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys)]
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys, heard)]
 
 
 def _length(source: Source) -> int:

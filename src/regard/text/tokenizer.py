@@ -49,7 +49,7 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, *, origin: str = "this tokenizer") -> None:
         """Wrap a `tokenizers.Tokenizer`; `origin` names it in error messages."""
-        _fork_quietly()
+        fork_quietly()
         # Files from elsewhere may ask for cutting or filling to a length; a silent cut would lose text.
         backend.no_truncation()
         backend.no_padding()
@@ -80,7 +80,7 @@ class Tokenizer:
             raise SettingError(
                 f"a vocabulary of {size} tokens has no room: {len(SPECIALS)} are special", "ask for more, say 8000"
             )
-        with _library_errors("the tokenizer could not be learned", "check the texts, or try kind 'bpe'"):
+        with library_errors("the tokenizer could not be learned", "check the texts, or try kind 'bpe'"):
             backend = _LEARNERS[kind](texts, size)
         backend.post_processor = processors.TemplateProcessing(
             single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, SPECIALS.index(END))]
@@ -102,7 +102,7 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str, *, origin: str = "this tokenizer") -> Tokenizer:
         """The inverse of `to_json`; `origin` names the text in error messages."""
-        with _library_errors(f"{origin} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"):
+        with library_errors(f"{origin} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"):
             backend = tokenizers.Tokenizer.from_str(text)
             # A vocabulary without the unknown token that its model names is only noticed at the first odd character.
             backend.encode("\U0010fffd")
@@ -122,7 +122,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
-        whole = [_encodable(text) for text in texts]
+        whole = [encodable(text) for text in texts]
         return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -239,7 +239,7 @@ def _learn_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
 
 def _learn_levels(backend: tokenizers.Tokenizer, texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
-    backend.train_from_iterator(map(_encodable, texts), trainer)
+    backend.train_from_iterator(map(encodable, texts), trainer)
     if backend.get_vocab_size() == len(SPECIALS):
         raise _nothing_to_learn()
     return backend
@@ -263,7 +263,7 @@ def _common_letters(texts: Iterable[str], backend: tokenizers.Tokenizer, size: i
     counts: Counter[str] = Counter()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
         for text in texts:
-            normal = backend.normalizer.normalize_str(_encodable(text))
+            normal = backend.normalizer.normalize_str(encodable(text))
             counts.update(normal)
             spool.write(json.dumps(normal) + "\n")
         counts.pop(" ", None)
@@ -305,7 +305,7 @@ def _nothing_to_learn() -> DataError:
     return DataError("there is no text to learn a tokenizer from", "give at least one line that is not blank")
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """The text, unless it holds half a character, which JSON's \\ud800 escapes can bring in and no UTF-8 can write."""
     try:
         text.encode()
@@ -318,7 +318,7 @@ def _encodable(text: str) -> str:
 
 
 @contextmanager
-def _library_errors(problem: str, repair: str) -> Iterator[None]:
+def library_errors(problem: str, repair: str) -> Iterator[None]:
     """The library's exceptions as DataError; its panics derive from BaseException, and have no importable name."""
     try:
         yield
@@ -331,7 +331,7 @@ def _library_errors(problem: str, repair: str) -> Iterator[None]:
 
 
 @functools.cache
-def _fork_quietly() -> None:
+def fork_quietly() -> None:
     """Tokenize on all cores, but on one in forked children, where the library's threads are gone.
 
     The library (before 0.23 with a warning) decides that inside fork(), by this variable; so it is set just before
