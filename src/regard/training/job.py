@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from regard import spec
 from regard.text.score import Score, Surprise
 from regard.training.recipe import Recipe
 from regard.training.task import Task
@@ -15,11 +14,10 @@ from regard.training.task import Task
 
 @dataclass(frozen=True)
 class Job:
-    """`specs`: the models that are trained, the one to keep first. `export` writes the weights now in the model into the
-    run folder; `scores` says how good they are."""
+    """`export` writes the weights now in the model into the run folder; `scores` says how good they are."""
 
     task: Task
-    specs: tuple[spec.EncoderDecoder | spec.Encoder | spec.Decoder, ...]
+    d_model: int
     export: Callable[[], None]
     scores: Callable[[], dict[str, Score | Surprise]]
 

@@ -12,16 +12,19 @@ from regard import disk
 from regard.api import LanguageModel, choose_device
 from regard.build import build
 from regard.errors import SettingError
-from regard.family import gpt, palm
+from regard.family import bart, bert, electra, gpt, palm, t5
 from regard.interop import folder as folders
 from regard.text.exact import Exact
 from regard.text.score import Score, Surprise
 from regard.training.causal import Causal
 from regard.training.initial import draw
-from regard.training.job import Job
+from regard.training.job import Job, multiple
+from regard.training.masked import Masked
 from regard.training.place import Place
 from regard.training.recipe import Recipe
+from regard.training.replaced import Replaced
 from regard.training.report import Talk
+from regard.training.restored import Restored
 from regard.training.task import Task
 from regard.training.texts import Texts, texts
 
@@ -35,7 +38,8 @@ _FOREIGN = ("position", "residual", "share", "vectors")  # settings of the trans
 
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
     data = texts(place, recipe, talk.say)
-    return _causal(place, recipe, data, talk)
+    makers = {"causal": _causal, "masked": _masked, "replaced": _replaced, "span": _restored, "denoise": _restored}
+    return makers[recipe.train.objective](place, recipe, data, talk)
 
 
 def changes(recipe: Recipe) -> dict[str, Any]:
@@ -58,10 +62,73 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     task = Causal(writer, data, recipe)
     return Job(
         task,
-        (description,),
+        description.d_model,
         lambda: folders.write_weights(place.weights, model, description),
         lambda: final(task, talk),
     )
+
+
+def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    description = bert.preset(
+        recipe.model.preset,
+        len(data.tokenizer),
+        recipe.data.context,
+        next_sentence=recipe.train.next_sentence,
+        **changes(recipe),
+    )
+    model = build_anew(description, recipe)
+    model.stack.recompute = recipe.train.recompute
+    describe_folder(place, folders.describe(description) | _ids(data.tokenizer), data.tokenizer, recipe)
+    task = Masked(model, data, recipe, *_where(recipe))
+    return Job(
+        task,
+        description.d_model,
+        lambda: folders.write_weights(place.weights, model, description),
+        lambda: final(task, talk),
+    )
+
+
+def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    """The run folder is the discriminator's, which is what is fine-tuned later; the generator's is inside it."""
+    parts = electra.preset(recipe.model.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    models = discriminator, generator = [build_anew(part, recipe) for part in parts]
+    inside = Place(place.folder / "generator")
+    inside.folder.mkdir(exist_ok=True)
+    for where, part in zip((place, inside), parts, strict=True):
+        config = folders.describe(part, kind="electra") | _ids(data.tokenizer)
+        describe_folder(where, config, data.tokenizer, recipe)
+    disk.write_file(inside.folder / "tokenizer.json", data.tokenizer.to_json())
+    for model in models:
+        model.stack.recompute = recipe.train.recompute
+    task = Replaced(discriminator, generator, data, recipe, *_where(recipe))
+
+    def export() -> None:
+        for where, model, part in zip((place, inside), models, parts, strict=True):
+            folders.write_weights(where.weights, model, part, kind="electra")
+
+    return Job(task, parts[0].d_model, export, lambda: final(task, talk))
+
+
+def _restored(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    family = t5 if recipe.train.objective == "span" else bart
+    description = family.preset(recipe.model.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    model = build_anew(description, recipe)
+    model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
+    task = Restored(model, data, recipe, *_where(recipe))
+    ids = folders.Ids(task.pad, task.start, task.end, data.tokenizer.unk, opening=task.opening)
+    describe_folder(place, folders.describe(description, ids), data.tokenizer, recipe)
+    disk.write_json(place.folder / "generation_config.json", folders.generation_config(ids))
+    return Job(
+        task,
+        description.d_model,
+        lambda: folders.write_weights(place.weights, model, description),
+        lambda: final(task, talk),
+    )
+
+
+def _where(recipe: Recipe) -> tuple[torch.device, int]:
+    device = choose_device(recipe.train.device)
+    return device, multiple(recipe, device)
 
 
 def build_anew(description: Any, recipe: Recipe) -> Any:

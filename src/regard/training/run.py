@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
@@ -72,12 +72,12 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
     job = _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
-    parameters = sum(size.parameters(part) for part in job.specs)
+    parameters = sum(parameter.numel() for parameter in job.task.model.parameters())
     where = choose_device(recipe.train.device)
     talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
     metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
     stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
-    loop = Loop(recipe, job.task, _updater(recipe, job.task.model, job.specs[0].d_model), stores, metrics, talk)
+    loop = Loop(recipe, job.task, _updater(recipe, job.task.model, job.d_model), stores, metrics, talk)
     saved = loop.checkpoints.newest(talk.say)
     if saved is not None:
         loop.restore(saved)
@@ -154,7 +154,7 @@ def _translation(place: Place, recipe: Recipe, talk: Talk) -> Job:
     _describe_folder(place, recipe, translator)
     return Job(
         Translation(translator, data, recipe.train, multiple(recipe, translator.device)),
-        (translator.spec,),
+        translator.spec.d_model,
         lambda: folders.write_weights(place.weights, translator.model, translator.spec),
         lambda: _final_scores(recipe, translator, talk),
     )
