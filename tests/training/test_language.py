@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,8 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     ("changes", "error", "words"),
     [
         ({"text": None}, SettingError, "--text"),
+        ({"objective": "translate"}, SettingError, "pairs"),
+        ({"source": "a.en"}, SettingError, "one text"),
         ({"text": "/nowhere.txt"}, DataError, "cannot read"),
         ({"position": "learned"}, SettingError, "translators"),
         ({"preset": "smal"}, SettingError, "small"),
@@ -278,10 +281,9 @@ def test_first_weights(text: Path, tmp_path: Path) -> None:
 
 
 def test_the_packaged_recipe_splits_as_nanogpt_does(tmp_path: Path) -> None:
-    data = Path(__file__).parents[2] / "shared" / "data"
-    if not (data / "text").is_dir():
-        pytest.skip("the text is not here")
-    recipe = recipes.load("shakespeare", {}, str(data))
+    if not (Path(os.environ.get("REGARD_DATA", "/nowhere")) / "text").is_dir():
+        pytest.skip("REGARD_DATA has no text/")
+    recipe = recipes.load("shakespeare", {})
     found = texts(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
     assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [1_003_854, 111_540]
     assert len(found.tokenizer) == 66  # its 65 characters, and one for all others

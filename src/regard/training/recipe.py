@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
 from regard.training.choice import LengthPenaltyChoice, StartChoice, WeightsChoice, length_penalty, start, weights
@@ -170,6 +170,15 @@ class Recipe(_Section):
     train: Train = Train()
     decode: Decode = Decode()
 
+    @model_validator(mode="after")
+    def _one_kind_of_text(self) -> Recipe:
+        pairs = self.data.source or self.data.pairs
+        if self.train.objective == "translate" and self.data.text:
+            raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
+        if self.train.objective != "translate" and (pairs or not self.data.text):
+            raise SettingError(f"the objective {self.train.objective!r} learns from one text", "give --text FILE")
+        return self
+
     @property
     def kept_weights(self) -> WeightsChoice:
         return weights(self.train.weights)
@@ -240,7 +249,7 @@ def _locate(values: dict[str, dict[str, Any]], name: str | Path, data_root: str 
     named = [(section, key) for section, key in named if str(values[section][key]) != "-"]
     if not named:
         return
-    root = data_root or os.environ.get("REGARD_DATA")
+    root = data_root or os.environ.get("REGARD_DATA") or None
     if root is None and str(name) in packaged():
         raise SettingError(
             f"the recipe {name!r} reads files, but no data root is set", "give --data DIR, or set REGARD_DATA"

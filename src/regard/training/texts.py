@@ -11,7 +11,7 @@ from pathlib import Path
 from regard import disk
 from regard.data import read
 from regard.data.corpus import Corpus, write_columns
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 from regard.text.exact import Exact, Marks
 from regard.training.place import Place
 from regard.training.recipe import Data, Recipe
@@ -57,8 +57,7 @@ def _make(place: Place, recipe: Recipe, say: Callable[[str], None]) -> None:
 
 
 def _splits(place: Place, data: Data, say: Callable[[str], None]) -> tuple[Blocks, Blocks]:
-    if data.text is None:
-        raise SettingError("this objective learns from one text, but none is named", "give --text FILE")
+    assert data.text is not None, "the recipe has seen to that"
     path = data.text
     if path == "-":
         # Standard input can be read once; the split and a resumed run need it again.
