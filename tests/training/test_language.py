@@ -247,6 +247,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     ("changes", "error", "words"),
     [
         ({"text": None}, SettingError, "--text"),
+        ({"metric": "bleu"}, SettingError, "translations"),
         ({"objective": "translate"}, SettingError, "pairs"),
         ({"source": "a.en"}, SettingError, "one text"),
         ({"text": "/nowhere.txt"}, DataError, "cannot read"),

@@ -171,11 +171,11 @@ class LanguageModel(Held):
 
     # ------------------------------------------------------------------ scores
 
-    def surprise(self, texts: str | Sequence[str], tokens: int = 8192) -> tuple[float, int]:
+    def surprise(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
         """−log p of the texts in nats, summed, and how many tokens that was. A first token that nothing comes before is not
-        counted. Texts that are longer than the model can see are read in parts."""
+        counted. Texts that are longer than the model can see, or than `tokens`, are read in parts."""
         rows = [self.words.prompt(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        most = self.positions or max(1, *map(len, rows), 1)
+        most = min(self.positions or tokens, tokens)
         parts = [row[i : i + most + 1] for row in rows for i in range(0, max(1, len(row) - 1), most)]
         scored = self._scores([part for part in parts if len(part) > 1], 1, tokens)
         return -sum(sum(row) for row in scored), sum(len(row) for row in scored)
@@ -186,7 +186,7 @@ class LanguageModel(Held):
         return math.exp(min(total / max(1, count), 700.0))
 
     @torch.inference_mode()
-    def _scores(self, rows: Sequence[Sequence[int]], first: int, tokens: int = 8192) -> list[list[float]]:
+    def _scores(self, rows: Sequence[Sequence[int]], first: int, tokens: int = 2048) -> list[list[float]]:
         """log p of each row's tokens from number `first` on, given those before."""
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]

@@ -21,7 +21,7 @@ from regard.training.recipe import Recipe
 from regard.training.texts import Texts
 
 SAMPLE = 200  # tokens written at a validation
-EVALUATED = 16_384  # positions at once, when nothing has to be remembered for gradients
+POSITIONS, LOGITS = 1 << 14, 1 << 24  # at once, when nothing has to be remembered for gradients
 
 
 class Causal:
@@ -86,7 +86,7 @@ class Causal:
         total = torch.zeros((), dtype=torch.float64, device=device)
         count = len(self.held_out) - 1
         whole = np.arange(0, count - length + 1, length)
-        rows = max(self.rows, EVALUATED // length)
+        rows = max(self.rows, min(POSITIONS, LOGITS // len(self.writer.words)) // length)
         parts = [(whole[i : i + rows], length) for i in range(0, len(whole), rows)]
         rest = count % length
         parts += [(np.array([count - rest]), rest)] if rest else []

@@ -53,7 +53,7 @@ def changes(recipe: Recipe) -> dict[str, Any]:
 
 def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     family = _LANGUAGE_MODELS[recipe.model.family or "gpt"]
-    description = family.preset(recipe.model.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
     model = build_anew(description, recipe)
     model.stack.recompute = recipe.train.recompute
     config = folders.describe(description) | _ids(data.tokenizer)
@@ -70,7 +70,7 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
 
 def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     description = bert.preset(
-        recipe.model.preset,
+        recipe.preset,
         len(data.tokenizer),
         recipe.data.context,
         next_sentence=recipe.train.next_sentence,
@@ -90,7 +90,7 @@ def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
 
 def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     """The run folder is the discriminator's, which is what is fine-tuned later; the generator's is inside it."""
-    parts = electra.preset(recipe.model.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    parts = electra.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
     models = discriminator, generator = [build_anew(part, recipe) for part in parts]
     inside = Place(place.folder / "generator")
     inside.folder.mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
 
 def _restored(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     family = t5 if recipe.train.objective == "span" else bart
-    description = family.preset(recipe.model.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
     model = build_anew(description, recipe)
     model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
     task = Restored(model, data, recipe, *_where(recipe))

@@ -66,7 +66,11 @@ class Model(_Section):
     """The architecture: a preset and what is changed in it."""
 
     family: Literal["gpt", "palm"] | None = Field(None, description="which language model the causal objective trains")
-    preset: str = Field("small", description="tiny, small, base or big; other objectives have their family's own sizes")
+    preset: str | None = Field(
+        None,
+        description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart or electra  "
+        "[small; tiny for texts]",
+    )
     d_model: int | None = Field(None, ge=1)
     d_ff: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
@@ -173,6 +177,8 @@ class Recipe(_Section):
     @model_validator(mode="after")
     def _one_kind_of_text(self) -> Recipe:
         pairs = self.data.source or self.data.pairs
+        if self.train.objective != "translate" and self.train.metric != "loss":
+            raise SettingError(f"{self.train.metric} is a score of translations", "leave metric out")
         if self.train.objective == "translate" and self.data.text:
             raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
         if self.train.objective != "translate" and (pairs or not self.data.text):
@@ -186,6 +192,10 @@ class Recipe(_Section):
     @property
     def penalty(self) -> LengthPenaltyChoice:
         return length_penalty(self.decode.length_penalty)
+
+    @property
+    def preset(self) -> str:
+        return self.model.preset or ("small" if self.train.objective == "translate" else "tiny")
 
     @property
     def first_weights(self) -> StartChoice:

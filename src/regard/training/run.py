@@ -111,7 +111,7 @@ def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> 
     changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
     joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
     changes.setdefault("share", "all" if joint else "target")
-    return vaswani.preset(choice.preset, source_vocabulary, target_vocabulary, **changes)
+    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, **changes)
 
 
 def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> Translator:
