@@ -6,15 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.api import Translator, load
+    from regard.api import LanguageModel, Translator, load
     from regard.training.run import train
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `import regard` and `regard --help` do not wait for torch.
-_HOMES = {"load": "regard.api", "Translator": "regard.api", "train": "regard.training.run"}
+_HOMES = {
+    "load": "regard.api",
+    "LanguageModel": "regard.api",
+    "Translator": "regard.api",
+    "train": "regard.training.run",
+}
 
-__all__ = ["Translator", "load", "train"]
+__all__ = ["LanguageModel", "Translator", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -167,7 +167,7 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
         translator = translator_of(recipe, data, lambda _: None)
         task = Translation(translator, data, recipe.train)
-        loop = Loop(recipe, task, _updater(recipe, translator), (None, None), None, None)  # type: ignore[arg-type]
+        loop = Loop(recipe, task, _updater(recipe, task.model, 32), (None, None), None, None)  # type: ignore[arg-type]
         loop._step([task.collate(data.corpus, part) for part in parts])
         gradient = {name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")}
         results.append((gradient, loop.window.clone()))

@@ -13,11 +13,13 @@ from regard.api.pair import Matcher
 from regard.api.reader import Reader
 from regard.api.seer import Seer
 from regard.api.translator import Translator
+from regard.api.writer import LanguageModel
 from regard.build import Model
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
-from regard.model import Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.text.exact import Exact
 from regard.text.tokenizer import Tokenizer
 
 
@@ -55,6 +57,15 @@ def load_translator(
     raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder over text")
 
 
+def load_writer(folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None) -> LanguageModel:
+    """A model that goes on from text, or the reason why the folder holds none."""
+    held = load(folder, device=device, say=say)
+    if not isinstance(held, LanguageModel):
+        kind = held.config.get("model_type")
+        raise ModelError(f"{folder} holds a model that does not write ({kind})", "give a language model, such as GPT-2")
+    return held
+
+
 def _found(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
     """A folder as it is; a name only if it is to be fetched."""
     name = str(folder)
@@ -76,6 +87,10 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
                 source, target = open_tokenizers(folder)
                 return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
             say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
+        case Decoder(), kinds.Decoder():
+            words = folder / "tokenizer.json"
+            config = opened.config | folders.said_of_tokens(folder)
+            return LanguageModel(model, opened.spec, Exact.load(words) if words.exists() else None, config)
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return Reader(model, opened.spec, None, opened.config)
         case Encoder(), kinds.Encoder(input=kinds.Patches()):

@@ -14,8 +14,12 @@ from regard.errors import RegardError
 
 # verb → (module, one line of help)
 VERBS = {
-    "train": ("regard.cli.train", "Train a translator: on your text, a recipe, or the built-in language."),
+    "train": (
+        "regard.cli.train",
+        "Train a translator or a language model: on your text, a recipe, or the built-in language.",
+    ),
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
+    "generate": ("regard.cli.generate", "Go on from a prompt with a language model, token by token."),
     "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
@@ -26,6 +30,7 @@ Examples:
   regard train --source train.en --target train.de --preset tiny --out runs/mine
   echo "The dog sees a cat." | regard translate runs/builtin
   regard evaluate runs/builtin --source test.en --target test.de --json
+  regard generate runs/shakespeare "ROMEO:" --temperature 0.8
 """
 
 

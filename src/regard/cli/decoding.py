@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -68,3 +68,16 @@ def limit(text: str | None) -> tuple[float, int]:
         return float(factor), int(extra)
     except ValueError:
         raise SettingError(f"--max-length {text!r} is not FACTOR,EXTRA", "write it like 1,50") from None
+
+
+def writing(greedy: bool, beam: int | None, filters: Mapping[str, Any]) -> Strategy:
+    """How a language model goes on: by chance, unless told to search."""
+    given = {key: value for key, value in filters.items() if value is not None}
+    if not greedy and beam is None:
+        return Sample(**given)
+    if given:
+        flag = next(iter(given)).replace("_", "-")
+        raise SettingError(f"--{flag} is a setting of sampling", "leave it out, or leave --greedy and --beam out")
+    if greedy and beam not in (None, 1):
+        raise SettingError("--greedy and --beam are two ways to search", "give one of them")
+    return Greedy() if greedy or beam == 1 else Beam(beam or 4)

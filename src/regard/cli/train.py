@@ -17,11 +17,15 @@ EXAMPLES = """\b
 Examples:
   regard train                                   the built-in language, into runs/builtin
   regard train multi30k --data ~/data            a recipe of the package, its files under a data root
+  regard train shakespeare --data ~/data         a language model of characters
+  regard train --text notes.txt --objective causal --preset tiny --schedule cosine --learning-rate 0.001
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
   regard train --resume runs/mine                goes on where it was, bit for bit
 """
+_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+_DIGITS = {"exact_match": 1, "loss": 4, "perplexity": 3}
 
 
 class _Train(click.Command):
@@ -64,10 +68,10 @@ def _shown(value: Any) -> str:
 def train(
     recipe: str | None, out: str | None, resume: str | None, data: str | None, as_json: bool, **flags: Any
 ) -> None:
-    """Train a translator from text.
+    """Train a translator, a language model or an encoder from text.
 
     RECIPE is a recipe of the package or a TOML file; flags stand over it. Without a recipe or files, the built-in
-    English–German language is learnt.
+    English–German language is learnt. --objective says what is learnt: all but translation learn from one --text.
     """
     changes = {key: value for key, value in flags.items() if value is not None}
     if "betas" in changes:
@@ -91,7 +95,9 @@ def train(
         )
     else:
         for key, score in result.scores.items():
-            click.echo(f"{key}\tBLEU {score.bleu:.2f}\tchrF {score.chrf:.2f}\texact match {score.exact_match:.1f}")
+            shown = {name: value for name, value in asdict(score).items() if isinstance(value, float)}
+            told = [f"{_NAMES.get(name, name)} {value:.{_DIGITS.get(name, 2)}f}" for name, value in shown.items()]
+            click.echo("\t".join([key, *told]))
         click.echo(f"run\t{result.folder}")
 
 

@@ -27,6 +27,12 @@ def lines(path: str | Path) -> Iterator[str]:
     Only "\\n" and "\\r\\n" end a line: U+2028, vertical tab and the like are part of it, because other tools count
     lines so. A byte order mark is dropped. Files are opened at the first `next`.
     """
+    for text in _decoded(path):
+        yield text.removesuffix("\n").removesuffix("\r")
+
+
+def _decoded(path: str | Path) -> Iterator[str]:
+    """Lines with their ends."""
     name = _name(path)
     offset = 0
     with _open(path) as stream:
@@ -40,8 +46,22 @@ def lines(path: str | Path) -> Iterator[str]:
                     f"convert it, for example: iconv -f latin1 -t utf-8 {name}",
                 ) from error
             offset += len(raw)
-            text = text.removesuffix("\n").removesuffix("\r")
             yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def text(path: str | Path, size: int = 1 << 16) -> Iterator[str]:
+    """A UTF-8 file as it is, line ends too, in blocks of whole lines of about `size` characters. A byte order mark is
+    dropped."""
+    block: list[str] = []
+    held = 0
+    for line in _decoded(path):
+        block.append(line)
+        held += len(line)
+        if held >= size:
+            yield "".join(block)
+            block, held = [], 0
+    if block:
+        yield "".join(block)
 
 
 def pairs(

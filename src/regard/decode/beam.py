@@ -102,7 +102,7 @@ def _advance(
     # A candidate may end only if it is among the best `places`.
     rank = torch.arange(sums.shape[1], device=logits.device)[None]
     at_limit = (frame.limits[going.sentences] == t + 1)[:, None]
-    ends = tokens == frame.end
+    ends = frame.ends(tokens)
     closing = (rank < _places(finished, going, strategy)) & (ends | at_limit)
     scores = torch.where(closing, sums / divisor, NEVER)
     finished.enter(going.sentences, _Finished(scores, sums, t + 1 - ends.long(), ends, history))

@@ -13,7 +13,7 @@ NEVER = float("-inf")
 @dataclass(frozen=True)
 class Frame:
     """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end;
-    `not_first`: ids that are not chosen first."""
+    `not_first`: ids that are not chosen first; `also`: further tokens that end an output."""
 
     first: Tensor  # [B, P] what decoding begins with
     limits: Tensor  # [B] most tokens for each sentence
@@ -22,6 +22,14 @@ class Frame:
     opening: int | None = None
     closing: bool = False
     not_first: Tensor | None = None
+    also: tuple[int, ...] = ()
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Which of these tokens end an output."""
+        found = tokens == self.end
+        for other in self.also:
+            found = found | (tokens == other)
+        return found
 
     @property
     def steps(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from regard.decode.frame import Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
 from regard.model import Decoder, EncoderDecoder
 
+Heard = Callable[[int, int], None]  # of the sentence with this number, this token
+
 
 def generate(
     model: EncoderDecoder | Decoder,
@@ -19,8 +22,9 @@ def generate(
     strategy: Greedy | Sample,
     frame: Frame,
     keys: list[int],
+    heard: Heard | None = None,
 ) -> list[Hypothesis]:
-    """`keys`: what the chance of each sentence is drawn from."""
+    """`keys`: what the chance of each sentence is drawn from; `heard` is told each token when it is chosen."""
     limits, end, steps = frame.limits, frame.end, frame.steps
     device, count = limits.device, len(limits)
     sentences = torch.arange(count, device=device)
@@ -40,9 +44,13 @@ def generate(
         done = ended[sentences]
         gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
         sums[sentences] += gain.masked_fill(done, 0.0)
-        tokens = tokens.masked_fill(done, end)
+        ends = done | frame.ends(tokens)
+        tokens = tokens.masked_fill(ends, end)
         chosen[sentences, t] = tokens
-        ended[sentences] = done | (tokens == end)
+        ended[sentences] = ends
+        if heard is not None:
+            for sentence, token in zip(sentences.tolist(), tokens.tolist(), strict=True):
+                heard(sentence, token)
         running = ~ended[sentences] & (limits[sentences] > t + 1)
         kept = running.nonzero()[:, 0]
         if len(kept) == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +22,11 @@ Source = Sequence[int] | Tensor
 @dataclass(frozen=True)
 class Ends:
     """The ids that frame sequences: source padding, what a target begins with, one token or several (None: decoding goes on
-    from the source itself), the last one, and those never to be chosen.
+    from the source itself), the last one (−1: there is none), and those never to be chosen.
 
     `opening`: the first token to be chosen, whatever the model says (mBART's target language); `closing`: an output that
-    reaches its limit closes with the end token; `not_first`: those that no output begins with.
+    reaches its limit closes with the end token; `not_first`: those that no output begins with; `also`: further tokens that
+    end an output (LLaMA 3 has several).
     """
 
     pad: int
@@ -34,6 +36,7 @@ class Ends:
     opening: int | None = None
     closing: bool = False
     not_first: tuple[int, ...] = ()
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,24 +56,30 @@ def decode(
     settings: Settings,
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
+    heard: sample.Heard | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
-    each is drawn from, its number unless said."""
+    each is drawn from, its number unless said. `heard` is told of each source's tokens when they are chosen; a beam has none
+    to tell of before the end."""
     was_training = model.training
     model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for rows in batches([_length(source) for source in sources], settings):
             named = rows if keys is None else [keys[row] for row in rows]
-            for row, found in zip(
-                rows, _decode_batch(model, [sources[r] for r in rows], named, ends, settings), strict=True
-            ):
+            tell = None if heard is None else functools.partial(_by_row, heard, rows)
+            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, tell)
+            for row, found in zip(rows, batch, strict=True):
                 results[row] = found
             if progress is not None:
                 progress(len(rows))
         return results
     finally:
         model.train(was_training)
+
+
+def _by_row(heard: sample.Heard, rows: list[int], sentence: int, token: int) -> None:
+    heard(rows[sentence], token)
 
 
 def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
@@ -88,7 +97,12 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
 
 
 def _decode_batch(
-    model: EncoderDecoder | Decoder, sources: list[Source], keys: list[int], ends: Ends, settings: Settings
+    model: EncoderDecoder | Decoder,
+    sources: list[Source],
+    keys: list[int],
+    ends: Ends,
+    settings: Settings,
+    heard: sample.Heard | None = None,
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     tokens, real = _stacked(sources, ends.pad, model.pads)
@@ -99,10 +113,10 @@ def _decode_batch(
     first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
     not_first = torch.tensor(ends.not_first, dtype=torch.long, device=device)
-    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first)
+    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first, ends.also)
     if isinstance(settings.strategy, Beam):
         return beam.search(model, encoded, settings.strategy, frame)
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys)]
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys, heard)]
 
 
 def _length(source: Source) -> int:

@@ -279,6 +279,12 @@ def _generation(folder: Path) -> dict[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
+def said_of_tokens(folder: Path) -> dict[str, Any]:
+    """The ids in generation_config.json, which stand over those of config.json, as in transformers."""
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {key: value for key, value in (_generation(folder) or {}).items() if key in names}
+
+
 def _ids(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> Ids:
     """Where there is a generation_config.json, it alone says what is forced, as in transformers."""
     said = config if generation is None else generation

@@ -17,6 +17,15 @@ class Score:
     chrf_signature: str
 
 
+@dataclass(frozen=True)
+class Surprise:
+    """How well text was foreseen: −log p a token in nats, exp of that, and of how many tokens."""
+
+    loss: float
+    perplexity: float
+    tokens: int
+
+
 def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
     """Corpus scores of `hypotheses` against one reference each; `tokenize` as sacreBLEU names it (13a, none, intl, …)."""
     if len(hypotheses) != len(references):

@@ -27,7 +27,7 @@ from typing import IO
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from regard.errors import DataError, SettingError, did_you_mean
+from regard.errors import DataError, RegardError, SettingError, did_you_mean
 
 PAD, START, END, UNKNOWN = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -322,7 +322,7 @@ def library_errors(problem: str, repair: str) -> Iterator[None]:
     """The library's exceptions as DataError; its panics derive from BaseException, and have no importable name."""
     try:
         yield
-    except (DataError, OSError):
+    except (RegardError, OSError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard import __version__, disk
-from regard.text.score import Score
+from regard.text.score import Score, Surprise
 from regard.training.place import Place
 from regard.training.recipe import SECTIONS, Recipe
 
@@ -15,7 +15,7 @@ class Facts:
     parameters: int
     steps: int
     seconds: float
-    scores: dict[str, Score]
+    scores: dict[str, Score | Surprise]
 
 
 def write(place: Place, recipe: Recipe, name: str, facts: Facts) -> None:
@@ -23,24 +23,28 @@ def write(place: Place, recipe: Recipe, name: str, facts: Facts) -> None:
     disk.write_file(place.folder / "README.md", text(recipe, name, facts))
 
 
+# objective → (Hugging Face's name of the task, what the model is, how it is used)
+_KINDS = {
+    "translate": ("translation", "A Transformer for translation", "regard translate FOLDER < source.txt > target.txt"),
+    "causal": ("text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'),
+    "masked": ("fill-mask", "An encoder that fills in hidden tokens", 'model = regard.load("FOLDER")'),
+    "span": ("text2text-generation", "An encoder–decoder that fills in hidden spans", 'model = regard.load("FOLDER")'),
+    "denoise": ("text2text-generation", "An encoder–decoder that restores texts", 'model = regard.load("FOLDER")'),
+    "replaced": ("feature-extraction", "An encoder that finds replaced tokens", 'model = regard.load("FOLDER")'),
+}
+
+
 def text(recipe: Recipe, name: str, facts: Facts) -> str:
-    data = recipe.data
-    languages = (data.languages or "").split("-")
-    header = ["---", "library_name: regard", "pipeline_tag: translation"]
+    languages = (recipe.data.languages or "").split("-")
+    task, what, use = _KINDS[recipe.train.objective]
+    header = ["---", "library_name: regard", f"pipeline_tag: {task}"]
     header += ["language:", *(f"- {code}" for code in languages)] if len(languages) == 2 else []
-    origin = (
-        f"the built-in English–German language, {data.builtin_lines:,} generated sentences"
-        if recipe.builtin
-        else f"`{data.pairs}`"
-        if data.pairs
-        else f"`{data.source}` and `{data.target}`"
-    )
     body = [
         "---",
         "",
         f"# {name}",
         "",
-        f"A Transformer for translation, {facts.parameters:,} parameters, trained with regard {__version__} on {origin}: "
+        f"{what}, {facts.parameters:,} parameters, trained with regard {__version__} on {_origin(recipe)}: "
         f"{facts.steps:,} steps in {facts.seconds:,.0f} s.",
         "",
         "## Score",
@@ -50,7 +54,7 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
         "## Use",
         "",
         "```",
-        "regard translate FOLDER < source.txt > target.txt",
+        use,
         "```",
         "",
         "## Settings",
@@ -62,12 +66,26 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
     return "\n".join(header + body) + "\n"
 
 
-def _scores(recipe: Recipe, scores: dict[str, Score]) -> list[str]:
+def _origin(recipe: Recipe) -> str:
+    data = recipe.data
+    if recipe.train.objective != "translate":
+        return f"`{data.text}`"
+    if recipe.builtin:
+        return f"the built-in English–German language, {data.builtin_lines:,} generated sentences"
+    return f"`{data.pairs}`" if data.pairs else f"`{data.source}` and `{data.target}`"
+
+
+def _scores(recipe: Recipe, scores: dict[str, Score | Surprise]) -> list[str]:
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
+    surprises = {name: s for name, s in scores.items() if isinstance(s, Surprise)}
+    if surprises:
+        rows = [f"| {name} | {s.loss:.4f} | {s.perplexity:.3f} | {s.tokens:,} |" for name, s in surprises.items()]
+        return ["| set | loss | perplexity | tokens |", "|---|---|---|---|", *rows]
+    translated = {name: s for name, s in scores.items() if isinstance(s, Score)}
     rows = ["| set | BLEU | chrF | exact match |", "|---|---|---|---|"]
-    rows += [f"| {name} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f} % |" for name, s in scores.items()]
-    first = next(iter(scores.values()))
+    rows += [f"| {name} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f} % |" for name, s in translated.items()]
+    first = next(iter(translated.values()))
     return [
         *rows,
         "",

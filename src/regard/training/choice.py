@@ -34,7 +34,27 @@ class Ema:
     decay: float = 0.999
 
 
+@dataclass(frozen=True)
+class Xavier:
+    """Uniform, as wide as inputs and outputs allow: how the parts start by themselves."""
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Every matrix and table normal with one deviation (BERT)."""
+
+    deviation: float = 0.02
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The same, but what is added to the residual stream is divided by the root of how often that happens (GPT-2)."""
+
+    deviation: float = 0.02
+
+
 WeightsChoice = Last | Best | Average | Ema
+StartChoice = Xavier | Normal | Scaled
 LengthPenaltyChoice = LengthPenalty
 
 
@@ -42,6 +62,13 @@ def weights(text: str) -> WeightsChoice:
     return _choice(
         text,
         {"last": Last, "best": Best, "average": lambda n="5": Average(int(n)), "ema": lambda d="0.999": Ema(float(d))},
+    )
+
+
+def start(text: str) -> StartChoice:
+    return _choice(
+        text,
+        {"xavier": Xavier, "normal": lambda d="0.02": Normal(float(d)), "scaled": lambda d="0.02": Scaled(float(d))},
     )
 
 

@@ -168,7 +168,7 @@ class Loop:
             record |= {"event": "overflow", "loss_scale": self.updater.scale.item()}
         self.metrics.write(record)
         what = "fp16 gradients overflowed; the loss scale was halved" if overflow else "loss or gradient is not finite"
-        shown = "" if overflow else "".join(f"\n    {e['source']} ⇒ {e['target']}" for e in examples)
+        shown = "" if overflow else "".join("\n    " + " ⇒ ".join(_words(e)) for e in examples)
         self.talk.say(f"step {step}: {what}; update skipped (loss {loss}, gradient norm {norm}){shown}")
         self.progress.bad += 0 if overflow and self.updater.scale.item() >= 1 else 1
         if self.progress.bad >= BAD_STEPS_IN_A_ROW:
@@ -179,7 +179,7 @@ class Loop:
 
     def _examples(self, batches: list[Batch], most: int = 3) -> list[dict[str, Any]]:
         rows = [int(row) for batch in batches for row in batch.rows]
-        more = [{"row": -1, "source": f"… {len(rows) - most} more", "target": "…"}] if len(rows) > most else []
+        more = [{"row": -1, "text": f"… {len(rows) - most} more"}] if len(rows) > most else []
         return self.task.examples(rows[:most]) + more
 
     # -------------------------------------------------------------- between steps
@@ -237,7 +237,7 @@ class Loop:
         shown = "  ".join(f"{key} {value:.3f}" for key, value in found.items() if isinstance(value, float))
         self.talk.say(f"step {progress.step}  validation: {shown}{'  (best)' if better else ''}")
         for sample in found.get("samples", []):
-            self.talk.say(f"    {sample['source']}\n    ⇒ {sample['translation']}")
+            self.talk.say("    " + "\n⇒ ".join(_words(sample)[:2]).replace("\n", "\n    "))
         if settings.patience and progress.stale >= settings.patience:
             progress.finished = True
             self.talk.say(f"no improvement in {progress.stale} validations: stopping at step {progress.step}")
@@ -333,3 +333,8 @@ class Loop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _words(example: dict[str, Any]) -> list[str]:
+    """What an example or a sample says, in its order."""
+    return [value for value in example.values() if isinstance(value, str)]

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
-from regard.training.choice import LengthPenaltyChoice, WeightsChoice, length_penalty, weights
+from regard.training.choice import LengthPenaltyChoice, StartChoice, WeightsChoice, length_penalty, start, weights
 
 
 class _Section(BaseModel):
@@ -25,7 +25,10 @@ class _Section(BaseModel):
 
 
 class Data(_Section):
-    """Where the text comes from. With no file named, the built-in parallel language is generated."""
+    """Where the text comes from. With no file named, the built-in parallel language is generated.
+
+    Pairs are for translation; `text` is for all other objectives.
+    """
 
     source: str | None = Field(None, description="training text, source side; one sentence a line (.gz too)")
     target: str | None = Field(None, description="training text, target side, line by line its translation")
@@ -37,6 +40,10 @@ class Data(_Section):
     valid_pairs: str | None = Field(None, description="instead of two files: one .tsv or .jsonl of pairs")
     test_source: str | None = Field(None, description="scored once, after training")
     test_target: str | None = Field(None, description="scored once, after training")
+    text: str | None = Field(None, description="for all objectives but translation: one text file (.gz too)")
+    valid_text: str | None = Field(None, description="validation text; without it the end of `text` is held out")
+    held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
+    context: int = Field(256, ge=8, description="tokens of text that are seen at once, the special ones included")
     languages: str | None = Field(None, description="source-target, e.g. en-de: for the model card and JSON Lines")
     builtin_lines: int = Field(60_000, ge=100, description="sentences of the built-in language to train on")
     max_length: int = Field(256, ge=2, description="longer sentences (in tokens) are left out of training, and counted")
@@ -45,7 +52,11 @@ class Data(_Section):
 class Tokens(_Section):
     """How text becomes tokens."""
 
-    tokenizer: str = Field("bpe", description="bpe, unigram, words or characters to learn one; or a tokenizer.json")
+    tokenizer: str = Field(
+        "bpe",
+        description="bpe, unigram, words or characters to learn one, or a tokenizer.json; "
+        "for `text`, bpe (of bytes) and characters keep every character and space",
+    )
     target_tokenizer: str | None = Field(None, description="a second tokenizer.json, for the target side")
     vocabulary: int = Field(8000, ge=8, description="how many tokens to learn")
     joint: bool = Field(True, description="one vocabulary for both sides")
@@ -54,7 +65,12 @@ class Tokens(_Section):
 class Model(_Section):
     """The architecture: a preset and what is changed in it."""
 
-    preset: str = Field("small", description="tiny, small, base or big")
+    family: Literal["gpt", "palm"] | None = Field(None, description="which language model the causal objective trains")
+    preset: str | None = Field(
+        None,
+        description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart or electra  "
+        "[small; tiny for texts]",
+    )
     d_model: int | None = Field(None, ge=1)
     d_ff: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
@@ -63,29 +79,55 @@ class Model(_Section):
     dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
     feedforward_dropout: float | None = Field(None, ge=0, lt=1, description="inside the feed-forward")
-    activation: Literal["relu", "gelu", "silu"] | None = None
-    position: Literal["sinusoidal", "learned"] = "sinusoidal"
-    residual: Literal["post", "pre"] = Field("post", description="where the norm stands: post (the paper) or pre")
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
+    position: Literal["sinusoidal", "learned"] | None = Field(None, description="sinusoidal unless said")
+    residual: Literal["post", "pre"] | None = Field(None, description="where the norm stands: post (the paper) or pre")
+    start: str | None = Field(
+        None,
+        description="first weights: xavier, normal:DEVIATION, or scaled:DEVIATION (GPT-2: the last map of each sublayer "
+        "divided by √(2·layers)); xavier for translation, scaled:0.02 for causal, normal:0.02 for the others",
+    )
     share: Literal["all", "target", "none"] | None = Field(None, description="which embeddings are one matrix")
     vectors: str | None = Field(None, description="word vectors to start from (word2vec or GloVe text format)")
     freeze_embeddings: bool = Field(False, description="leave the embeddings as they start")
+
+    @field_validator("start")
+    @classmethod
+    def _start(cls, value: str | None) -> str | None:
+        if value is not None:
+            start(value)
+        return value
+
+
+Objective = Literal["translate", "causal", "masked", "span", "denoise", "replaced"]
 
 
 class Train(_Section):
     """The optimisation."""
 
+    objective: Objective = Field(
+        "translate",
+        description="what is learnt: a translation, the next token (causal, GPT), hidden tokens (masked, BERT), hidden "
+        "spans (span, T5), the text from a damaged one (denoise, BART), which tokens were replaced (replaced, ELECTRA)",
+    )
+    next_sentence: bool = Field(False, description="masked: learn too whether the second part follows the first")
+    hidden: float | None = Field(
+        None, gt=0, lt=1, description="share of the tokens that is hidden  [0.15; denoise 0.3]"
+    )
+    span_length: float = Field(3.0, ge=1, description="mean length of a hidden span (span, denoise)")
     steps: int = Field(20_000, ge=1, description="updates")
-    batch_tokens: int = Field(4096, ge=1, description="padded positions of one batch")
+    batch_tokens: int = Field(4096, ge=1, description="padded positions of one batch; for causal, rows × context")
     accumulate: int = Field(1, ge=1, description="batches summed into one update")
     optimizer: Literal["adam", "adamw"] = "adam"
     schedule: Literal["paper", "cosine", "constant"] = "paper"
     learning_rate: float | None = Field(None, gt=0, description="peak; the paper's own if not given")
     warmup: int = Field(4000, ge=1, description="steps until the peak")
+    floor: float = Field(0.0, ge=0, lt=1, description="cosine: the last learning rate as a share of the peak")
     betas: tuple[float, float] = (0.9, 0.98)
     adam_eps: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     clip: float = Field(0.0, ge=0, description="largest gradient norm; 0 leaves it alone")
-    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
     agreement: float = Field(0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree")
     precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
     multiple: int = Field(0, ge=0, description="lengths are rounded up to it; 0: 8 on a GPU (few shapes), 1 on a CPU")
@@ -96,7 +138,7 @@ class Train(_Section):
     patience: int = Field(0, ge=0, description="validations without improvement before the run stops; 0 never stops it")
     save_every: int = Field(500, ge=1)
     log_every: int = Field(10, ge=1)
-    samples: int = Field(2, ge=0, description="validation sentences translated at each validation")
+    samples: int = Field(2, ge=0, description="validation sentences translated, or texts written, at each validation")
     seed: int = Field(1, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
@@ -132,6 +174,17 @@ class Recipe(_Section):
     train: Train = Train()
     decode: Decode = Decode()
 
+    @model_validator(mode="after")
+    def _one_kind_of_text(self) -> Recipe:
+        pairs = self.data.source or self.data.pairs
+        if self.train.objective != "translate" and self.train.metric != "loss":
+            raise SettingError(f"{self.train.metric} is a score of translations", "leave metric out")
+        if self.train.objective == "translate" and self.data.text:
+            raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
+        if self.train.objective != "translate" and (pairs or not self.data.text):
+            raise SettingError(f"the objective {self.train.objective!r} learns from one text", "give --text FILE")
+        return self
+
     @property
     def kept_weights(self) -> WeightsChoice:
         return weights(self.train.weights)
@@ -139,6 +192,15 @@ class Recipe(_Section):
     @property
     def penalty(self) -> LengthPenaltyChoice:
         return length_penalty(self.decode.length_penalty)
+
+    @property
+    def preset(self) -> str:
+        return self.model.preset or ("small" if self.train.objective == "translate" else "tiny")
+
+    @property
+    def first_weights(self) -> StartChoice:
+        usual = {"translate": "xavier", "causal": "scaled:0.02"}.get(self.train.objective, "normal:0.02")
+        return start(self.model.start or usual)
 
     @property
     def builtin(self) -> bool:
@@ -176,11 +238,15 @@ def load(name: str | Path | None, changes: Mapping[str, Any], data_root: str | N
 
 def choose(recipe: str | Path | None, changes: Mapping[str, Any], data_root: str | None = None) -> tuple[Recipe, str]:
     """What a user asked for, and a name for it: a recipe; their own files with the defaults; or the built-in language."""
-    chosen = recipe or (None if "source" in changes or "pairs" in changes else "builtin")
+    own = any(key in changes for key in ("source", "pairs", "text"))
+    chosen = recipe or (None if own else "builtin")
     return load(chosen, changes, data_root), Path(chosen).stem if chosen else "run"
 
 
-_FILES = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs", "test_source", "test_target")
+_FILES = (
+    "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs", "test_source", "test_target", "text",
+    "valid_text",
+)  # fmt: skip
 
 
 def _locate(values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None) -> None:
@@ -193,7 +259,7 @@ def _locate(values: dict[str, dict[str, Any]], name: str | Path, data_root: str 
     named = [(section, key) for section, key in named if str(values[section][key]) != "-"]
     if not named:
         return
-    root = data_root or os.environ.get("REGARD_DATA")
+    root = data_root or os.environ.get("REGARD_DATA") or None
     if root is None and str(name) in packaged():
         raise SettingError(
             f"the recipe {name!r} reads files, but no data root is set", "give --data DIR, or set REGARD_DATA"

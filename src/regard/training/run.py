@@ -1,4 +1,4 @@
-"""regard.train: a recipe becomes a run folder that translates."""
+"""regard.train: a recipe becomes a run folder that translates, or whatever else its objective is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
@@ -21,9 +22,12 @@ from regard.decode.strategy import Beam
 from regard.errors import SettingError
 from regard.family import vaswani
 from regard.interop import folder as folders
-from regard.text.score import Score, score
+from regard.text.score import Score, Surprise, score
 from regard.training import card
 from regard.training import recipe as recipes
+from regard.training.initial import draw
+from regard.training.job import Job, multiple
+from regard.training.language import language
 from regard.training.loop import Interrupted, Loop
 from regard.training.optimizer import Updater
 from regard.training.place import Place, begin, resume
@@ -39,7 +43,7 @@ class Result:
     """A finished run: where it is, how it scores on each test set, and what it took."""
 
     folder: Path
-    scores: dict[str, Score]
+    scores: dict[str, Score | Surprise]
     seconds: float
     parameters: int
 
@@ -67,23 +71,20 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    data = prepared(place, recipe, talk.say)
-    translator = _translator(recipe, data, talk.say)
-    _describe_folder(place, recipe, translator)
-    parameters = size.parameters(translator.spec)
+    job = _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
+    parameters = sum(parameter.numel() for parameter in job.task.model.parameters())
     where = choose_device(recipe.train.device)
     talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
     metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
     stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
-    task = Translation(translator, data, recipe.train, _multiple(recipe, where))
-    loop = Loop(recipe, task, _updater(recipe, translator), stores, metrics, talk)
+    loop = Loop(recipe, job.task, _updater(recipe, job.task.model, job.d_model), stores, metrics, talk)
     saved = loop.checkpoints.newest(talk.say)
     if saved is not None:
         loop.restore(saved)
         talk.say(f"resuming at step {saved.step}")
     else:
         metrics.cut(0)
-    loop.after_save = lambda: folders.write_weights(place.weights, translator.model, translator.spec)
+    loop.after_save = job.export
     try:
         loop.run()
     except Interrupted as interruption:
@@ -92,7 +93,7 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     finally:
         metrics.close()
     with loop.exported():
-        scores = _final_scores(recipe, translator, talk)
+        scores = job.scores()
     card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
     return Result(place.folder, scores, loop.progress.seconds, parameters)
 
@@ -110,7 +111,7 @@ def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> 
     changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
     joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
     changes.setdefault("share", "all" if joint else "target")
-    return vaswani.preset(choice.preset, source_vocabulary, target_vocabulary, **changes)
+    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, **changes)
 
 
 def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> Translator:
@@ -118,6 +119,7 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
     description = describe(recipe, len(data.source), len(data.target))
     torch.manual_seed(recipe.train.seed)
     model = build(description)
+    draw(model, recipe.first_weights)
     assert isinstance(model.source, Embedding), "recipes are of text"
     if recipe.model.vectors:
         read_vectors(Path(recipe.model.vectors), data.source, model.source.table.weight.data, say)
@@ -146,15 +148,23 @@ def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> No
         disk.write_json(place.folder / name, content)
 
 
-def _multiple(recipe: Recipe, where: torch.device) -> int:
-    return recipe.train.multiple or (8 if where.type == "cuda" else 1)
+def _translation(place: Place, recipe: Recipe, talk: Talk) -> Job:
+    data = prepared(place, recipe, talk.say)
+    translator = _translator(recipe, data, talk.say)
+    _describe_folder(place, recipe, translator)
+    return Job(
+        Translation(translator, data, recipe.train, multiple(recipe, translator.device)),
+        translator.spec.d_model,
+        lambda: folders.write_weights(place.weights, translator.model, translator.spec),
+        lambda: _final_scores(recipe, translator, talk),
+    )
 
 
-def _updater(recipe: Recipe, translator: Translator) -> Updater:
+def _updater(recipe: Recipe, model: nn.Module, d_model: int) -> Updater:
     train = recipe.train
     return Updater(
-        translator.model.named_parameters(),
-        schedule(recipe, translator.spec.d_model),
+        model.named_parameters(),
+        schedule(recipe, d_model),
         kind=train.optimizer,
         betas=train.betas,
         eps=train.adam_eps,
@@ -174,13 +184,13 @@ def schedule(recipe: Recipe, d_model: int) -> Schedule:
     if train.learning_rate is None:
         raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
     if train.schedule == "cosine":
-        return Cosine(train.learning_rate, train.warmup, train.steps)
+        return Cosine(train.learning_rate, train.warmup, train.steps, train.floor)
     return Constant(train.learning_rate, train.warmup)
 
 
-def _final_scores(recipe: Recipe, translator: Translator, talk: Talk) -> dict[str, Score]:
+def _final_scores(recipe: Recipe, translator: Translator, talk: Talk) -> dict[str, Score | Surprise]:
     """Scores on the test sets, with the recipe's beam."""
-    scores = {}
+    scores: dict[str, Score | Surprise] = {}
     settings = Settings(Beam(recipe.decode.beam, recipe.penalty))
     for name, pairs in test_sets(recipe).items():
         began = time.perf_counter()

@@ -1,0 +1,254 @@
+"""A language model: it goes on from a text, says how surprising a text is, and classifies by prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import torch
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from regard import spec as kinds
+from regard.api.held import Held
+from regard.decode.search import Ends, Settings, batches, decode
+from regard.decode.strategy import Beam, Greedy, Limit, Strategy
+from regard.errors import DataError, ModelError, SettingError
+from regard.model import Decoder
+from regard.text.exact import Exact, Growing
+
+TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
+PIECES = 1 << 32  # the chance of one text's second piece is not that of another text's first
+
+
+class LanguageModel(Held):
+    """Goes on from text; made by `regard.load(folder)`. Without a tokenizer it can only be called with token ids.
+
+    `config` says which tokens end a text (`eos_token_id`: one, several or none).
+    """
+
+    model: Decoder
+    spec: kinds.Decoder
+
+    def __init__(
+        self,
+        model: Decoder,
+        description: kinds.Decoder,
+        tokenizer: Exact | None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, description, config)
+        self.tokenizer = tokenizer
+        end = self.config.get("eos_token_id")
+        stops = tuple(end if isinstance(end, list) else [] if end is None else [end])
+        self.ends = Ends(0, None, stops[0] if stops else -1, also=stops[1:])
+
+    @property
+    def words(self) -> Exact:
+        """The tokenizer, which all that deals with text needs."""
+        if self.tokenizer is None:
+            raise ModelError("this model's folder has no tokenizer.json", "put it there, or call the model with ids")
+        return self.tokenizer
+
+    @property
+    def positions(self) -> int | None:
+        """How many tokens it can see at once, if its positions end somewhere."""
+        place = self.spec.tokens.position
+        return place.length if isinstance(place, kinds.Learned | kinds.Fixed) else None
+
+    # ------------------------------------------------------------------ generation
+
+    @overload
+    def generate(
+        self,
+        text: str,
+        strategy: Strategy | None = None,
+        *,
+        max_new_tokens: int = 100,
+        stream: Callable[[str], None] | None = None,
+    ) -> str: ...
+    @overload
+    def generate(
+        self,
+        text: list[str],
+        strategy: Strategy | None = None,
+        *,
+        max_new_tokens: int = 100,
+        stream: Callable[[str], None] | None = None,
+    ) -> list[str]: ...
+    def generate(
+        self,
+        text: str | list[str],
+        strategy: Strategy | None = None,
+        *,
+        max_new_tokens: int = 100,
+        stream: Callable[[str], None] | None = None,
+    ) -> str | list[str]:
+        """What follows each text, up to an end token or `max_new_tokens`; greedy unless told otherwise.
+
+        With one text, `stream` is given the pieces as they are found, whole characters only (after a beam, all at once).
+        Beyond the positions a model has learnt, it goes on from the last half of them.
+        """
+        if stream is not None and not isinstance(text, str):
+            raise SettingError("only one text can be streamed", "give one text, or leave `stream` out")
+        if max_new_tokens < 1:
+            raise SettingError(f"max_new_tokens is {max_new_tokens}", "ask for 1 or more")
+        prompts = [self._prompt(each) for each in ([text] if isinstance(text, str) else text)]
+        growing = [Growing(self.words, prompt) for prompt in prompts]
+        texts = [""] * len(prompts)
+
+        def heard(row: int, token: int) -> None:
+            piece = "" if token == self.ends.end else growing[row].add(token)
+            texts[row] += piece
+            if stream is not None and piece:
+                stream(piece)
+
+        self._go_on(prompts, strategy or Greedy(), max_new_tokens, heard)
+        for row, each in enumerate(growing):
+            rest = each.rest()
+            texts[row] += rest
+            if stream is not None and rest:
+                stream(rest)
+        return texts[0] if isinstance(text, str) else texts
+
+    def _go_on(
+        self, prompts: list[list[int]], strategy: Strategy, count: int, heard: Callable[[int, int], None]
+    ) -> None:
+        """Decodes `count` tokens for each prompt, in pieces where the positions end; `heard` is told every token."""
+        so_far = [list(prompt) for prompt in prompts]
+        left = dict.fromkeys(range(len(prompts)), count)
+        piece = 0
+        while left:
+            limits = {row: self._room(len(so_far[row]), most) for row, most in left.items()}
+            for room in sorted(set(limits.values())):
+                rows = [row for row in left if limits[row] == room]
+                sources = [self._seen(so_far[row]) for row in rows]
+                keys = [row + piece * PIECES for row in rows]
+                tell = None if isinstance(strategy, Beam) else lambda i, token, rows=rows: heard(rows[i], token)
+                settings = Settings(strategy, Limit(0.0, room))
+                found = decode(self.model, sources, self.ends, settings, keys=keys, heard=tell)
+                for row, hypotheses in zip(rows, found, strict=True):
+                    best = hypotheses[0]
+                    for token in best.tokens if tell is None else ():
+                        heard(row, token)
+                    so_far[row] += best.tokens
+                    left[row] -= len(best.tokens)
+                    if best.finished or left[row] <= 0:
+                        del left[row]
+            piece += 1
+
+    def _seen(self, ids: list[int]) -> list[int]:
+        """What of a text is still seen: all of it, or where the positions are full, as much as leaves half of them free."""
+        most = self.positions
+        return ids if most is None or len(ids) < most else ids[-max(1, most // 2) :]
+
+    def _room(self, length: int, wanted: int) -> int:
+        """How many tokens can follow before the positions are full. The last token needs none: it is not read."""
+        most = self.positions
+        if most is None:
+            return wanted
+        seen = length if length < most else max(1, most // 2)
+        return min(wanted, most - seen + 1)
+
+    def _prompt(self, text: str) -> list[int]:
+        ids = self.words.prompt(text)
+        if ids:
+            return ids
+        # Nothing to go on from: the token that starts texts, or the one that ends the text before.
+        first = self.config.get("bos_token_id")
+        first = first if isinstance(first, int) else None if self.ends.end < 0 else self.ends.end
+        if first is None:
+            raise DataError("there is nothing to go on from", "give a prompt of at least one character")
+        return [first]
+
+    # ------------------------------------------------------------------ scores
+
+    def surprise(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
+        """−log p of the texts in nats, summed, and how many tokens that was. A first token that nothing comes before is not
+        counted. Texts that are longer than the model can see, or than `tokens`, are read in parts."""
+        rows = [self.words.prompt(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        most = min(self.positions or tokens, tokens)
+        parts = [row[i : i + most + 1] for row in rows for i in range(0, max(1, len(row) - 1), most)]
+        scored = self._scores([part for part in parts if len(part) > 1], 1, tokens)
+        return -sum(sum(row) for row in scored), sum(len(row) for row in scored)
+
+    def perplexity(self, texts: str | Sequence[str]) -> float:
+        """exp(−log p per token)."""
+        total, count = self.surprise(texts)
+        return math.exp(min(total / max(1, count), 700.0))
+
+    @torch.inference_mode()
+    def _scores(self, rows: Sequence[Sequence[int]], first: int, tokens: int = 2048) -> list[list[float]]:
+        """log p of each row's tokens from number `first` on, given those before."""
+        self.model.eval()
+        results: list[list[float]] = [[] for _ in rows]
+        for numbers in batches([len(row) for row in rows], Settings(Greedy(), tokens=tokens)):
+            ids = pad_sequence([torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1)
+            ids = ids.to(self.device)
+            real = ids >= 0
+            seen = None if bool(real.all()) else real[:, :-1]
+            hidden, _ = self.model(ids[:, :-1].clamp_min(0), seen)
+            logits = self.model.head(hidden[:, first - 1 :]).float()
+            chosen = functional.log_softmax(logits, dim=-1).gather(-1, ids[:, first:, None].clamp_min(0))[..., 0]
+            for i, row, kept in zip(numbers, chosen.tolist(), real[:, first:].tolist(), strict=True):
+                results[i] = [value for value, counts in zip(row, kept, strict=True) if counts]
+        return results
+
+    # ------------------------------------------------------------------ classes by prompt
+
+    @overload
+    def classify(
+        self, text: str, labels: Sequence[str], examples: Sequence[tuple[str, str]] = (), template: str = TEMPLATE
+    ) -> dict[str, float]: ...
+    @overload
+    def classify(
+        self, text: list[str], labels: Sequence[str], examples: Sequence[tuple[str, str]] = (), template: str = TEMPLATE
+    ) -> list[dict[str, float]]: ...
+    def classify(
+        self,
+        text: str | list[str],
+        labels: Sequence[str],
+        examples: Sequence[tuple[str, str]] = (),
+        template: str = TEMPLATE,
+    ) -> dict[str, float] | list[dict[str, float]]:
+        """How probable each label is as what follows, likeliest first; nothing is trained.
+
+        The model reads the `examples` (texts with their labels) and then the text, all written by the `template`, and the
+        probabilities of the labels as continuations are divided by their sum.
+        """
+        if len(set(labels)) < 2 or "" in labels:
+            raise SettingError("there is nothing to choose between", "give two different labels or more")
+        if "{text}" not in template or "{label}" not in template:
+            raise SettingError(f"the template {template!r} has no place for both", "write {text} and {label} in it")
+        shown = "".join(_written(template, one, label) for one, label in examples)
+        # What follows the label is read too, as far as its first character, so that "new" does not begin "news".
+        before, _, after = template.partition("{label}")
+        cut = before + "{label}" + after[:1].replace("{", "")
+        asked = [text] if isinstance(text, str) else text
+        results = [self._labels(shown, [_written(cut, one, label) for label in labels], labels) for one in asked]
+        return results[0] if isinstance(text, str) else results
+
+    def _labels(self, shown: str, wholes: list[str], labels: Sequence[str]) -> dict[str, float]:
+        rows = [self.words.prompt(shown + whole) for whole in wholes]
+        # Pieces may reach over the end of the prompt, so what is scored begins where the rows begin to differ.
+        shortest = min(len(row) for row in rows) - 1
+        same = next((i for i in range(shortest) if len({row[i] for row in rows}) > 1), shortest)
+        most = self.positions
+        if most is not None and max(len(row) for row in rows) > most + 1:
+            raise DataError(
+                f"the text and its {len(shown):,} characters of examples are longer than the {most} tokens "
+                "this model can see",
+                "give fewer or shorter examples",
+            )
+        if same == 0:
+            raise DataError("nothing comes before the labels", "write something before {label} in the template")
+        scores = torch.tensor([sum(row) for row in self._scores(rows, same)], dtype=torch.float64)
+        chances = scores.softmax(0).tolist()
+        return dict(sorted(zip(labels, chances, strict=True), key=lambda pair: -pair[1]))
+
+
+def _written(template: str, text: str, label: str) -> str:
+    """Plain replacement: a text may hold braces of its own."""
+    before, _, after = template.partition("{label}")
+    return before.replace("{text}", text) + label + after.replace("{text}", text)

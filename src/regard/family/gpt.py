@@ -1,0 +1,39 @@
+"""GPT-2 (Radford et al. 2019), with the sizes of GPT-3 (Brown et al. 2020, Table 2.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard import spec
+from regard.family.sizes import chosen
+
+# The paper prints 24 heads for the fourth and a width of 5140 for the seventh; its own parameter counts are those of these.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "heads": 4},
+    "small": {"layers": 12, "d_model": 768, "heads": 12},
+    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large": {"layers": 24, "d_model": 1536, "heads": 16},
+    "xl": {"layers": 24, "d_model": 2048, "heads": 16},
+    "2.7b": {"layers": 32, "d_model": 2560, "heads": 32},
+    "6.7b": {"layers": 32, "d_model": 4096, "heads": 32},
+    "13b": {"layers": 40, "d_model": 5120, "heads": 40},
+    "175b": {"layers": 96, "d_model": 12288, "heads": 96},
+}
+_DEFAULTS = {"d_ff": None, "d_k": None, "dropout": 0.1, "attention_dropout": None, "activation": "gelu_tanh"}
+
+
+def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
+    """Attention weights are dropped as often as the rest, unless said."""
+    s = chosen("gpt", PRESETS, name, _DEFAULTS, changes)
+    dropped = s["dropout"] if s["attention_dropout"] is None else s["attention_dropout"]
+    block = spec.Block(
+        spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=spec.Softmax(dropped)),
+        spec.Plain(s["d_ff"], s["activation"]),
+        residual=spec.PreNorm(),
+        dropout=s["dropout"],
+    )
+    return spec.Decoder(
+        s["d_model"],
+        spec.Tokens(vocabulary, spec.Learned(context), scale=False, dropout=s["dropout"]),
+        spec.Stack(s["layers"], block, spec.Causal(), final=spec.LayerNorm()),
+    )

@@ -1,0 +1,101 @@
+"""The task of a language model: the next token, at every place of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.api.writer import LanguageModel
+from regard.data.batch import Batch
+from regard.data.corpus import Corpus
+from regard.decode.strategy import Sample
+from regard.model import Decoder
+from regard.training.loss import cross_entropy
+from regard.training.optimizer import perplexity
+from regard.training.recipe import Recipe
+from regard.training.texts import Texts
+
+SAMPLE = 200  # tokens written at a validation
+POSITIONS, LOGITS = 1 << 14, 1 << 24  # at once, when nothing has to be remembered for gradients
+
+
+class Causal:
+    """Windows of `context` tokens at places of the text that chance chooses, as nanoGPT does it: there are no epochs. Which
+    ones make up batch i follows from the seed and i alone."""
+
+    def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe) -> None:
+        self.writer, self.settings, self.context = writer, recipe.train, recipe.data.context
+        self.tokens, self.held_out = _stream(data.train), _stream(data.valid)
+        self.rows = max(1, recipe.train.batch_tokens // self.context)
+
+    @property
+    def model(self) -> Decoder:
+        return self.writer.model
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        seed = self.settings.seed
+        while True:
+            chance = np.random.Philox(key=np.array([seed, index], dtype=np.uint64))
+            places = (chance.random_raw(self.rows) % np.uint64(len(self.tokens) - self.context)).astype(np.int64)
+            index += 1
+            yield (epoch, index), self.windows(self.tokens, places, self.context)
+
+    def windows(self, tokens: Any, places: Any, length: int) -> Batch:
+        """`tokens` and `labels` [B, T]: what is seen, and what comes next."""
+        cells = tokens[places[:, None] + np.arange(length + 1)].astype(np.int64)
+        tensors = {"tokens": torch.from_numpy(cells[:, :-1].copy()), "labels": torch.from_numpy(cells[:, 1:].copy())}
+        return Batch(tensors, len(places) * length, places)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        hidden, auxiliary = self.model(tensors["tokens"])
+        loss, surprise = cross_entropy(self.model.head(hidden), tensors["labels"])
+        for extra in auxiliary.values():
+            loss = loss + extra * tensors["labels"].numel()
+        return loss, surprise
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        decode = self.writer.words.decode
+        return [{"row": row, "text": decode(self.tokens[row : row + self.context].tolist())} for row in rows]
+
+    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
+        """loss (per token) over the whole held-out text, perplexity, and some text."""
+        surprise, tokens = self.surprise(precision)
+        found: dict[str, Any] = {
+            "loss": surprise / tokens,
+            "perplexity": perplexity(surprise, tokens),
+            "tokens": tokens,
+        }
+        if self.settings.samples:
+            start = self.writer.words.decode(self.held_out[:1].tolist())
+            written = self.writer.generate(
+                [start] * self.settings.samples, Sample(seed=self.settings.seed), max_new_tokens=SAMPLE
+            )
+            found["samples"] = [{"text": start + text} for text in written]
+        return found
+
+    @torch.inference_mode()
+    def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
+        """−log p of every held-out token but the first, read in windows that do not overlap."""
+        self.model.eval()
+        device, length = self.writer.device, self.context
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        count = len(self.held_out) - 1
+        whole = np.arange(0, count - length + 1, length)
+        rows = max(self.rows, min(POSITIONS, LOGITS // len(self.writer.words)) // length)
+        parts = [(whole[i : i + rows], length) for i in range(0, len(whole), rows)]
+        rest = count % length
+        parts += [(np.array([count - rest]), rest)] if rest else []
+        for places, width in parts:
+            batch = self.windows(self.held_out, places, width).to(device)
+            with precision:
+                total += self.loss(batch.tensors)[1].double()
+        return total.item(), count
+
+
+def _stream(corpus: Corpus) -> Any:
+    return corpus.columns["text"].tokens

@@ -1,0 +1,27 @@
+"""What a run needs of its objective, once the data is prepared and the model built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from regard.text.score import Score, Surprise
+from regard.training.recipe import Recipe
+from regard.training.task import Task
+
+
+@dataclass(frozen=True)
+class Job:
+    """`export` writes the weights now in the model into the run folder; `scores` says how good they are."""
+
+    task: Task
+    d_model: int
+    export: Callable[[], None]
+    scores: Callable[[], dict[str, Score | Surprise]]
+
+
+def multiple(recipe: Recipe, where: torch.device) -> int:
+    """What lengths are rounded up to: on a GPU, few shapes occur then."""
+    return recipe.train.multiple or (8 if where.type == "cuda" else 1)

@@ -1,0 +1,170 @@
+"""The objectives that learn from plain text: from a recipe to a model, its run folder and its task."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import disk
+from regard.api import LanguageModel, choose_device
+from regard.build import build
+from regard.errors import SettingError
+from regard.family import bart, bert, electra, gpt, palm, t5
+from regard.interop import folder as folders
+from regard.text.exact import Exact
+from regard.text.score import Score, Surprise
+from regard.training.causal import Causal
+from regard.training.initial import draw
+from regard.training.job import Job, multiple
+from regard.training.masked import Masked
+from regard.training.place import Place
+from regard.training.recipe import Recipe
+from regard.training.replaced import Replaced
+from regard.training.report import Talk
+from regard.training.restored import Restored
+from regard.training.task import Task
+from regard.training.texts import Texts, texts
+
+_LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
+_CHANGES = (
+    "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
+    "activation",
+)  # fmt: skip
+_FOREIGN = ("position", "residual", "share", "vectors")  # settings of the translator that no family here has
+
+
+def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
+    data = texts(place, recipe, talk.say)
+    makers = {"causal": _causal, "masked": _masked, "replaced": _replaced, "span": _restored, "denoise": _restored}
+    return makers[recipe.train.objective](place, recipe, data, talk)
+
+
+def changes(recipe: Recipe) -> dict[str, Any]:
+    """What the recipe changes in its family's preset; what only a translator has is refused."""
+    choice = recipe.model
+    foreign = next((key for key in _FOREIGN if getattr(choice, key) is not None), None)
+    if foreign is not None:
+        raise SettingError(f"{foreign} is a setting of translators", f"leave it out for {recipe.train.objective}")
+    return {key: value for key in _CHANGES if (value := getattr(choice, key)) is not None}
+
+
+def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    family = _LANGUAGE_MODELS[recipe.model.family or "gpt"]
+    description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    model = build_anew(description, recipe)
+    model.stack.recompute = recipe.train.recompute
+    config = folders.describe(description) | _ids(data.tokenizer)
+    describe_folder(place, config, data.tokenizer, recipe)
+    writer = LanguageModel(model, description, data.tokenizer, config)
+    task = Causal(writer, data, recipe)
+    return Job(
+        task,
+        description.d_model,
+        lambda: folders.write_weights(place.weights, model, description),
+        lambda: final(task, talk),
+    )
+
+
+def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    description = bert.preset(
+        recipe.preset,
+        len(data.tokenizer),
+        recipe.data.context,
+        next_sentence=recipe.train.next_sentence,
+        **changes(recipe),
+    )
+    model = build_anew(description, recipe)
+    model.stack.recompute = recipe.train.recompute
+    describe_folder(place, folders.describe(description) | _ids(data.tokenizer), data.tokenizer, recipe)
+    task = Masked(model, data, recipe, *_where(recipe))
+    return Job(
+        task,
+        description.d_model,
+        lambda: folders.write_weights(place.weights, model, description),
+        lambda: final(task, talk),
+    )
+
+
+def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    """The run folder is the discriminator's, which is what is fine-tuned later; the generator's is inside it."""
+    parts = electra.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    models = discriminator, generator = [build_anew(part, recipe) for part in parts]
+    inside = Place(place.folder / "generator")
+    inside.folder.mkdir(exist_ok=True)
+    for where, part in zip((place, inside), parts, strict=True):
+        config = folders.describe(part, kind="electra") | _ids(data.tokenizer)
+        describe_folder(where, config, data.tokenizer, recipe)
+    disk.write_file(inside.folder / "tokenizer.json", data.tokenizer.to_json())
+    for model in models:
+        model.stack.recompute = recipe.train.recompute
+    task = Replaced(discriminator, generator, data, recipe, *_where(recipe))
+
+    def export() -> None:
+        for where, model, part in zip((place, inside), models, parts, strict=True):
+            folders.write_weights(where.weights, model, part, kind="electra")
+
+    return Job(task, parts[0].d_model, export, lambda: final(task, talk))
+
+
+def _restored(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+    family = t5 if recipe.train.objective == "span" else bart
+    description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    model = build_anew(description, recipe)
+    model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
+    task = Restored(model, data, recipe, *_where(recipe))
+    ids = folders.Ids(task.pad, task.start, task.end, data.tokenizer.unk, opening=task.opening)
+    describe_folder(place, folders.describe(description, ids), data.tokenizer, recipe)
+    disk.write_json(place.folder / "generation_config.json", folders.generation_config(ids))
+    return Job(
+        task,
+        description.d_model,
+        lambda: folders.write_weights(place.weights, model, description),
+        lambda: final(task, talk),
+    )
+
+
+def _where(recipe: Recipe) -> tuple[torch.device, int]:
+    device = choose_device(recipe.train.device)
+    return device, multiple(recipe, device)
+
+
+def build_anew(description: Any, recipe: Recipe) -> Any:
+    """A new model with its first weights, on its device."""
+    torch.manual_seed(recipe.train.seed)
+    model: nn.Module = build(description)
+    draw(model, recipe.first_weights)
+    return model.to(choose_device(recipe.train.device))
+
+
+def describe_folder(place: Place, config: dict[str, Any], words: Exact, recipe: Recipe) -> None:
+    """What makes the run folder a Hugging Face repository, besides weights, tokenizer and card."""
+    named = {"pad_token": words.pad, "bos_token": words.start, "eos_token": words.end, "unk_token": words.unk,
+             "mask_token": words.mask}  # fmt: skip
+    for name, content in {
+        "config.json": config,
+        "generation_config.json": {key: value for key, value in config.items() if key in _ids(words)},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **{key: words.token(token) for key, token in named.items() if token is not None},
+            "model_max_length": recipe.data.context,
+            "clean_up_tokenization_spaces": False,
+        },
+    }.items():
+        disk.write_json(place.folder / name, content)
+
+
+def _ids(words: Exact) -> dict[str, int | None]:
+    # Always said: transformers would otherwise take GPT-2's own, which no small vocabulary has.
+    return {"pad_token_id": words.pad, "bos_token_id": words.start, "eos_token_id": words.end}
+
+
+def final(task: Task, talk: Talk) -> dict[str, Score | Surprise]:
+    """The kept weights on the held-out text."""
+    found = task.validate(nullcontext())
+    assert found is not None
+    result = Surprise(found["loss"], found["perplexity"], found["tokens"])
+    talk.say(f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  ({result.tokens:,} tokens)")
+    return {"validation": result}

@@ -1,0 +1,65 @@
+"""Presets: sizes by formula are the published ones, and each family's description is the one its files have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regard import size, spec
+from regard.build import build, trainable
+from regard.errors import SettingError
+from regard.family import bart, bert, electra, gpt, palm, t5
+from regard.interop import folder as folders
+
+# Millions. GPT-3: Table 2.1; PaLM: Table 1; T5: the released checkpoints; BERT, BART, ELECTRA: their papers' round figures.
+PUBLISHED: list[tuple[Any, str, float, float]] = [
+    (gpt, "small", 125, 0.01), (gpt, "medium", 350, 0.02), (gpt, "large", 760, 0.01), (gpt, "xl", 1300, 0.02),
+    (gpt, "2.7b", 2700, 0.02), (gpt, "6.7b", 6700, 0.01), (gpt, "13b", 13000, 0.02), (gpt, "175b", 175000, 0.01),
+    (palm, "8b", 8630, 0.001), (palm, "62b", 62500, 0.001), (palm, "540b", 540350, 0.0001),
+    (t5, "small", 60.5, 0.001), (t5, "base", 222.9, 0.001), (t5, "large", 737.7, 0.001), (t5, "3b", 2851.6, 0.001),
+    (t5, "11b", 11307, 0.001), (bart, "base", 139.4, 0.001), (bart, "large", 406.3, 0.001), (bert, "tiny", 4.4, 0.01),
+    (bert, "mini", 11.2, 0.01), (bert, "small", 28.8, 0.01), (bert, "medium", 41.4, 0.01), (bert, "base", 110, 0.01),
+    (bert, "large", 335, 0.01), (electra, "small", 13.5, 0.01), (electra, "base", 110, 0.01),
+    (electra, "large", 335, 0.01),
+]  # fmt: skip
+
+
+def kept(found: Any) -> spec.Model:
+    return found[0] if isinstance(found, tuple) else found
+
+
+@pytest.mark.parametrize(("family", "name", "millions", "within"), PUBLISHED)
+def test_sizes_are_the_published_ones(family: Any, name: str, millions: float, within: float) -> None:
+    assert size.parameters(kept(family.preset(name))) == pytest.approx(millions * 1e6, rel=within)
+
+
+@pytest.mark.parametrize("family", [gpt, palm, t5, bart, bert, electra])
+def test_formula_equals_model(family: Any) -> None:
+    found = family.preset("tiny", 97, 40)
+    for part in found if isinstance(found, tuple) else (found,):
+        assert size.parameters(part) == trainable(build(part))
+        assert spec.from_dict(spec.to_dict(part)) == part
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [(gpt, "gpt2"), (palm, "regard"), (t5, "t5"), (bart, "bart"), (bert, "bert"), (electra, "electra")],
+)
+def test_descriptions_are_those_of_files(family: Any, kind: str) -> None:
+    for name in family.PRESETS:
+        assert folders.describe(kept(family.preset(name)), kind=kind)["model_type"] == kind
+    assert folders.describe(bert.preset("tiny", next_sentence=True))["architectures"] == ["BertForPreTraining"]
+    discriminator, generator = electra.preset("small")
+    assert folders.describe(discriminator)["architectures"] == ["ElectraForPreTraining"]
+    assert folders.describe(generator, kind="electra")["architectures"] == ["ElectraForMaskedLM"]
+    assert generator.d_model == 64
+
+
+def test_mistakes_are_answered() -> None:
+    with pytest.raises(SettingError, match="medium"):
+        gpt.preset("mdium")
+    with pytest.raises(SettingError, match="activation"):
+        gpt.preset("tiny", activaton="relu")
+    with pytest.raises(SettingError, match="heads"):
+        bert.preset("tiny", heads=7)
