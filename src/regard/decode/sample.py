@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.decode.frame import Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
+from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
 
 
@@ -19,8 +20,9 @@ def generate(
     strategy: Greedy | Sample,
     frame: Frame,
     keys: list[int],
+    watch: Watch | None = None,
 ) -> list[Hypothesis]:
-    """`keys`: what the chance of each sentence is drawn from."""
+    """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
     limits, end, steps = frame.limits, frame.end, frame.steps
     device, count = limits.device, len(limits)
     sentences = torch.arange(count, device=device)
@@ -37,6 +39,8 @@ def generate(
             tokens = choose(logits, strategy, noise[sentences, t])
         else:
             tokens = logits.argmax(dim=-1)
+        if watch is not None:
+            watch(Chosen(t, sentences, logits, tokens))
         done = ended[sentences]
         gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
         sums[sentences] += gain.masked_fill(done, 0.0)
@@ -71,6 +75,15 @@ def _noise(strategy: Greedy | Sample, keys: list[int], steps: int, device: torch
 
 def choose(logits: Tensor, strategy: Sample, noise: Tensor) -> Tensor:
     """Draws from the filtered distribution by inverting its cumulative sum: logits [B, V], noise [B] → tokens [B]."""
+    probabilities, tokens = filtered(logits, strategy)
+    rank = (probabilities.cumsum(dim=-1) <= noise[:, None]).sum(dim=-1)
+    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what the filters left.
+    rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
+    return tokens.gather(1, rank[:, None])[:, 0]
+
+
+def filtered(logits: Tensor, strategy: Sample) -> tuple[Tensor, Tensor]:
+    """The distribution that is drawn from: probabilities [B, V], highest first, and the tokens they belong to."""
     ordered, tokens = (logits / strategy.temperature).sort(dim=-1, descending=True, stable=True)
     if strategy.top_k:
         ordered[:, strategy.top_k :] = float("-inf")
@@ -78,8 +91,4 @@ def choose(logits: Tensor, strategy: Sample, noise: Tensor) -> Tensor:
     before = probabilities.cumsum(dim=-1) - probabilities
     probabilities = probabilities.masked_fill(before >= strategy.top_p, 0.0)
     probabilities = probabilities.masked_fill(probabilities < strategy.min_p * probabilities[:, :1], 0.0)
-    cumulative = (probabilities / probabilities.sum(dim=-1, keepdim=True)).cumsum(dim=-1)
-    rank = (cumulative <= noise[:, None]).sum(dim=-1)
-    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what the filters left.
-    rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
-    return tokens.gather(1, rank[:, None])[:, 0]
+    return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens

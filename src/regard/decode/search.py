@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.decode import beam, sample
 from regard.decode.frame import Frame
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
+from regard.decode.watch import Watch
 from regard.errors import DataError
 from regard.model import Decoder, EncoderDecoder
 
@@ -52,9 +53,10 @@ def decode(
     settings: Settings,
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
-    each is drawn from, its number unless said."""
+    each is drawn from, its number unless said. `watch` is shown every step of every batch."""
     was_training = model.training
     model.eval()
     try:
@@ -62,7 +64,7 @@ def decode(
         for rows in batches([_length(source) for source in sources], settings):
             named = rows if keys is None else [keys[row] for row in rows]
             for row, found in zip(
-                rows, _decode_batch(model, [sources[r] for r in rows], named, ends, settings), strict=True
+                rows, _decode_batch(model, [sources[r] for r in rows], named, ends, settings, watch), strict=True
             ):
                 results[row] = found
             if progress is not None:
@@ -87,7 +89,12 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
 
 
 def _decode_batch(
-    model: EncoderDecoder | Decoder, sources: list[Source], keys: list[int], ends: Ends, settings: Settings
+    model: EncoderDecoder | Decoder,
+    sources: list[Source],
+    keys: list[int],
+    ends: Ends,
+    settings: Settings,
+    watch: Watch | None,
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     tokens, real = _stacked(sources, ends.pad, model.pads)
@@ -99,8 +106,8 @@ def _decode_batch(
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
     frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing)
     if isinstance(settings.strategy, Beam):
-        return beam.search(model, encoded, settings.strategy, frame)
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys)]
+        return beam.search(model, encoded, settings.strategy, frame, watch)
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys, watch)]
 
 
 def _length(source: Source) -> int:
