@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import spec as kinds
 from regard.errors import SettingError
+
+if TYPE_CHECKING:
+    from regard.look import Look, Subject
 
 
 class Output(dict[str, Any]):
@@ -39,6 +43,26 @@ class Held:
     def to(self, device: str | torch.device) -> Self:
         self.model.to(device)
         return self
+
+    def look(
+        self,
+        text: str | Tensor,
+        *,
+        target: str | None = None,
+        ask: Sequence[str] = ("*.weights",),
+        off: Sequence[tuple[str, int]] = (),
+    ) -> Look:
+        """One run with named probes (`encoder.3.self.weights`, `decoder.2.residual`, `logits`, with * and ?); see
+        `regard.look`."""
+        from regard.look import look
+
+        return look(self.subject(), text, target=target, ask=ask, off=off)
+
+    def subject(self) -> Subject:
+        """What the analyses of `regard.look` need of this model."""
+        from regard.look import Subject
+
+        return Subject(self.model, getattr(self, "tokenizer", None), ends=getattr(self, "ends", None))  # type: ignore[arg-type]
 
 
 def choose_device(name: str) -> torch.device:

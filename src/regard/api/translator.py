@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
 from regard.errors import DataError, SettingError
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.look import Subject
 
 
 class Translator(Held):
@@ -42,6 +45,11 @@ class Translator(Held):
         never = {target.pad, target.bos, start, target.unk} - {target.eos, None}
         self.start = start
         self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
+
+    def subject(self) -> Subject:
+        from regard.look import Subject
+
+        return Subject(self.model, self.source_tokenizer, self.target_tokenizer, self.ends)
 
     @torch.inference_mode()
     def __call__(

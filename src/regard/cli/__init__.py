@@ -17,6 +17,10 @@ VERBS = {
     "train": ("regard.cli.train", "Train a translator: on your text, a recipe, or the built-in language."),
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),
+    "look": (
+        "regard.cli.look",
+        "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
+    ),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from regard.core.pattern import Sight
 from regard.errors import SettingError, did_you_mean
 
-
 Edit = Callable[[Tensor], Tensor]
 PARTS = ("weights", "q", "k", "v")  # what can be asked of an attention's arguments
 
