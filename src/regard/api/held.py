@@ -59,10 +59,10 @@ class Held:
         return look(self.subject(), text, target=target, ask=ask, off=off)
 
     def subject(self) -> Subject:
-        """What the analyses of `regard.look` need of this model."""
+        """What the analyses of `regard.look` need of this model; kinds that read text say here how."""
         from regard.look import Subject
 
-        return Subject(self.model, getattr(self, "tokenizer", None), ends=getattr(self, "ends", None))  # type: ignore[arg-type]
+        return Subject(self.model)  # type: ignore[arg-type]
 
 
 def choose_device(name: str) -> torch.device:

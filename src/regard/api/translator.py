@@ -47,9 +47,11 @@ class Translator(Held):
         self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
 
     def subject(self) -> Subject:
-        from regard.look import Subject
+        from regard.look import Subject, Words
 
-        return Subject(self.model, self.source_tokenizer, self.target_tokenizer, self.ends)
+        source = Words.of(self.source_tokenizer, after=[self.source_tokenizer.eos])
+        target = Words.of(self.target_tokenizer, after=[self.target_tokenizer.eos])
+        return Subject(self.model, source, target, self.ends)
 
     @torch.inference_mode()
     def __call__(

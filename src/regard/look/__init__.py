@@ -19,7 +19,7 @@ from regard.look.places import Positions, positions
 from regard.look.residual import Lens, Patching, lens, patched, patching
 from regard.look.result import Result
 from regard.look.structure import Roles, roles
-from regard.look.subject import Subject, batch, heads, probes, translate, written
+from regard.look.subject import Subject, Words, batch, heads, probes, translate, written
 
 __all__ = [
     "Ablation",
@@ -40,6 +40,7 @@ __all__ = [
     "Rollout",
     "Steps",
     "Subject",
+    "Words",
     "ablation",
     "alignment",
     "attribution",

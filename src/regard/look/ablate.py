@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard.core.trace import Trace
@@ -27,18 +28,20 @@ from regard.look.subject import (
     subject_of,
     switched_off,
 )
+from regard.model import Decoder, EncoderDecoder
 
 # ------------------------------------------------------------------ ablation
 
 
 @dataclass(frozen=True)
 class Ablation(Result):
-    """How much the loss rises (nats a token) when each head is switched off, and the loss of the whole model."""
+    """What is lost when each head is switched off. Of a model that writes, by how much its loss rises (nats a token); of
+    others, how far what they say moves, as a share of its length. `whole` is the loss with all heads on."""
 
     names: tuple[str, ...]
-    rise: Array  # [attentions, heads]
-    loss: float
-    tokens: int
+    effect: Array  # [attentions, heads]
+    measure: str
+    whole: float | None
 
     note = (
         "Each head alone is zeroed, in the model that runs. Heads can stand in for each other, so small is not useless."
@@ -46,19 +49,21 @@ class Ablation(Result):
 
     @property
     def title(self) -> str:
-        return f"loss that each head saves, of {self.loss:.3f} nats a token over {self.tokens} tokens"
+        return f"what each head is worth: {self.measure}" + (
+            "" if self.whole is None else f", {self.whole:.3f} with all"
+        )
 
     def numpy(self) -> Array:
-        return self.rise
+        return self.effect
 
     def scene(self) -> draw.Scene:
-        columns = [str(head) for head in range(self.rise.shape[1])]
-        inside = [[f"{value:+.3f}" for value in row] for row in self.rise]
-        return draw.heat(np.nan_to_num(self.rise), self.names, columns, title=self.title, signed=True, inside=inside)
+        columns = [str(head) for head in range(self.effect.shape[1])]
+        inside = [[f"{value:+.3f}" for value in row] for row in self.effect]
+        return draw.heat(np.nan_to_num(self.effect), self.names, columns, title=self.title, signed=True, inside=inside)
 
     def lines(self, width: int = 100) -> list[str]:
-        rows = [["", *(f"head {head}" for head in range(self.rise.shape[1]))]]
-        rows += [[name, *(f"{v:+.3f}" for v in row)] for name, row in zip(self.names, self.rise, strict=True)]
+        rows = [["", *(f"head {head}" for head in range(self.effect.shape[1]))]]
+        rows += [[name, *(f"{v:+.3f}" for v in row)] for name, row in zip(self.names, self.effect, strict=True)]
         return terminal.table(rows, width=width)
 
 
@@ -69,32 +74,48 @@ def ablation(
     *,
     names: Callable[[str], bool] = lambda name: True,
 ) -> Ablation:
-    """The effect of each head on the loss of these texts; an encoder–decoder's loss is that of the targets."""
+    """The effect of each head on these texts; an encoder–decoder's loss is that of the targets."""
     subject = subject_of(held)
     subject.model.eval()
     data = batch(subject, texts, targets)
-    whole = loss(subject, data)
+    writes = isinstance(subject.model, EncoderDecoder | Decoder)
+    whole = loss(subject, data) if writes else None
+    usual = said(subject, data)
     found = heads(subject.model, names)
     attentions = list(dict.fromkeys(name for name, _ in found))
-    rise = np.full((len(attentions), max(head for _, head in found) + 1), np.nan)
+    effect = np.full((len(attentions), max(head for _, head in found) + 1), np.nan)
     for name, head in found:
-        rise[attentions.index(name), head] = loss(subject, data, [(name, head)]) - whole
-    return Ablation(tuple(attentions), rise, whole, int((data.asked >= 0).sum()))
+        off = [(name, head)]
+        change = moved(usual, said(subject, data, off)) if whole is None else loss(subject, data, off) - whole
+        effect[attentions.index(name), head] = change
+    measure = "share by which the output moves" if whole is None else "rise of the loss in nats a token"
+    return Ablation(tuple(attentions), effect, measure, whole)
 
 
-@torch.inference_mode()
+@torch.no_grad()
+def said(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> Tensor:
+    """What the model says of a batch with some heads off; nothing at places of padding."""
+    result = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off))
+    each = data.outputs is None and result.ndim == 3
+    return result * data.real[..., None] if each else result
+
+
+def moved(usual: Tensor, other: Tensor) -> float:
+    return (torch.linalg.vector_norm(other - usual) / torch.linalg.vector_norm(usual).clamp_min(1e-30)).item()
+
+
+@torch.no_grad()
 def loss(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> float:
     """−log p of what is asked for, in nats a token."""
-    said = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off)).float()
-    return functional.cross_entropy(said.flatten(0, 1), data.asked.flatten(), ignore_index=-1).item()
+    scores = said(subject, data, off).float()
+    return functional.cross_entropy(scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1).item()
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def right(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> Array:
     """[B] whether each text comes out token for token: greedy decoding writes the target exactly if at every place of the
     target its next token is the likeliest."""
-    said = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off))
-    return array(((said.argmax(dim=-1) == data.asked) | (data.asked < 0)).all(dim=1))
+    return array(((said(subject, data, off).argmax(dim=-1) == data.asked) | (data.asked < 0)).all(dim=1))
 
 
 def _off(subject: Subject, off: Sequence[Head]) -> Trace | None:
@@ -134,20 +155,19 @@ def _choice(subject: Subject, sentence: Sentence) -> tuple[int, tuple[int, ...]]
     number = max(i for i, word in enumerate(words) if word in IT.values())  # that of the reason, which comes last
     others = [word for word in IT.values() if word != words[number]]
     versions = [
-        subject.answer(" ".join([*words[:number], word, *words[number + 1 :]])) for word in (words[number], *others)
+        subject.writes.ids(" ".join([*words[:number], word, *words[number + 1 :]])) for word in (words[number], *others)
     ]
     place = next(i for i, tokens in enumerate(zip(*versions, strict=False)) if len(set(tokens)) > 1)
     return place, tuple(version[place] for version in versions)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def chosen_right(subject: Subject, choices: Choices, off: Sequence[Head] = ()) -> Array:
     """[B] whether the right option has the highest score."""
-    data = choices.data
-    said = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off))
-    rows = torch.arange(len(said), device=said.device)
-    options = torch.tensor(choices.options, device=said.device)
-    scores = said[rows, list(choices.places)].gather(1, options)  # [B, options]
+    whole = said(subject, choices.data, off)
+    rows = torch.arange(len(whole), device=whole.device)
+    options = torch.tensor(choices.options, device=whole.device)
+    scores = whole[rows, list(choices.places)].gather(1, options)  # [B, options]
     return array((scores[:, :1] > scores[:, 1:]).all(dim=1))
 
 

@@ -45,7 +45,7 @@ class Alignment(Result):
             strongest[row, column] = self.weights[row, column]
         return draw.below(
             [
-                draw.heat(self.weights, self.target, self.source, title=self.title, most=1.0),
+                draw.heat(self.weights, self.target, self.source, title=self.title),
                 draw.links(strongest, self.target, self.source),
             ]
         )

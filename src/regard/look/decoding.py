@@ -19,9 +19,8 @@ from regard.decode.watch import Chosen, Offered
 from regard.errors import SettingError
 from regard.look import draw, terminal
 from regard.look.result import Array, Result
-from regard.look.subject import Head, Holds, Subject, subject_of, translate, written
+from regard.look.subject import Head, Holds, Subject, Words, subject_of, translate, written
 from regard.model import Decoder, EncoderDecoder
-from regard.text.tokenizer import Tokenizer
 
 # ------------------------------------------------------------------ step by step
 
@@ -92,19 +91,18 @@ def steps(
     """What could be written at each step and what was, greedily unless said."""
     subject = subject_of(held)
     settings = strategy if isinstance(strategy, Settings) else Settings(strategy or Greedy())
-    tokenizer = _speaks(subject)
     found: list[Step] = []
 
     def watch(seen: Offered | Chosen) -> None:
         if not isinstance(seen, Chosen):
             raise SettingError("a beam search has no single step to show", "ask for its tree, or decode greedily")
-        found.append(_step(seen, settings.strategy, tokenizer, top))
+        found.append(_step(seen, settings.strategy, subject.writes, top))
 
     best = translate(subject, text, settings, off=off, watch=watch)[0]
     return Steps(text, written(subject, best), tuple(found))
 
 
-def _step(seen: Chosen, strategy: Any, tokenizer: Tokenizer, top: int) -> Step:
+def _step(seen: Chosen, strategy: Any, words: Words, top: int) -> Step:
     logits = seen.logits[:1]
     own = logits.softmax(dim=-1)[0]
     drawn = torch.zeros_like(own, dtype=torch.float64)
@@ -116,15 +114,11 @@ def _step(seen: Chosen, strategy: Any, tokenizer: Tokenizer, top: int) -> Step:
     ids = own.topk(min(top, len(own))).indices.tolist()
     chosen = int(seen.tokens[0])
     ids += [chosen] if chosen not in ids else []
-    names = tokenizer.tokens(ids)
+    names = words.tokens(ids)
     candidates = tuple(
         Candidate(i, name, own[i].item(), drawn[i].item()) for i, name in zip(ids, names, strict=True) if own[i] > 0
     )
-    return Step(tokenizer.tokens([chosen])[0], chosen, candidates)
-
-
-def _speaks(subject: Subject) -> Tokenizer:
-    return cast(Tokenizer, subject.target or subject.source)
+    return Step(words.tokens([chosen])[0], chosen, candidates)
 
 
 # ------------------------------------------------------------------ the tree of a beam search
@@ -222,10 +216,8 @@ class BeamTree(Result):
         for step, nodes in by_step.items():
             said = []
             for node in nodes:
-                before = self.nodes[node.parent].token if node.parent else ""
-                said.append(
-                    f"{signs[node.fate]}{draw.shown(before)}·{draw.shown(node.token)} {node.log_probability:.1f}"
-                )
+                before = f"{draw.shown(self.nodes[node.parent].token)}·" if node.parent else ""
+                said.append(f"{signs[node.fate]}{before}{draw.shown(node.token)} {node.log_probability:.1f}")
             found.append(terminal.fitted(f"{step:3} " + "  ".join(said), width).rstrip())
         return [*found, "", "★ the answer  ● ended  ✗ pruned  · left when the search was decided"]
 
@@ -238,7 +230,7 @@ def beam(
     settings = strategy if isinstance(strategy, Settings) else Settings(strategy or Beam())
     if not isinstance(settings.strategy, Beam):
         raise SettingError("only a beam search has a tree", "give a Beam, or ask for the steps")
-    tree = _Growing(_speaks(subject))
+    tree = _Growing(subject.writes)
     best = translate(subject, text, settings, off=off, watch=tree)[0]
     return BeamTree(text, written(subject, best), settings.strategy.width, tuple(tree.nodes), tree.ended())
 
@@ -246,15 +238,15 @@ def beam(
 class _Growing:
     """A tree that grows while a search of one text is watched."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, words: Words) -> None:
+        self.words = words
         self.nodes = [Node(-1, -1, -1, "", 0.0, "open")]
         self.places = [0]  # the node that stands in each place of the beam
 
     def __call__(self, seen: Offered | Chosen) -> None:
         assert isinstance(seen, Offered)
         sums, scores = seen.sums[0].tolist(), seen.scores[0].tolist()
-        names = self.tokenizer.tokens(seen.tokens[0].tolist())
+        names = self.words.tokens(seen.tokens[0].tolist())
         offered: dict[int, int] = {}  # rank → node
         for rank, (parent, token) in enumerate(zip(seen.parents[0].tolist(), seen.tokens[0].tolist(), strict=True)):
             if sums[rank] == NEVER:
@@ -320,7 +312,7 @@ class Cache(Result):
         return terminal.table([["tokens", "bytes", ""], *rows], width=width)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def cache(held: Subject | Holds, text: str, *, length: int = 16) -> Cache:
     """The state's growth over the first `length` tokens of a greedy output."""
     subject = subject_of(held)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import struct
+import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 VIRIDIS = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
 SIGNED = ("14508c", "5b93c7", "b9d3ea", "f5f5f5", "f6cfa5", "dd8b3c", "9c4f05")
 CELL, FONT, WIDTH = 22.0, 12.0, 6.6  # pixels: a cell, the size of letters, about how wide one is
+FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
 MOST_CELLS = 4096  # beyond this many a heat map is one embedded image instead of a mark for each cell
 
 PAGE = """<!doctype html>
@@ -146,7 +149,7 @@ def over(colour: NDArray[np.uint8]) -> str:
 def shown(token: str) -> str:
     """A token as people read it: without the mark that a word begins, and with white space that can be seen."""
     bare = token.lstrip("▁Ġ") if len(token) > 1 else token
-    return (bare or "␣").replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return ("␣" if not bare or bare == " " else bare).replace("\n", "⏎").replace("\t", "⇥")
 
 
 def heat(
@@ -182,18 +185,29 @@ def heat(
                 marks.append(Rect(x, y, width - 1, height - 1, code(colour), said))
                 if inside is not None:
                     marks.append(Text(x + width / 2, y + 0.7 * height, inside[i][j], "middle", over(colour)))
-    return Scene(left + width * len(columns) + 4, top + height * len(rows) + 4, tuple(marks))
+    largest = float(np.abs(values).max(initial=0.0)) if most is None else most
+    marks += _scale(left, top + height * len(rows) + 8, largest, signed)
+    return Scene(max(left + width * len(columns) + 4, left + 200), top + height * len(rows) + 30, tuple(marks))
+
+
+def _scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
+    """What the colours mean."""
+    first = -most if signed else 0.0
+    strip = colours(np.linspace(-1.0 if signed else 0.0, 1.0, 64)[None], signed=signed, most=1.0)
+    return [Text(x, y + 11, f"{first:.3g}"), Pixels(x + 50, y, 80, 14, strip), Text(x + 136, y + 11, f"{most:.3g}")]
 
 
 def grid(panels: Sequence[tuple[str, NDArray[Any]]], *, title: str = "", across: int = 4, side: float = 150) -> Scene:
-    """Small heat maps side by side, each under its name, all on one scale from 0 to 1."""
+    """Small heat maps side by side, each under its name, all on one scale from 0 to the largest value."""
     marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
     across = min(across, max(1, len(panels)))
+    most = max((float(values.max(initial=0.0)) for _, values in panels), default=1.0)
     for n, (name, values) in enumerate(panels):
         x, y = (n % across) * (side + 16), (n // across) * (side + 34) + 40
-        marks += [Text(x, y - 5, name), Pixels(x, y, side, side, colours(values, most=1.0))]
+        marks += [Text(x, y - 5, name), Pixels(x, y, side, side, colours(values, most=most))]
     down = -(-len(panels) // across)
-    return Scene(across * (side + 16), down * (side + 34) + 30, tuple(marks))
+    marks += _scale(0, down * (side + 34) + 16, most, False)
+    return Scene(max(200, across * (side + 16)), down * (side + 34) + 36, tuple(marks))
 
 
 def links(values: NDArray[Any], left: Sequence[str], right: Sequence[str], *, title: str = "") -> Scene:
@@ -202,11 +216,12 @@ def links(values: NDArray[Any], left: Sequence[str], right: Sequence[str], *, ti
     far = width + 160
     top = 34.0 if title else 10.0
     marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
+    largest = float(values.max(initial=0.0)) or 1.0
     for i, row in enumerate(values):
-        for j in np.nonzero(row >= 0.04)[0].tolist():
+        for j in np.nonzero(row >= 0.04 * largest)[0].tolist():
             ends = (width, top + (i + 0.5) * 18, far, top + (j + 0.5) * 18)
             said = f"{shown(left[i])} → {shown(right[j])}: {row[j]:.3f}"
-            marks.append(Line(*ends, width=2.0, opacity=float(min(1.0, row[j])), colour="#21918c", title=said))
+            marks.append(Line(*ends, width=2.0, opacity=float(row[j] / largest), colour="#21918c", title=said))
     marks += [Text(width - 5, top + i * 18 + 13, shown(token), "end") for i, token in enumerate(left)]
     marks += [Text(far + 5, top + j * 18 + 13, shown(token)) for j, token in enumerate(right)]
     ending = far + 5 + max((len(shown(token)) for token in right), default=0) * WIDTH + 4
@@ -292,7 +307,7 @@ def write_png(path: str | Path, scene: Scene, scale: int = 2) -> None:
         raise SettingError("pictures need Pillow", "pip install 'regard[image]', or write HTML instead") from None
     size = (max(1, round(scene.width + 16) * scale), max(1, round(scene.height + 16) * scale))
     canvas = Image.new("RGB", size, "#ffffff")
-    pen, font = ImageDraw.Draw(canvas, "RGBA"), ImageFont.load_default(FONT * scale)
+    pen, (font, readable) = ImageDraw.Draw(canvas, "RGBA"), _font(ImageFont, FONT * scale)
     for mark in scene.marks:
         match _moved(mark, 8.0, 8.0):
             case Rect(x, y, width, height, colour):
@@ -302,7 +317,8 @@ def write_png(path: str | Path, scene: Scene, scale: int = 2) -> None:
                 paint = f"{ink}{round(255 * opacity):02x}"
                 ends = (x1 * scale, y1 * scale, x2 * scale, y2 * scale)
                 pen.line(ends, fill=paint, width=max(1, round(width * scale)))
-            case Text(x, y, text, anchor, colour, upright):
+            case Text(x, y, said, anchor, colour, upright):
+                text = readable(said)
                 ink = "#1b1b1f" if colour == "ink" else colour
                 if upright:
                     reach = max(1, round(pen.textlength(text, font=font)) + 2)
@@ -321,9 +337,23 @@ def write_png(path: str | Path, scene: Scene, scale: int = 2) -> None:
     _save(canvas, Path(path))
 
 
-def _save(canvas: Any, path: Path) -> None:
-    from io import BytesIO
+def _font(fonts: Any, size: float) -> tuple[Any, Callable[[str], str]]:
+    """A font of the system that has most letters; or Pillow's own, for which others are spelt with those it has."""
+    for name in FONTS:
+        try:
+            return fonts.truetype(name, round(size)), str
+        except OSError:
+            continue
+    return fonts.load_default(size), _in_ascii
 
+
+def _in_ascii(text: str) -> str:
+    for sign, spelt in {"→": "->", "←": "<-", "−": "-", "×": "x", "●": "*", "…": "...", "ß": "ss", "·": "."}.items():
+        text = text.replace(sign, spelt)
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+
+def _save(canvas: Any, path: Path) -> None:
     held = BytesIO()
     canvas.save(held, "PNG")
     disk.write_file(path, held.getvalue())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from regard.look.looking import array
 from regard.look.result import Array, Result
 from regard.look.subject import Holds, Model, Reading, Subject, read, run, stacks, subject_of
 from regard.model import Decoder, Encoder, EncoderDecoder
-from regard.text.tokenizer import Tokenizer
 
 ROWS = 32  # scores whose gradients are computed in one batch
 
@@ -60,7 +58,7 @@ def attribution(
     subject = subject_of(held)
     model = subject.model
     model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         reading = read(subject, text, target)
         said = run(model, reading.inputs, reading.outputs)[0]
     whole = said[None] if said.ndim == 1 else said  # [places, scores]
@@ -86,7 +84,7 @@ def _names(subject: Subject, answers: list[int]) -> list[str]:
     model = subject.model
     if isinstance(model, Encoder) and model.head is None:
         return [f"label {answer}" for answer in answers]
-    return cast(Tokenizer, subject.target or subject.source).tokens(answers)
+    return subject.writes.tokens(answers)
 
 
 def _gradients(

@@ -20,6 +20,7 @@ from regard.look.subject import (
     Reading,
     Subject,
     attentions,
+    hidden,
     probes,
     read,
     run,
@@ -56,7 +57,7 @@ class AttentionMap(Result):
             panels = [(f"head {head}", weights) for head, weights in zip(self.heads, self.weights, strict=True)]
             return draw.grid(panels, title=self.name)
         weights = self.weights[0]
-        maps = [draw.heat(weights, self.rows, self.columns, title=self.title, most=1.0)]
+        maps = [draw.heat(weights, self.rows, self.columns, title=self.title)]
         if weights.size <= draw.MOST_CELLS:
             maps.append(draw.links(weights, self.rows, self.columns))
         return draw.below(maps)
@@ -66,7 +67,7 @@ class AttentionMap(Result):
         for head, weights in zip(self.heads, self.weights, strict=True):
             found += [""] if found else []
             found += [f"head {head}"] if len(self.heads) > 1 else []
-            found += terminal.heat(weights, self.rows, self.columns, width=width, most=1.0)
+            found += terminal.heat(weights, self.rows, self.columns, width=width)
         return found
 
 
@@ -182,11 +183,13 @@ def look(
     subject = subject_of(held)
     asked = checked(subject, ask)
     subject.model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         reading = read(subject, text, target, off)
         trace = Trace(asked, switched_off(subject.model, off))
         if asked:
-            run(subject.model, reading.inputs, reading.outputs, trace=trace)
+            # The scores of a large vocabulary can cost as much as all the rest: they are made if they are asked for.
+            said = any(fnmatchcase("logits", pattern) for pattern in asked)
+            (run if said else hidden)(subject.model, reading.inputs, reading.outputs, trace=trace)
     return Look(subject, reading, trace)
 
 

@@ -50,7 +50,7 @@ class Positions(Result):
         return terminal.heat(self.products - lowest, places, places, width=width)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def positions(held: Subject | Holds, length: int = 32, *, stack: str | None = None) -> Positions:
     """Of the first `length` places of a stack, the first unless said."""
     subject = subject_of(held)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from regard.look.looking import Look, array
 from regard.look.result import Array, Result
 from regard.look.subject import Holds, Model, Reading, Subject, read, run, stacks, subject_of
 from regard.model import EncoderDecoder, Pair
-from regard.text.tokenizer import Tokenizer
 
 # ------------------------------------------------------------------ logit lens
 
@@ -66,13 +64,12 @@ def lens(found: Look, *, top: int = 5, places: Sequence[int] | None = None) -> L
         raise SettingError(f"{missing[0]} was not recorded", "ask for '*.embedded' and '*.residual'")
     read = found.reading.written[:-1] if isinstance(model, EncoderDecoder) else found.reading.labels
     chosen = list(range(len(read))) if places is None else list(places)
-    tokenizer = cast(Tokenizer, found.subject.target or found.subject.source)
     words, numbers = [], []
-    with torch.inference_mode():
+    with torch.no_grad():
         for each in names:
             logits = said_after(model, found.tensor(each)[:, chosen])
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
-            words.append(tuple(tuple(tokenizer.tokens(row)) for row in best.indices.tolist()))
+            words.append(tuple(tuple(found.subject.writes.tokens(row)) for row in best.indices.tolist()))
             numbers.append(array(best.values))
     layers = ("embedded", *(f"layer {i}" for i in range(len(names) - 1)))
     return Lens(layers, tuple(read[i] for i in chosen), tuple(words), np.stack(numbers))
@@ -147,7 +144,7 @@ def patching(
     subject = subject_of(held)
     model = subject.model
     subject.model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         one = read(subject, text, target)
         two = _aligned(subject, one, other)
         name = stack or next(iter(stacks(model)))
@@ -173,10 +170,9 @@ def patching(
     effect = (scores - before) / gap if abs(gap) > 1e-12 else np.zeros_like(scores)
     decoder = isinstance(model, EncoderDecoder) and name == "decoder"
     tokens, others = (one.written[:-1],) * 2 if decoder else (one.labels, two.labels)
-    speaks = cast(Tokenizer, subject.target or subject.source)
     return Patching(
         ("embedded", *(f"layer {i}" for i in range(len(names) - 1))),
-        tokens, others, speaks.tokens([answer])[0], instead, after, before, scores, effect,
+        tokens, others, subject.writes.tokens([answer])[0], instead, after, before, scores, effect,
     )  # fmt: skip
 
 
@@ -185,7 +181,7 @@ def patched(
 ) -> tuple[Tensor, Tensor]:
     """The scores of the run on `text`, and of the run on `other` with the whole of the place called `name` from it."""
     subject = subject_of(held)
-    with torch.inference_mode():
+    with torch.no_grad():
         one = read(subject, text, target)
         two = _aligned(subject, one, other)
         clean = Trace([name])
@@ -197,7 +193,7 @@ def patched(
 def _aligned(subject: Subject, one: Reading, other: str) -> Reading:
     """The other text, which must have as many tokens."""
     ids = subject.ids(other)
-    labels = tuple(cast(Tokenizer, subject.source).tokens(ids))
+    labels = tuple(subject.reads.tokens(ids))
     if len(labels) != len(one.labels):
         raise DataError(
             f"the texts have {len(one.labels)} and {len(labels)} tokens, so their places do not correspond",
@@ -207,10 +203,11 @@ def _aligned(subject: Subject, one: Reading, other: str) -> Reading:
 
 
 def _token(subject: Subject, word: str) -> int:
-    tokenizer = cast(Tokenizer, subject.target or subject.source)
-    ids = [tokenizer.vocabulary[word]] if word in tokenizer.vocabulary else tokenizer.encode(word)
+    ids = subject.writes.inner(word)
     if len(ids) != 1:
-        raise DataError(f"{word!r} is not one token but {tokenizer.tokens(ids)}", "choose a word that is one token")
+        raise DataError(
+            f"{word!r} is not one token but {subject.writes.tokens(ids)}", "choose a word that is one token"
+        )
     return ids[0]
 
 

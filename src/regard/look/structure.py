@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regard.core.trace import Trace
 from regard.data.builtin import Sentence
@@ -17,13 +18,11 @@ from regard.errors import DataError, SettingError, did_you_mean
 from regard.look import draw, terminal
 from regard.look.looking import array
 from regard.look.result import Array, Result
-from regard.look.subject import Holds, Subject, run, stacks, subject_of
+from regard.look.subject import Holds, Subject, hidden, stacks, subject_of
 from regard.look.subject import batch as batched
 from regard.model import EncoderDecoder
-from regard.text.tokenizer import Tokenizer
 
 PLACES = ("previous token", "next token", "first token")
-Weights = Callable[[str], Tensor]
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,11 @@ class _Tally:
         return Roles(self.names, tuple(kept), scores, chance, tuple(self.pairs[role] for role in kept), best)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _count(subject: Subject, sentences: Sequence[Sentence], tally: _Tally) -> None:
     data = batched(subject, [s.source for s in sentences], [s.target for s in sentences])
     trace = Trace(tally.names)
-    run(subject.model, data.inputs, data.outputs, data.real, trace)
+    hidden(subject.model, data.inputs, data.outputs, data.real, trace)
     weights = [trace.weights(name) for name in tally.names]  # [B, H, T, T] each
     every = torch.arange(data.inputs.shape[1], device=data.inputs.device)
     mask = trace.attentions[tally.names[0]].visible(every).expand(len(sentences), 1, len(every), len(every))[:, 0]
@@ -170,13 +169,11 @@ def _pointed(subject: Subject, sentences: Sequence[Sentence], lengths: Sequence[
 
 def word_tokens(subject: Subject, text: str) -> dict[int, list[int]]:
     """The places of the tokens of each word of `text.split()`, without its punctuation."""
-    tokenizer = subject.source
-    assert isinstance(tokenizer, Tokenizer)
-    inner = tokenizer.encode(text)
-    whole = subject.ids(text)
-    before = next(i for i in range(len(whole) - len(inner) + 1) if whole[i : i + len(inner)] == inner)
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    words = subject.reads
     found: dict[int, list[int]] = {}
-    for place, (word, token) in enumerate(zip(tokenizer.words(text), tokenizer.tokens(inner), strict=True)):
-        if any(letter.isalnum() for letter in token):
-            found.setdefault(word, []).append(before + place)
+    tokens = zip(words.spans(text), words.tokens(words.ids(text)), strict=True)
+    for place, ((start, end), token) in enumerate(tokens):
+        if end > start and any(letter.isalnum() for letter in token):
+            found.setdefault(max(0, bisect_left(starts, end) - 1), []).append(place)
     return found

@@ -1,4 +1,4 @@
-"""What is looked at: a core model with the tokenizers of its text. The same few functions for every wiring."""
+"""What is looked at: a core model and its words. The same few functions for every wiring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from regard.core.stack import Stack
 from regard.core.state import State
 from regard.core.trace import PARTS, Edit, Trace
 from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Hypothesis, Strategy
+from regard.decode.strategy import Beam, Hypothesis
 from regard.decode.watch import Watch
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
@@ -29,34 +29,62 @@ Head = tuple[str, int]  # ("decoder.2.cross", 3)
 
 
 @dataclass(frozen=True)
+class Words:
+    """Text as a model reads or writes it: `ids` of a text with the special tokens around it, the `spans` of characters that
+    each of these stands for (empty for special ones), the `tokens` of ids, and the `text` that ids spell."""
+
+    ids: Callable[[str], list[int]]
+    spans: Callable[[str], Sequence[tuple[int, int]]]
+    tokens: Callable[[Sequence[int]], list[str]]
+    text: Callable[[Sequence[int]], str]
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()) -> Words:
+        """Of a tokenizer whose texts stand between these ids."""
+        none = (0, 0)
+        return Words(
+            lambda text: [*before, *tokenizer.encode(text), *after],
+            lambda text: [*[none] * len(before), *tokenizer.spans(text), *[none] * len(after)],
+            tokenizer.tokens,
+            tokenizer.decode,
+        )
+
+    def inner(self, text: str) -> list[int]:
+        """The ids of a text without those around it."""
+        return [i for i, (start, end) in zip(self.ids(text), self.spans(text), strict=True) if end > start]
+
+
+@dataclass(frozen=True)
 class Subject:
-    """`source` cuts what goes in, `target` what comes out of an encoder–decoder; `ends` frames what is decoded."""
+    """What is looked at: `source` is the text that goes in, `target` what comes out of an encoder–decoder; `ends` frames what
+    is decoded. A model without `source` is looked at while it reads tensors."""
 
     model: Model
-    source: Tokenizer | None = None
-    target: Tokenizer | None = None
+    source: Words | None = None
+    target: Words | None = None
     ends: Ends | None = None
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def ids(self, text: str) -> list[int]:
-        """The tokens that the model reads of a text, with the special ones that belong around it."""
+    @property
+    def reads(self) -> Words:
         if self.source is None:
             raise SettingError("this model has no tokenizer to read text with", "give a tensor of its inputs")
-        match self.model:
-            case EncoderDecoder():
-                return [*self.source.encode(text), self.source.eos]
-            case Decoder():
-                return self.source.encode(text) or [self.source.eos]
-            case _:
-                return self.source.framed(text)
+        return self.source
 
-    def answer(self, text: str) -> list[int]:
-        """The tokens that an encoder–decoder is to write, the end included."""
-        assert self.target is not None
-        return [*self.target.encode(text), self.target.eos]
+    @property
+    def writes(self) -> Words:
+        """Of an encoder–decoder the target's, otherwise its own."""
+        return self.target or self.reads
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens that the model reads of a text."""
+        ids = self.reads.ids(text)
+        if not ids:
+            raise DataError("there is nothing to read in this text", "give at least one word")
+        return ids
 
     @property
     def start(self) -> list[int]:
@@ -104,10 +132,9 @@ def read(subject: Subject, text: str | Tensor, target: str | None = None, off: S
         inputs = text.to(subject.device)
         labels = tuple(_places(subject.model, inputs))
     else:
-        assert subject.source is not None or subject.ids(text)
         ids = subject.ids(text)
         inputs = torch.tensor([ids], device=subject.device)
-        labels = tuple(cast(Tokenizer, subject.source).tokens(ids))
+        labels = tuple(subject.reads.tokens(ids))
     if not isinstance(subject.model, EncoderDecoder):
         if target is not None:
             raise SettingError("this model writes no target", "leave the target out, or give an encoder–decoder")
@@ -116,10 +143,9 @@ def read(subject: Subject, text: str | Tensor, target: str | None = None, off: S
     if target is None:
         ids = [*translate(subject, inputs[0], off=off)[0].tokens, cast(Ends, subject.ends).end]
     else:
-        ids = subject.answer(target)
+        ids = subject.writes.ids(target)
     whole = [*subject.start, *ids]
-    assert subject.target is not None
-    written = tuple(subject.target.tokens(whole))
+    written = tuple(subject.writes.tokens(whole))
     return Reading(inputs, labels, torch.tensor([whole[:-1]], device=subject.device), written, tuple(whole[1:]))
 
 
@@ -131,7 +157,7 @@ def _places(model: Model, inputs: Tensor) -> Iterator[str]:
         yield from (f"extra {i}" for i in range(len(part.extras)))
         yield from (f"{i // part.side},{i % part.side}" for i in range(part.side**2))
         return
-    with torch.inference_mode():
+    with torch.no_grad():
         length = part(inputs).shape[1] if isinstance(part, nn.Module) else inputs.shape[1]
     yield from (str(i) for i in range(length))
 
@@ -143,22 +169,33 @@ def run(
     model: Model, inputs: Tensor, outputs: Tensor | None = None, real: Tensor | None = None, trace: Trace | None = None
 ) -> Tensor:
     """What the model says at last: scores of tokens [B, T, V] or of labels, or where it has none of these, its vectors."""
-    match model:
-        case EncoderDecoder():
-            assert outputs is not None
-            result = model.head(model(inputs, outputs, real, trace)[0])
-        case Decoder():
-            result = model.head(model(inputs, real, trace)[0])
-        case Encoder():
-            result = _top(model, model(inputs, real, trace=trace)[0], real, inputs)
-        case Pair():
-            result = model.images(inputs, trace) if inputs.is_floating_point() else model.texts(inputs, real, trace)
+    result = top(model, hidden(model, inputs, outputs, real, trace), real, inputs)
     return trace.through("logits", result) if trace else result
 
 
-def _top(model: Encoder, hidden: Tensor, real: Tensor | None, inputs: Tensor) -> Tensor:
+def hidden(
+    model: Model, inputs: Tensor, outputs: Tensor | None = None, real: Tensor | None = None, trace: Trace | None = None
+) -> Tensor:
+    """What the last stack gives, before a vocabulary or labels are looked up; of two towers, the vector of the input."""
+    match model:
+        case EncoderDecoder():
+            assert outputs is not None
+            return model(inputs, outputs, real, trace)[0]
+        case Decoder():
+            return model(inputs, real, trace)[0]
+        case Encoder():
+            return model(inputs, real, trace=trace)[0]
+        case Pair():
+            return model.images(inputs, trace) if inputs.is_floating_point() else model.texts(inputs, real, trace)
+
+
+def top(model: Model, hidden: Tensor, real: Tensor | None, inputs: Tensor) -> Tensor:
+    """What stands on top of the last stack."""
+    if isinstance(model, Pair):
+        return hidden
     if model.head is not None:
         return model.head(hidden)
+    assert isinstance(model, Encoder)
     if model.labels is not None:
         return model.classes(hidden, real, inputs)
     return hidden if model.pool is None else model.pool(hidden, model.input.places(real), inputs)
@@ -218,13 +255,7 @@ def translate(
 
 def written(subject: Subject, found: Hypothesis) -> str:
     """The text of what was decoded."""
-    tokenizer = subject.target or subject.source
-    assert tokenizer is not None
-    return tokenizer.decode(found.tokens)
-
-
-def strategy_settings(strategy: Strategy | Settings | None) -> Settings:
-    return strategy if isinstance(strategy, Settings) else Settings(strategy or Beam())
+    return subject.writes.text(found.tokens)
 
 
 # ------------------------------------------------------------------ many texts
@@ -252,7 +283,7 @@ def batch(subject: Subject, texts: Sequence[str], targets: Sequence[str] | None 
         return Batch(inputs.clamp_min(0), real, None, asked)
     if targets is None:
         raise DataError("an encoder–decoder needs the targets of its texts", "give pairs of texts")
-    answers = [subject.answer(text) for text in targets]
+    answers = [subject.writes.ids(text) for text in targets]
     start = subject.start
     asked = _padded([[-1] * (len(start) - 1) + ids for ids in answers], subject.device)
     outputs = _padded([[*start, *ids[:-1]] for ids in answers], subject.device).clamp_min(0)

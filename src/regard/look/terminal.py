@@ -17,11 +17,13 @@ SHADES = " ░▒▓█"
 def heat(
     values: NDArray[Any], rows: Sequence[str], columns: Sequence[str], *, width: int = 100, most: float | None = None
 ) -> list[str]:
-    """One line a row, shaded, with its strongest column named at the end; columns that do not fit follow below."""
+    """One line a row, shaded up to `most` or the largest there is, with its strongest column named at the end; columns that
+    do not fit follow below."""
     label = min(16, max((_width(shown(row)) for row in rows), default=0))
-    cell = min(8, max((_width(shown(column)) for column in columns), default=0) + 1)
-    cell = max(cell, 4)
-    room = max(1, (width - label - 24) // cell)
+    longest = max((_width(shown(column)) for column in columns), default=0) + 1
+    inside = width - label - min(15, longest) - 8
+    cell = max(5, min(longest, 9, inside // max(1, len(columns))))
+    room = max(1, inside // cell)
     largest = (float(values.max(initial=0.0)) if most is None else most) or 1.0
     lines: list[str] = []
     for first in range(0, len(columns), room):
@@ -34,7 +36,8 @@ def heat(
             said = f"→ {fitted(shown(columns[strongest]), 14).rstrip()} {row[strongest]:.2f}"
             end = said if first + room >= len(columns) else ""
             lines.append(f"{fitted(shown(name), label)} {shades} {end}".rstrip())
-    return lines
+    marks = "  ".join(f"{shade} from {largest * i / len(SHADES):.2f}" for i, shade in enumerate(SHADES) if i)
+    return [*lines, "", marks]
 
 
 def _level(share: float) -> int:

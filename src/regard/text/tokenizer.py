@@ -16,10 +16,8 @@ import functools
 import hashlib
 import json
 import os
-import re
 import sys
 import tempfile
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -127,15 +125,9 @@ class Tokenizer:
         whole = [_encodable(text) for text in texts]
         return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
 
-    def framed(self, text: str) -> list[int]:
-        """The ids of a text inside the special tokens that the tokenizer's own template puts around it ([CLS] … [SEP])."""
-        return self._backend.encode(_encodable(text)).ids
-
-    def words(self, text: str) -> list[int]:
-        """For each id of `encode(text)` the number of the word of `text.split()` that it ends in."""
-        starts = [match.start() for match in re.finditer(r"\S+", text)]
-        encoding = self._backend.encode(_encodable(text), add_special_tokens=False)
-        return [max(0, bisect_left(starts, end) - 1) for _, end in encoding.offsets]
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """For each id of `encode(text)` where its characters begin and end in the text."""
+        return self._backend.encode(_encodable(text), add_special_tokens=False).offsets
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; padding, start, end and unknown tokens are left out."""
