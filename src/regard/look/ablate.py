@@ -114,8 +114,11 @@ def loss(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> float:
 @torch.no_grad()
 def right(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> Array:
     """[B] whether each text comes out token for token: greedy decoding writes the target exactly if at every place of the
-    target its next token is the likeliest."""
-    return array(((said(subject, data, off).argmax(dim=-1) == data.asked) | (data.asked < 0)).all(dim=1))
+    target its next token is the likeliest of those that may be chosen."""
+    scores = said(subject, data, off)
+    banned = torch.tensor(subject.ends.banned if subject.ends else (), dtype=torch.long, device=scores.device)
+    likeliest = scores.index_fill(-1, banned, float("-inf")).argmax(dim=-1)
+    return array(((likeliest == data.asked) | (data.asked < 0)).all(dim=1))
 
 
 def _off(subject: Subject, off: Sequence[Head]) -> Trace | None:

@@ -31,6 +31,8 @@ CELL, FONT, WIDTH = 22.0, 12.0, 6.6  # pixels: a cell, the size of letters, abou
 FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
 MOST_CELLS = 4096  # beyond this many a heat map is one embedded image instead of a mark for each cell
 
+MOST_PIXELS = 40_000_000  # of a PNG
+
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
@@ -299,13 +301,15 @@ def write_page(path: str | Path, title: str, body: str) -> None:
     disk.write_file(Path(path), PAGE.format(title=escape(title), body=body))
 
 
-def write_png(path: str | Path, scene: Scene, scale: int = 2) -> None:
-    """The scene on white, `scale` pixels for one. Pillow draws the letters."""
+def write_png(path: str | Path, scene: Scene) -> None:
+    """The scene on white, two pixels for one unless that is too large. Pillow draws the letters."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError:
         raise SettingError("pictures need Pillow", "pip install 'regard[image]', or write HTML instead") from None
-    size = (max(1, round(scene.width + 16) * scale), max(1, round(scene.height + 16) * scale))
+    area = (scene.width + 16) * (scene.height + 16)
+    scale = min(2.0, (MOST_PIXELS / area) ** 0.5)
+    size = (max(1, round((scene.width + 16) * scale)), max(1, round((scene.height + 16) * scale)))
     canvas = Image.new("RGB", size, "#ffffff")
     pen, (font, readable) = ImageDraw.Draw(canvas, "RGBA"), _font(ImageFont, FONT * scale)
     for mark in scene.marks:
