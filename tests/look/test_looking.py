@@ -56,8 +56,8 @@ def test_some_rows_and_heads_are_those_of_all(subject: Subject) -> None:
     found = look(subject, TEXT, target=TARGET if subject.target else None)
     for name in found.trace.attentions:
         many = found.call(name).q.shape[1]
-        some = found.weights(name, rows=[4, 0], heads=[many - 1, 0])
-        np.testing.assert_allclose(some, found.weights(name)[[many - 1, 0]][:, [4, 0]], atol=1e-6)
+        some = found.weights(name, rows=[4, 0], heads=[many - 1, 1])
+        np.testing.assert_allclose(some, found.weights(name)[[many - 1, 1]][:, [4, 0]], atol=1e-6)
         view = found.attention(name, rows=[4], heads=[1])
         assert view.rows == (found.labels(name)[0][4],)
         assert view.weights.shape == (1, 1, len(view.columns))
@@ -130,6 +130,9 @@ def test_an_encoder_decoder_translates_first() -> None:
     given = held.look(TEXT, target=TARGET)
     assert given.target == (*WORDS.tokens(WORDS.encode(TARGET)), "</s>")
     assert given.weights("decoder.0.cross").shape == (3, len(given.target), len(given.source))
+    longer = held.look("He.", target=TARGET)
+    assert len(longer.target) > len(longer.source)
+    np.testing.assert_allclose(longer.weights("decoder.0.cross").sum(axis=-1), 1.0, atol=1e-5)
 
 
 def test_heads_switched_off_are_zeroed_slices_of_the_output_projection(subject: Subject) -> None:
@@ -195,6 +198,16 @@ def test_errors_name_what_there_is() -> None:
         held.look(TEXT, off=[("encoder.0.sefl", 0)])
     with pytest.raises(SettingError, match="no target"):
         look(writer(), TEXT, target=TARGET)
+
+
+def test_a_model_in_training_is_looked_at_without_dropout_and_goes_on() -> None:
+    held = translator(dropout=0.5)
+    held.model.train()
+    one, two = (held.look(TEXT, target=TARGET, ask=["logits"])["logits"] for _ in range(2))
+    assert (one == two).all()
+    assert held.model.training
+    assert held.model.encoder.blocks[0].training
+    assert torch.is_grad_enabled()
 
 
 def test_an_edit_is_seen_by_probes_downstream() -> None:

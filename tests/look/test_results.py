@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -92,6 +93,7 @@ def test_a_result_is_one_page_a_picture_json_and_lines(name: str, tmp_path: Path
         for key, value in attributes.items():
             assert not key.startswith("on")
             assert key == "xmlns" or "//" not in (value or "") or (value or "").startswith("data:image/png"), (tag, key)
+    ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
     assert "url(" not in text
     assert "prefers-color-scheme: dark" in text
     assert result.note in " ".join(page.words)

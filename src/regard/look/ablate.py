@@ -22,6 +22,7 @@ from regard.look.subject import (
     Head,
     Holds,
     Subject,
+    at_rest,
     batch,
     heads,
     run,
@@ -76,7 +77,6 @@ def ablation(
 ) -> Ablation:
     """The effect of each head on these texts; an encoder–decoder's loss is that of the targets."""
     subject = subject_of(held)
-    subject.model.eval()
     data = batch(subject, texts, targets)
     writes = isinstance(subject.model, EncoderDecoder | Decoder)
     whole = loss(subject, data) if writes else None
@@ -92,10 +92,10 @@ def ablation(
     return Ablation(tuple(attentions), effect, measure, whole)
 
 
-@torch.no_grad()
 def said(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> Tensor:
     """What the model says of a batch with some heads off; nothing at places of padding."""
-    result = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off))
+    with at_rest(subject.model):
+        result = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off))
     each = data.outputs is None and result.ndim == 3
     return result * data.real[..., None] if each else result
 
@@ -104,14 +104,12 @@ def moved(usual: Tensor, other: Tensor) -> float:
     return (torch.linalg.vector_norm(other - usual) / torch.linalg.vector_norm(usual).clamp_min(1e-30)).item()
 
 
-@torch.no_grad()
 def loss(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> float:
     """−log p of what is asked for, in nats a token."""
     scores = said(subject, data, off).float()
     return functional.cross_entropy(scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1).item()
 
 
-@torch.no_grad()
 def right(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> Array:
     """[B] whether each text comes out token for token: greedy decoding writes the target exactly if at every place of the
     target its next token is the likeliest of those that may be chosen."""
@@ -164,7 +162,6 @@ def _choice(subject: Subject, sentence: Sentence) -> tuple[int, tuple[int, ...]]
     return place, tuple(version[place] for version in versions)
 
 
-@torch.no_grad()
 def chosen_right(subject: Subject, choices: Choices, off: Sequence[Head] = ()) -> Array:
     """[B] whether the right option has the highest score."""
     whole = said(subject, choices.data, off)
@@ -222,7 +219,6 @@ def circuit(
     """The fewest heads, at most `most`, without which at most a share `near` of the choices is right while at least `keep` of
     the other texts still come out whole. Sets are tried smallest first, among the heads that matter most alone."""
     subject = subject_of(held)
-    subject.model.eval()
 
     def measured(off: Sequence[Head]) -> float:
         return float(chosen_right(subject, ability, off).mean())

@@ -19,7 +19,7 @@ from regard.decode.watch import Chosen, Offered
 from regard.errors import SettingError
 from regard.look import draw, terminal
 from regard.look.result import Array, Result
-from regard.look.subject import Head, Holds, Subject, Words, subject_of, translate, written
+from regard.look.subject import Head, Holds, Subject, Words, at_rest, subject_of, translate, written
 from regard.model import Decoder, EncoderDecoder
 
 # ------------------------------------------------------------------ step by step
@@ -312,24 +312,23 @@ class Cache(Result):
         return terminal.table([["tokens", "bytes", ""], *rows], width=width)
 
 
-@torch.no_grad()
 def cache(held: Subject | Holds, text: str, *, length: int = 16) -> Cache:
     """The state's growth over the first `length` tokens of a greedy output."""
     subject = subject_of(held)
     model = subject.model
     if not isinstance(model, EncoderDecoder | Decoder):
         raise SettingError("this model keeps nothing between steps", "give one that writes")
-    model.eval()
-    ids = torch.tensor([subject.ids(text)], device=subject.device)
-    state = model.start(cast(Any, model.encode(ids)), capacity=length)
-    last = ids[:, -1:] if isinstance(model, Decoder) else torch.tensor([subject.start], device=subject.device)
-    tokens, own = [], []
-    for _ in range(length):
-        if state.position + last.shape[1] > length + (ids.shape[1] if isinstance(model, Decoder) else 0):
-            break
-        last = model.step(last, state)[:, -1:].argmax(dim=-1)
-        tokens.append(state.position)
-        own.append(sum(remembered(layer) for layer in state.layers))
+    with at_rest(model):
+        ids = torch.tensor([subject.ids(text)], device=subject.device)
+        state = model.start(cast(Any, model.encode(ids)), capacity=length)
+        last = ids[:, -1:] if isinstance(model, Decoder) else torch.tensor([subject.start], device=subject.device)
+        tokens, own = [], []
+        for _ in range(length):
+            if state.position + last.shape[1] > length + (ids.shape[1] if isinstance(model, Decoder) else 0):
+                break
+            last = model.step(last, state)[:, -1:].argmax(dim=-1)
+            tokens.append(state.position)
+            own.append(sum(remembered(layer) for layer in state.layers))
     kept = [layer.memory for layer in state.layers if layer.memory is not None]
     source = sum(_bytes(memory) for memory in kept)
     reserved = sum(_bytes(layer.past) for layer in state.layers)

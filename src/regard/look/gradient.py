@@ -13,7 +13,7 @@ from regard.core.trace import Edit, Trace
 from regard.look import draw, terminal
 from regard.look.looking import array
 from regard.look.result import Array, Result
-from regard.look.subject import Holds, Model, Reading, Subject, read, run, stacks, subject_of
+from regard.look.subject import Holds, Model, Reading, Subject, at_rest, read, run, stacks, subject_of
 from regard.model import Decoder, Encoder, EncoderDecoder
 
 ROWS = 32  # scores whose gradients are computed in one batch
@@ -57,8 +57,7 @@ def attribution(
     """
     subject = subject_of(held)
     model = subject.model
-    model.eval()
-    with torch.no_grad():
+    with at_rest(model):
         reading = read(subject, text, target)
         said = run(model, reading.inputs, reading.outputs)[0]
     whole = said[None] if said.ndim == 1 else said  # [places, scores]
@@ -101,7 +100,7 @@ def _gradients(
         return edit
 
     count = len(places)
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), at_rest(model, gradients=True):
         inputs = reading.inputs.clone().expand(count, *reading.inputs.shape[1:])
         outputs = None if reading.outputs is None else reading.outputs.clone().expand(count, -1)
         said = run(model, inputs, outputs, trace=Trace(edits={name: leaf(name) for name in names}))

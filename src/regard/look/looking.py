@@ -19,6 +19,7 @@ from regard.look.subject import (
     Holds,
     Reading,
     Subject,
+    at_rest,
     attentions,
     hidden,
     probes,
@@ -182,8 +183,7 @@ def look(
     """
     subject = subject_of(held)
     asked = checked(subject, ask)
-    subject.model.eval()
-    with torch.no_grad():
+    with at_rest(subject.model):
         reading = read(subject, text, target, off)
         trace = Trace(asked, switched_off(subject.model, off))
         if asked:

@@ -14,7 +14,7 @@ from regard.errors import DataError, SettingError
 from regard.look import draw, terminal
 from regard.look.looking import Look, array
 from regard.look.result import Array, Result
-from regard.look.subject import Holds, Model, Reading, Subject, read, run, stacks, subject_of
+from regard.look.subject import Holds, Model, Reading, Subject, at_rest, read, run, stacks, subject_of
 from regard.model import EncoderDecoder, Pair
 
 # ------------------------------------------------------------------ logit lens
@@ -65,7 +65,7 @@ def lens(found: Look, *, top: int = 5, places: Sequence[int] | None = None) -> L
     read = found.reading.written[:-1] if isinstance(model, EncoderDecoder) else found.reading.labels
     chosen = list(range(len(read))) if places is None else list(places)
     words, numbers = [], []
-    with torch.no_grad():
+    with at_rest(model):
         for each in names:
             logits = said_after(model, found.tensor(each)[:, chosen])
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
@@ -143,8 +143,7 @@ def patching(
     """
     subject = subject_of(held)
     model = subject.model
-    subject.model.eval()
-    with torch.no_grad():
+    with at_rest(model):
         one = read(subject, text, target)
         two = _aligned(subject, one, other)
         name = stack or next(iter(stacks(model)))
@@ -181,7 +180,7 @@ def patched(
 ) -> tuple[Tensor, Tensor]:
     """The scores of the run on `text`, and of the run on `other` with the whole of the place called `name` from it."""
     subject = subject_of(held)
-    with torch.no_grad():
+    with at_rest(subject.model):
         one = read(subject, text, target)
         two = _aligned(subject, one, other)
         clean = Trace([name])

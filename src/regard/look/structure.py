@@ -18,7 +18,7 @@ from regard.errors import DataError, SettingError, did_you_mean
 from regard.look import draw, terminal
 from regard.look.looking import array
 from regard.look.result import Array, Result
-from regard.look.subject import Holds, Subject, hidden, stacks, subject_of
+from regard.look.subject import Holds, Subject, at_rest, hidden, stacks, subject_of
 from regard.look.subject import batch as batched
 from regard.model import EncoderDecoder
 
@@ -79,7 +79,6 @@ def roles(
     if not sentences:
         raise DataError("there are no sentences to score heads on", "give some, or leave them out")
     names = [f"{name}.{i}.self" for i in range(known[name].layers)]
-    subject.model.eval()
     tally = _Tally(names)
     for first in range(0, len(sentences), size):
         _count(subject, sentences[first : first + size], tally)
@@ -111,11 +110,11 @@ class _Tally:
         return Roles(self.names, tuple(kept), scores, chance, tuple(self.pairs[role] for role in kept), best)
 
 
-@torch.no_grad()
 def _count(subject: Subject, sentences: Sequence[Sentence], tally: _Tally) -> None:
     data = batched(subject, [s.source for s in sentences], [s.target for s in sentences])
     trace = Trace(tally.names)
-    hidden(subject.model, data.inputs, data.outputs, data.real, trace)
+    with at_rest(subject.model):
+        hidden(subject.model, data.inputs, data.outputs, data.real, trace)
     weights = [trace.weights(name) for name in tally.names]  # [B, H, T, T] each
     every = torch.arange(data.inputs.shape[1], device=data.inputs.device)
     mask = trace.attentions[tally.names[0]].visible(every).expand(len(sentences), 1, len(every), len(every))[:, 0]

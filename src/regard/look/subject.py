@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -163,6 +164,18 @@ def _places(model: Model, inputs: Tensor) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------ running
+
+
+@contextmanager
+def at_rest(model: Model, gradients: bool = False) -> Iterator[None]:
+    """Without dropout, and without gradients unless they are asked for; afterwards the model is as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        model.train(was_training)
 
 
 def run(
