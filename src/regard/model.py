@@ -69,13 +69,14 @@ class EncoderDecoder(nn.Module):
         rows = encoded.memory.shape[0] * width
         return State(self.decoder.start(rows, capacity, encoded.memory), width, encoded.real)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         x = self.target(tokens, state.position)
         sight = self.decoder.sight(state.position, tokens.shape[1], len(tokens), Everything())
         memory = state.layers[0].memory
         assert memory is not None
-        x = self.decoder(x, sight, None, _over_memory(state.real, memory.k[:, 0, :, 0]), states=state.layers)
+        over_memory, look = _over_memory(state.real, memory.k[:, 0, :, 0]), trace.scope("decoder") if trace else None
+        x = self.decoder(x, sight, None, over_memory, states=state.layers, trace=look)
         state.position += tokens.shape[1]
         return self.head(x)
 
@@ -144,23 +145,23 @@ class Decoder(nn.Module):
         """A prompt is read when decoding starts; there is nothing to prepare."""
         return Prompt(tokens, real)
 
-    def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> State:
+    def start(self, prompt: Prompt, *, width: int = 1, capacity: int, trace: Trace | None = None) -> State:
         """The state after all of the prompt but its last token, which is the first to `step` with; `capacity` counts what
         follows the prompt."""
         rows, length = prompt.tokens.shape
         state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
         if length > 1:
-            self.step(prompt.tokens[:, :-1], state)
+            self.step(prompt.tokens[:, :-1], state, trace)
         state.widen(width)
         return state
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
+    def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         seen = state.position + tokens.shape[1]
         real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
         x = self.tokens(tokens, state.position, real=real)
         sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(real, seen)))
-        x = self.stack(x, sight, states=state.layers)
+        x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.position = seen
         return self.head(x)
 
@@ -199,7 +200,7 @@ def _padding(real: Tensor | None) -> Pattern:
 def _over_memory(real: Tensor | None, like: Tensor) -> Sight:
     """All queries see all real places of a memory; `like` is [B, S]."""
     places = torch.arange(like.shape[1], device=like.device)
-    return Sight(_padding(real), places, places, batch=like.shape[0])
+    return Sight(_padding(real), places[:1], places, batch=like.shape[0])  # which query it is makes no difference
 
 
 def _grown(real: Tensor | None, length: int) -> Tensor | None:

@@ -251,7 +251,7 @@ def test_a_full_disk_under_standard_output(home: Path) -> None:
 
 
 def test_help_ends_with_examples(tmp_path: Path) -> None:
-    for verb in ([], ["train"], ["translate"], ["evaluate"], ["data"], ["data", "builtin"]):
+    for verb in ([], ["train"], ["translate"], ["evaluate"], ["look"], ["data"], ["data", "builtin"]):
         done = regard(*verb, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Examples:" in done.stdout

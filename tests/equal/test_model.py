@@ -110,7 +110,7 @@ def test_probes_record_what_the_mixers_used_and_change_nothing(batch: tuple[torc
     probed, _ = model(source, target, real, trace)
     assert torch.equal(usual, probed)
     assert set(trace.attentions) == {"encoder.1.self", "decoder.0.self", "decoder.0.cross"}
-    assert set(trace.tensors) == {"decoder.0.residual"}
+    assert set(trace.tensors) == {"decoder.0.residual", "decoder.0.self.mixed", "decoder.0.cross.mixed"}
     for name, call in trace.attentions.items():
         weights = trace.weights(name)
         mixed = weights @ call.v

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from regard.api import saving
 from regard.api.calling import Output, named, run
 from regard.build import Model
 from regard.errors import SettingError
+
+if TYPE_CHECKING:
+    from regard.look import Look, Subject
 
 __all__ = ["Held", "Output", "choose_device", "to_standard_error"]
 
@@ -67,6 +70,26 @@ class Held:
         """What belongs into its folder beside the weights, where it was not opened from one: names and contents. Those of
         config.json are added to what the description says."""
         return {}
+
+    def look(
+        self,
+        text: str | Tensor,
+        *,
+        target: str | None = None,
+        ask: Sequence[str] = ("*.weights",),
+        off: Sequence[tuple[str, int]] = (),
+    ) -> Look:
+        """One run with named probes (`encoder.3.self.weights`, `decoder.2.residual`, `logits`, with * and ?); see
+        `regard.look`."""
+        from regard.look import look
+
+        return look(self.subject(), text, target=target, ask=ask, off=off)
+
+    def subject(self) -> Subject:
+        """What the analyses of `regard.look` need of this model; kinds that read text say here how."""
+        from regard.look import Subject
+
+        return Subject(self.model)  # type: ignore[arg-type]
 
 
 def choose_device(name: str) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import functional
@@ -19,6 +19,9 @@ from regard.errors import DataError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.look import Subject
 
 
 class Translator(Held):
@@ -51,6 +54,13 @@ class Translator(Held):
             "tokenizer.json": source.to_json(),
             **({} if target is source else {"target_tokenizer.json": target.to_json()}),
         }
+
+    def subject(self) -> Subject:
+        from regard.look import Subject, Words
+
+        source = Words.of(self.source_tokenizer, after=[self.source_tokenizer.eos])
+        target = Words.of(self.target_tokenizer, after=[self.target_tokenizer.eos])
+        return Subject(self.model, source, target, self.ends)
 
     @overload
     def translate(self, text: str, strategy: Strategy | None = None) -> str: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -14,6 +15,7 @@ from regard import spec as kinds
 from regard.api.held import Held
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Greedy, Limit, Strategy
+from regard.decode.watch import Chosen, Offered
 from regard.errors import DataError, ModelError, SettingError
 from regard.model import Decoder
 from regard.text.exact import Exact, Growing
@@ -125,12 +127,12 @@ class LanguageModel(Held):
                 rows = [row for row in left if limits[row] == room]
                 sources = [self._seen(so_far[row]) for row in rows]
                 keys = [row + piece * PIECES for row in rows]
-                tell = None if isinstance(strategy, Beam) else lambda i, token, rows=rows: heard(rows[i], token)
+                watch = None if isinstance(strategy, Beam) else functools.partial(_told, heard, rows)
                 settings = Settings(strategy, Limit(0.0, room))
-                found = decode(self.model, sources, self.ends, settings, keys=keys, heard=tell)
+                found = decode(self.model, sources, self.ends, settings, keys=keys, watch=watch)
                 for row, hypotheses in zip(rows, found, strict=True):
                     best = hypotheses[0]
-                    for token in best.tokens if tell is None else ():
+                    for token in best.tokens if watch is None else ():
                         heard(row, token)
                     so_far[row] += best.tokens
                     left[row] -= len(best.tokens)
@@ -252,3 +254,10 @@ def _written(template: str, text: str, label: str) -> str:
     """Plain replacement: a text may hold braces of its own."""
     before, _, after = template.partition("{label}")
     return before.replace("{text}", text) + label + after.replace("{text}", text)
+
+
+def _told(heard: Callable[[int, int], None], rows: list[int], event: Offered | Chosen) -> None:
+    """Each token of a step, to the prompt it continues."""
+    if isinstance(event, Chosen):
+        for sentence, token in zip(event.sentences.tolist(), event.tokens.tolist(), strict=True):
+            heard(rows[sentence], token)

@@ -21,6 +21,10 @@ VERBS = {
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": ("regard.cli.generate", "Go on from a prompt with a language model, token by token."),
     "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),
+    "look": (
+        "regard.cli.look",
+        "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
+    ),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
 

@@ -86,6 +86,8 @@ class Attention(nn.Module):
         if trace is not None:
             trace.attended(Attended(self.mixer, q, k, v, sight))
         mixed = self.mixer(q, k, v, sight)  # [B, H, T, E]
+        if trace is not None:
+            mixed = trace.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
     def start(self, rows: int, capacity: int, like: Tensor) -> KeyValues:

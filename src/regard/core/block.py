@@ -41,10 +41,7 @@ class Block(nn.Module):
             cross = self.cross
             sublayers.append(lambda y: cross(y, memory_sight, memory=seen, trace=other))
         sublayers.append(self.feedforward)
-        x = self.residual(x, sublayers)
-        if trace is not None:
-            trace.record("residual", x)
-        return x
+        return self.residual(x, sublayers)
 
     def start(self, rows: int, capacity: int, memory: Tensor | None, like: Tensor) -> LayerState:
         """The empty state of this block for `rows` sequences that will look at `memory`."""

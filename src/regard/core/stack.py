@@ -69,7 +69,7 @@ class Stack(nn.Module):
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
-        embedded = x
+        embedded = x = trace.through("embedded", x) if trace else x
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
             look = trace.scope(str(i)) if trace else None
@@ -79,6 +79,12 @@ class Stack(nn.Module):
                 x = block(x, sight, memory, memory_sight, states[i] if states else None, look)
             if i == 0 and self.beside is not None:
                 x = self.beside(embedded, x, sight)
+            x = look.through("residual", x) if look else x
+        x = self.finish(x)
+        return trace.through("output", x) if trace else x
+
+    def finish(self, x: Tensor) -> Tensor:
+        """What comes after the last block."""
         return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:

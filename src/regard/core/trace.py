@@ -2,12 +2,13 @@
 
 A name counts applications: `encoder.3.self` is the self-attention of the fourth block that ran. Of an attention, its
 arguments are recorded, and weights are recomputed from them for just the rows and heads that are asked for; the model
-itself stays on the fused path.
+itself stays on the fused path. What passes a named place can also be edited there: heads are switched off, activations
+of another run put in, and gradients asked for, in the model that trains and serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -17,6 +18,9 @@ from torch import Tensor
 
 from regard.core.pattern import Sight
 from regard.errors import SettingError, did_you_mean
+
+Edit = Callable[[Tensor], Tensor]
+PARTS = ("weights", "q", "k", "v")  # what can be asked of an attention's arguments
 
 
 class Mixes(Protocol):
@@ -33,46 +37,58 @@ class Attended:
     v: Tensor  # [B, G, S, E]
     sight: Sight
 
-    def weights(self, rows: Tensor | None = None) -> Tensor:
-        """[B, H, rows, S]: attention weights of the query rows asked for, or of all."""
-        if rows is None:
-            rows = torch.arange(self.q.shape[2], device=self.q.device)
+    def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
+        """[B, heads, rows, S]: attention weights of the query rows and heads asked for, or of all."""
+        q, k, bias = self.q, self.k, self.sight.bias
+        rows = torch.arange(q.shape[2], device=q.device) if rows is None else rows
+        if heads is not None:
+            k = k[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
+            q, bias = q[:, heads], bias[:, heads] if bias is not None else None
+        bias = bias[:, :, rows] if bias is not None else None
+        return self.mixer.weights(q[:, :, rows], k, self.visible(rows), bias)
+
+    def visible(self, rows: Tensor) -> Tensor:
+        """[B or 1, 1, rows or 1, S]: which keys these query rows may look at."""
         positions = self.sight.queries
-        asked = positions.expand(self.q.shape[2])[rows] if len(positions) == 1 else positions[rows]
-        bias = self.sight.bias[:, :, rows] if self.sight.bias is not None else None
-        return self.mixer.weights(self.q[:, :, rows], self.k, self.sight.rows(asked), bias)
+        return self.sight.rows(positions.expand(self.q.shape[2])[rows] if len(positions) == 1 else positions[rows])
 
 
 class Trace:
-    """Collects what matches `wanted`, a list of names with * and ?."""
+    """Collects what matches `wanted`, a list of names with * and ?, and applies `edits` at the places they name."""
 
-    def __init__(self, wanted: Iterable[str]) -> None:
+    def __init__(self, wanted: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
         self.wanted = tuple(wanted)
+        self.edits = edits or {}
         self.prefix = ""
         self.tensors: dict[str, Tensor] = {}
         self.attentions: dict[str, Attended] = {}
 
     def scope(self, name: str) -> Trace:
         """The same collection, seen from inside the part called `name`."""
-        inner = Trace(self.wanted)
+        inner = Trace(self.wanted, self.edits)
         inner.prefix = f"{self.prefix}{name}."
         inner.tensors, inner.attentions = self.tensors, self.attentions
         return inner
 
-    def record(self, name: str, value: Tensor) -> None:
-        if self._wants(self.prefix + name):
-            self.tensors[self.prefix + name] = value.detach()
+    def through(self, name: str, value: Tensor) -> Tensor:
+        """What goes on from the place called `name`: the value that came, or what an edit makes of it."""
+        name = self.prefix + name
+        if name in self.edits:
+            value = self.edits[name](value)
+        if self._wants(name):
+            self.tensors[name] = value.detach()
+        return value
 
     def attended(self, call: Attended) -> None:
         """Records the mixer call of the attention whose scope this is."""
         name = self.prefix.removesuffix(".")
-        if self._wants(name):
+        if self._wants(name) or any(self._wants(f"{name}.{part}") for part in PARTS):
             self.attentions[name] = call
 
-    def weights(self, name: str, rows: Tensor | None = None) -> Tensor:
+    def weights(self, name: str, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         if name not in self.attentions:
             raise SettingError(f"no attention named {name!r} was recorded", did_you_mean(name, self.attentions))
-        return self.attentions[name].weights(rows)
+        return self.attentions[name].weights(rows, heads)
 
     def _wants(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.wanted)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Beam, Hypothesis
+from regard.decode.watch import Offered, Watch
 from regard.model import Decoder, EncoderDecoder
 
 
@@ -50,8 +51,10 @@ class _Finished:
             held[sentences] = torch.cat([held[sentences], getattr(new, field.name)], dim=1)[rows, best]
 
 
-def search(model: EncoderDecoder | Decoder, encoded: Any, strategy: Beam, frame: Frame) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each sentence, best first."""
+def search(
+    model: EncoderDecoder | Decoder, encoded: Any, strategy: Beam, frame: Frame, watch: Watch | None = None
+) -> list[list[Hypothesis]]:
+    """The `n_best` hypotheses of each sentence, best first. `watch` is shown every step."""
     device, width, count = frame.limits.device, strategy.width, len(frame.limits)
     divisors = torch.tensor([strategy.penalty.divisor(n) for n in range(1, frame.steps + 1)], device=device)
     shape = (count, width)
@@ -73,7 +76,7 @@ def search(model: EncoderDecoder | Decoder, encoded: Any, strategy: Beam, frame:
     for t in range(frame.steps):
         logits = model.step(last, state)[:, -1]
         logits = frame.allowed(logits, t, going.sentences.repeat_interleave(width))
-        parents = _advance(going, finished, logits, t, strategy, frame, divisors[t])
+        parents = _advance(going, finished, logits, t, strategy, frame, divisors[t], watch)
         running = (going.sums > NEVER).any(dim=1) & ~_decided(going, finished, strategy, t, divisors, frame.limits)
         kept = running.nonzero()[:, 0]
         if len(kept) == 0:
@@ -87,7 +90,14 @@ def search(model: EncoderDecoder | Decoder, encoded: Any, strategy: Beam, frame:
 
 
 def _advance(
-    going: _Open, finished: _Finished, logits: Tensor, t: int, strategy: Beam, frame: Frame, divisor: Tensor
+    going: _Open,
+    finished: _Finished,
+    logits: Tensor,
+    t: int,
+    strategy: Beam,
+    frame: Frame,
+    divisor: Tensor,
+    watch: Watch | None,
 ) -> Tensor:
     """One step of every open sentence: fills `finished`, replaces the open hypotheses, returns the row each came from."""
     batch, width = going.sums.shape
@@ -111,6 +121,8 @@ def _advance(
     full = rank[:, :width] >= _places(finished, going, strategy)
     going.sums = sums.gather(1, open_rank).masked_fill(full | at_limit, NEVER)
     going.tokens = history[rows, open_rank]
+    if watch is not None:
+        watch(Offered(t, going.sentences, parents, tokens, sums, scores, open_rank, going.sums > NEVER))
     return (rows * width + parents.gather(1, open_rank)).flatten()
 
 

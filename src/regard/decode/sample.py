@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from regard.decode.frame import Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
+from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
-
-Heard = Callable[[int, int], None]  # of the sentence with this number, this token
 
 
 def generate(
@@ -22,9 +20,9 @@ def generate(
     strategy: Greedy | Sample,
     frame: Frame,
     keys: list[int],
-    heard: Heard | None = None,
+    watch: Watch | None = None,
 ) -> list[Hypothesis]:
-    """`keys`: what the chance of each sentence is drawn from; `heard` is told each token when it is chosen."""
+    """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
     limits, end, steps = frame.limits, frame.end, frame.steps
     device, count = limits.device, len(limits)
     sentences = torch.arange(count, device=device)
@@ -48,9 +46,8 @@ def generate(
         tokens = tokens.masked_fill(ends, end)
         chosen[sentences, t] = tokens
         ended[sentences] = ends
-        if heard is not None:
-            for sentence, token in zip(sentences.tolist(), tokens.tolist(), strict=True):
-                heard(sentence, token)
+        if watch is not None:
+            watch(Chosen(t, sentences, logits, tokens))
         running = ~ended[sentences] & (limits[sentences] > t + 1)
         kept = running.nonzero()[:, 0]
         if len(kept) == 0:
@@ -79,6 +76,15 @@ def _noise(strategy: Greedy | Sample, keys: list[int], steps: int, device: torch
 
 def choose(logits: Tensor, strategy: Sample, noise: Tensor) -> Tensor:
     """Draws from the filtered distribution by inverting its cumulative sum: logits [B, V], noise [B] → tokens [B]."""
+    probabilities, tokens = filtered(logits, strategy)
+    rank = (probabilities.cumsum(dim=-1) <= noise[:, None]).sum(dim=-1)
+    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what the filters left.
+    rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
+    return tokens.gather(1, rank[:, None])[:, 0]
+
+
+def filtered(logits: Tensor, strategy: Sample) -> tuple[Tensor, Tensor]:
+    """The distribution that is drawn from: probabilities [B, V], highest first, and the tokens they belong to."""
     ordered, tokens = (logits / strategy.temperature).sort(dim=-1, descending=True, stable=True)
     if strategy.top_k:
         ordered[:, strategy.top_k :] = float("-inf")
@@ -86,8 +92,4 @@ def choose(logits: Tensor, strategy: Sample, noise: Tensor) -> Tensor:
     before = probabilities.cumsum(dim=-1) - probabilities
     probabilities = probabilities.masked_fill(before >= strategy.top_p, 0.0)
     probabilities = probabilities.masked_fill(probabilities < strategy.min_p * probabilities[:, :1], 0.0)
-    cumulative = (probabilities / probabilities.sum(dim=-1, keepdim=True)).cumsum(dim=-1)
-    rank = (cumulative <= noise[:, None]).sum(dim=-1)
-    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what the filters left.
-    rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
-    return tokens.gather(1, rank[:, None])[:, 0]
+    return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.decode import beam, sample
 from regard.decode.frame import Frame
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
+from regard.decode.watch import Chosen, Offered, Watch
 from regard.errors import DataError
 from regard.model import Decoder, EncoderDecoder
 
@@ -56,19 +57,18 @@ def decode(
     settings: Settings,
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
-    heard: sample.Heard | None = None,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
-    each is drawn from, its number unless said. `heard` is told of each source's tokens when they are chosen; a beam has none
-    to tell of before the end."""
+    each is drawn from, its number unless said. `watch` is shown every step."""
     was_training = model.training
     model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for rows in batches([_length(source) for source in sources], settings):
             named = rows if keys is None else [keys[row] for row in rows]
-            tell = None if heard is None else functools.partial(_by_row, heard, rows)
-            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, tell)
+            shown = None if watch is None else functools.partial(_by_source, watch, torch.tensor(rows))
+            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown)
             for row, found in zip(rows, batch, strict=True):
                 results[row] = found
             if progress is not None:
@@ -78,8 +78,9 @@ def decode(
         model.train(was_training)
 
 
-def _by_row(heard: sample.Heard, rows: list[int], sentence: int, token: int) -> None:
-    heard(rows[sentence], token)
+def _by_source(watch: Watch, rows: Tensor, event: Offered | Chosen) -> None:
+    """Sentences are numbered inside their batch; who watches wants to know which source it is."""
+    watch(replace(event, sentences=rows.to(event.sentences.device)[event.sentences]))
 
 
 def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
@@ -102,7 +103,7 @@ def _decode_batch(
     keys: list[int],
     ends: Ends,
     settings: Settings,
-    heard: sample.Heard | None = None,
+    watch: Watch | None,
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     tokens, real = _stacked(sources, ends.pad, model.pads)
@@ -115,8 +116,8 @@ def _decode_batch(
     not_first = torch.tensor(ends.not_first, dtype=torch.long, device=device)
     frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first, ends.also)
     if isinstance(settings.strategy, Beam):
-        return beam.search(model, encoded, settings.strategy, frame)
-    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys, heard)]
+        return beam.search(model, encoded, settings.strategy, frame, watch)
+    return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys, watch)]
 
 
 def _length(source: Source) -> int:

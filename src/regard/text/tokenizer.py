@@ -125,6 +125,10 @@ class Tokenizer:
         whole = [encodable(text) for text in texts]
         return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """For each id of `encode(text)` where its characters begin and end in the text."""
+        return self._backend.encode(encodable(text), add_special_tokens=False).offsets
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; padding, start, end and unknown tokens are left out."""
         return self._backend.decode([int(i) for i in ids if int(i) not in self._skipped], skip_special_tokens=True)

@@ -1,0 +1,144 @@
+"""regard look"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from regard.cli.decoding import decoding_options, limit, strategy
+from regard.errors import SettingError
+
+if TYPE_CHECKING:
+    from regard.look import Result, Subject
+
+WHAT = {
+    "attention": "who looks at whom, head by head",
+    "alignment": "target tokens with the source tokens they look at",
+    "entropy": "how widely each head looks; collapsed and idle heads",
+    "roles": "heads against the grammar of the built-in language (needs no text)",
+    "ablation": "what each head is worth for this text",
+    "lens": "what each layer would say",
+    "rollout": "attention through all layers",
+    "attribution": "gradient × input",
+    "positions": "encodings of places and their products (needs no text)",
+    "steps": "candidates at each step of decoding",
+    "beam": "the tree of the beam search",
+    "cache": "how decoding's memory grows",
+}
+
+EXAMPLES = """\b
+Examples:
+  regard look runs/builtin "The dog sees a cat." --of cross --layer 1
+  regard look runs/builtin "The dog sees a cat." --what alignment --html alignment.html
+  regard look runs/builtin "The dog sees a cat." --what beam --beam 3 --json
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.argument("model")
+@click.argument("text", default="")
+@click.option("--what", default="attention", show_default=True, help=", ".join(WHAT))
+@click.option("--target", default=None, help="what the decoder is to read, instead of the model's own translation")
+@click.option("--of", "part", default=None, help="whose attention: encoder, decoder or cross  [the first there is]")
+@click.option("--layer", type=int, default=None, help="one layer, counted from 0  [the last; alignment: last but one]")
+@click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
+@click.option("--html", help="write a page, one file that needs nothing else")
+@click.option("--png", help="write a picture (needs Pillow)")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
+@decoding_options
+def command(model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any) -> None:
+    """Look inside a model while it reads TEXT.
+
+    MODEL is a run folder or a folder in Hugging Face's layout. The model runs as always; attention is recomputed for what is
+    shown.
+    """
+    if what not in WHAT:
+        from regard.errors import did_you_mean
+
+        raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
+    if not text and what not in ("roles", "positions"):
+        raise SettingError("there is no text to look at", f'regard look {model} "The dog sees a cat." --what {what}')
+    from regard.api import load
+
+    result = _result(load(model, device=flags["device"]).subject(), text, what, flags)
+    for path, write in ((html, result.to_html), (png, result.to_png)):
+        if path:
+            write(path)
+            print(f"wrote {path}", file=sys.stderr)
+    click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False) if as_json else str(result))
+
+
+def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
+    from regard import look as views
+
+    target, layer = flags["target"], flags["layer"]
+    heads = None if flags["head"] is None else [flags["head"]]
+    match what:
+        case "attention":
+            found = views.look(subject, text, target=target)
+            return found.attention(_attention(list(found.trace.attentions), flags["part"], layer), heads=heads)
+        case "alignment":
+            return views.alignment(views.look(subject, text, target=target, ask=["*.cross.weights"]), layer, heads)
+        case "entropy":
+            return views.entropy(views.look(subject, text, target=target))
+        case "rollout":
+            return views.rollout(views.look(subject, text, target=target, ask=["*.self.weights"]))
+        case "lens":
+            return views.lens(views.look(subject, text, target=target, ask=["*.embedded", "*.residual"]))
+        case "attribution":
+            return views.attribution(subject, text, target=target)
+        case "roles":
+            return views.roles(subject)
+        case "positions":
+            return views.positions(subject)
+        case "cache":
+            return views.cache(subject, text)
+        case "ablation":
+            return views.ablation(subject, [text], [target or _translated(subject, text, flags)])
+        case _:
+            return _decoding(subject, text, what, flags)
+
+
+def _attention(names: list[str], part: str | None, layer: int | None) -> str:
+    """The attention that --of and --layer name: `encoder.3.self`, `decoder.0.cross`."""
+    wanted = {None: "", "encoder": "encoder.self", "decoder": "decoder.self", "cross": "decoder.cross"}
+    if part not in wanted:
+        raise SettingError(f"--of {part!r} is no attention", "say encoder, decoder or cross")
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        stack, _, kind = name.split(".")[-3:]
+        kinds.setdefault(f"{stack}.{kind}", []).append(name)
+    chosen = wanted[part] or next(iter(kinds))
+    if chosen not in kinds:
+        raise SettingError(f"this model has no {part} attention", f"it has {', '.join(kinds)}")
+    found = kinds[chosen]
+    if layer is not None and not 0 <= layer < len(found):
+        raise SettingError(f"there is no layer {layer}", f"the layers are 0 to {len(found) - 1}")
+    return found[-1 if layer is None else layer]
+
+
+def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
+    from regard import look as views
+
+    return (views.beam if what == "beam" else views.steps)(subject, text, _settings(what, flags))
+
+
+def _settings(what: str, flags: dict[str, Any]) -> Any:
+    from regard.decode.search import Settings
+    from regard.decode.strategy import Limit
+
+    beam = 1 if what == "steps" and not flags["beam"] and not flags["sample"] else flags["beam"]
+    chosen = strategy(
+        beam, flags["penalty"], flags["n_best"], flags["sample"],
+        {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
+    )  # fmt: skip
+    return Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
+
+
+def _translated(subject: Subject, text: str, flags: dict[str, Any]) -> str:
+    from regard import look as views
+
+    return views.written(subject, views.translate(subject, text, _settings("beam", flags))[0])

@@ -1,0 +1,67 @@
+"""Looking inside: one run with named probes, and small functions that say what it shows.
+
+    found = model.look("The cat sat on the mat.", ask=["*.weights", "*.embedded", "*.residual"])
+    found["decoder.2.residual"], found.attention("encoder.0.self", rows=[3], heads=[1])
+    alignment(found), entropy(found), rollout(found), lens(found)
+
+Others run the model themselves: `ablation`, `circuit`, `roles`, `patching`, `attribution`, `positions`, `steps`, `beam`,
+`cache`. All give results with `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, and show themselves in notebooks.
+"""
+
+from __future__ import annotations
+
+from regard.look.ablate import Ablation, Choices, Circuit, ablation, chosen_right, circuit, pronouns, right
+from regard.look.attention import Alignment, Entropy, Rollout, alignment, entropy, rollout
+from regard.look.decoding import BeamTree, Cache, Steps, beam, cache, steps
+from regard.look.gradient import Attribution, attribution
+from regard.look.looking import AttentionMap, Look, look
+from regard.look.places import Positions, positions
+from regard.look.residual import Lens, Patching, lens, patched, patching
+from regard.look.result import Result
+from regard.look.structure import Roles, roles
+from regard.look.subject import Subject, Words, batch, heads, probes, translate, written
+
+__all__ = [
+    "Ablation",
+    "Alignment",
+    "AttentionMap",
+    "Attribution",
+    "BeamTree",
+    "Cache",
+    "Choices",
+    "Circuit",
+    "Entropy",
+    "Lens",
+    "Look",
+    "Patching",
+    "Positions",
+    "Result",
+    "Roles",
+    "Rollout",
+    "Steps",
+    "Subject",
+    "Words",
+    "ablation",
+    "alignment",
+    "attribution",
+    "batch",
+    "beam",
+    "cache",
+    "chosen_right",
+    "circuit",
+    "entropy",
+    "heads",
+    "lens",
+    "look",
+    "patched",
+    "patching",
+    "positions",
+    "probes",
+    "pronouns",
+    "right",
+    "roles",
+    "rollout",
+    "steps",
+    "translate",
+    "written",
+]

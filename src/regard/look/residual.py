@@ -1,0 +1,228 @@
+"""What the residual stream holds: the logit lens, and patching one run's activations into another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.trace import Edit, Trace
+from regard.errors import DataError, SettingError
+from regard.look import draw, terminal
+from regard.look.looking import Look, array
+from regard.look.result import Array, Result
+from regard.look.subject import Holds, Model, Reading, Subject, at_rest, read, run, stacks, subject_of
+from regard.model import EncoderDecoder, Pair
+
+# ------------------------------------------------------------------ logit lens
+
+
+@dataclass(frozen=True)
+class Lens(Result):
+    """What the model would say if it stopped after each layer: the likeliest tokens at each place, and how likely."""
+
+    layers: tuple[str, ...]
+    places: tuple[str, ...]
+    tokens: tuple[tuple[tuple[str, ...], ...], ...]  # [layers][places][top]
+    probabilities: Array  # [layers, places, top]
+
+    note = "Final norm and vocabulary on the residual stream after each layer. The last row is what the model says."
+
+    @property
+    def title(self) -> str:
+        return "logit lens: the likeliest next token, layer by layer"
+
+    def numpy(self) -> Array:
+        return self.probabilities
+
+    def scene(self) -> draw.Scene:
+        inside = [[draw.shown(place[0]) for place in layer] for layer in self.tokens]
+        best = self.probabilities[:, :, 0]
+        return draw.heat(best, self.layers, self.places, title=self.title, most=1.0, inside=inside)
+
+    def lines(self, width: int = 100) -> list[str]:
+        rows = [["reads", *self.layers]]
+        for i, place in enumerate(self.places):
+            said = [
+                f"{draw.shown(layer[i][0])} {p:.2f}"
+                for layer, p in zip(self.tokens, self.probabilities[:, i, 0], strict=True)
+            ]
+            rows.append([draw.shown(place), *said])
+        return terminal.table(rows, width=width)
+
+
+def lens(found: Look, *, top: int = 5, places: Sequence[int] | None = None) -> Lens:
+    """The stack that speaks, layer by layer; `places` picks some of its positions."""
+    model = found.subject.model
+    name = found.stack()
+    names = [f"{name}.embedded", *(f"{name}.{i}.residual" for i in range(stacks(model)[name].layers))]
+    missing = [n for n in names if n not in found.trace.tensors]
+    if missing:
+        raise SettingError(f"{missing[0]} was not recorded", "ask for '*.embedded' and '*.residual'")
+    read = found.reading.written[:-1] if isinstance(model, EncoderDecoder) else found.reading.labels
+    chosen = list(range(len(read))) if places is None else list(places)
+    words, numbers = [], []
+    with at_rest(model):
+        for each in names:
+            logits = said_after(model, found.tensor(each)[:, chosen])
+            best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
+            words.append(tuple(tuple(found.subject.writes.tokens(row)) for row in best.indices.tolist()))
+            numbers.append(array(best.values))
+    layers = ("embedded", *(f"layer {i}" for i in range(len(names) - 1)))
+    return Lens(layers, tuple(read[i] for i in chosen), tuple(words), np.stack(numbers))
+
+
+def said_after(model: Model, residual: Tensor) -> Tensor:
+    """The scores of tokens that a residual stream [B, T, D] would give if no block came after it."""
+    if isinstance(model, Pair) or model.head is None:
+        raise SettingError(
+            "this model has no scores over a vocabulary", "look through a lens at one that writes or fills in"
+        )
+    stack = list(stacks(model).values())[-1]
+    return model.head(stack.finish(residual))
+
+
+# ------------------------------------------------------------------ activation patching
+
+
+@dataclass(frozen=True)
+class Patching(Result):
+    """The score of a token in the run on `other`, when the residual at one layer and place comes from the run on `text`.
+
+    `effect` is 0 where that changes nothing and 1 where it restores what the run on `text` said.
+    """
+
+    layers: tuple[str, ...]
+    tokens: tuple[str, ...]
+    others: tuple[str, ...]
+    answer: str
+    instead: str | None
+    clean: float
+    corrupted: float
+    scores: Array  # [layers, places]
+    effect: Array
+
+    note = "Which layer and place carries the difference between the two texts: 1 restores the first text's answer."
+
+    @property
+    def title(self) -> str:
+        against = f" − {draw.shown(self.instead)}" if self.instead else ""
+        return f"patching: score of {draw.shown(self.answer)}{against}, {self.corrupted:.3f} → {self.clean:.3f}"
+
+    def numpy(self) -> Array:
+        return self.effect
+
+    def scene(self) -> draw.Scene:
+        return draw.heat(self.effect, self.layers, self._places(), title=self.title, signed=True)
+
+    def lines(self, width: int = 100) -> list[str]:
+        return terminal.heat(self.effect, self.layers, self._places(), width=width, most=1.0)
+
+    def _places(self) -> list[str]:
+        pairs = zip(self.tokens, self.others, strict=True)
+        return [a if a == b else f"{draw.shown(b)}←{draw.shown(a)}" for a, b in pairs]
+
+
+def patching(
+    held: Subject | Holds,
+    text: str,
+    other: str,
+    *,
+    target: str | None = None,
+    at: int = -1,
+    instead: str | None = None,
+    stack: str | None = None,
+) -> Patching:
+    """Replaces the residual of `other` by that of `text`, at each layer and place of a stack, the first unless said.
+
+    The score is that of what the model says of `text` at place `at` of its last stack, less that of the token `instead` if
+    one is given. A `target` is what both runs read; without one they read what the model makes of `text`.
+    """
+    subject = subject_of(held)
+    model = subject.model
+    with at_rest(model):
+        one = read(subject, text, target)
+        two = _aligned(subject, one, other)
+        name = stack or next(iter(stacks(model)))
+        names = [f"{name}.embedded", *(f"{name}.{i}.residual" for i in range(stacks(model)[name].layers))]
+        clean = Trace(names)
+        said = run(model, one.inputs, one.outputs, trace=clean)[0]
+        at = at % len(said) if said.ndim > 1 else 0
+        row = said[at] if said.ndim > 1 else said
+        answer = one.next[at] if target is not None and at < len(one.next) else int(row.argmax())
+        versus = _token(subject, instead) if instead else None
+        before, after = (
+            _score(scores, at, answer, versus)[0].item() for scores in (run(model, two.inputs, one.outputs), said[None])
+        )
+        places = clean.tensors[names[0]].shape[1]
+        rows = [t.expand(places, *t.shape[1:]) if t is not None else None for t in (two.inputs, one.outputs)]
+        found = []
+        for each in names:
+            trace = Trace(edits={each: _diagonal(clean.tensors[each])})
+            assert rows[0] is not None
+            found.append(array(_score(run(model, rows[0], rows[1], trace=trace), at, answer, versus)))
+    scores = np.stack(found)
+    gap = after - before
+    effect = (scores - before) / gap if abs(gap) > 1e-12 else np.zeros_like(scores)
+    decoder = isinstance(model, EncoderDecoder) and name == "decoder"
+    tokens, others = (one.written[:-1],) * 2 if decoder else (one.labels, two.labels)
+    return Patching(
+        ("embedded", *(f"layer {i}" for i in range(len(names) - 1))),
+        tokens, others, subject.writes.tokens([answer])[0], instead, after, before, scores, effect,
+    )  # fmt: skip
+
+
+def patched(
+    held: Subject | Holds, text: str, other: str, name: str, target: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The scores of the run on `text`, and of the run on `other` with the whole of the place called `name` from it."""
+    subject = subject_of(held)
+    with at_rest(subject.model):
+        one = read(subject, text, target)
+        two = _aligned(subject, one, other)
+        clean = Trace([name])
+        said = run(subject.model, one.inputs, one.outputs, trace=clean)
+        edits: dict[str, Edit] = {name: lambda _: clean.tensors[name]}
+        return said, run(subject.model, two.inputs, one.outputs, trace=Trace(edits=edits))
+
+
+def _aligned(subject: Subject, one: Reading, other: str) -> Reading:
+    """The other text, which must have as many tokens."""
+    ids = subject.ids(other)
+    labels = tuple(subject.reads.tokens(ids))
+    if len(labels) != len(one.labels):
+        raise DataError(
+            f"the texts have {len(one.labels)} and {len(labels)} tokens, so their places do not correspond",
+            "change words for others of as many tokens",
+        )
+    return Reading(torch.tensor([ids], device=subject.device), labels)
+
+
+def _token(subject: Subject, word: str) -> int:
+    ids = subject.writes.inner(word)
+    if len(ids) != 1:
+        raise DataError(
+            f"{word!r} is not one token but {subject.writes.tokens(ids)}", "choose a word that is one token"
+        )
+    return ids[0]
+
+
+def _score(said: Tensor, at: int, answer: int, versus: int | None) -> Tensor:
+    """[B]: the score of the answer at a place, less that of another token."""
+    row = (said[:, at] if said.ndim > 2 else said).float()
+    return row[:, answer] - (row[:, versus] if versus is not None else 0.0)
+
+
+def _diagonal(clean: Tensor) -> Edit:
+    """Row i of the batch gets the clean activation at place i."""
+
+    def edit(x: Tensor) -> Tensor:
+        places = torch.arange(clean.shape[1], device=x.device)
+        x = x.clone()
+        x[places, places] = clean[0]
+        return x
+
+    return edit

@@ -1,0 +1,64 @@
+"""regard look, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click.testing
+import pytest
+from test_commands import refused, regard
+
+from looked import TARGET, TEXT, WORDS, translator
+from regard import disk
+from regard.cli import look as command
+from regard.interop import folder as folders
+from regard.look import alignment
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    held = translator()
+    ids = folders.Ids(pad=WORDS.pad, start=WORDS.bos, end=WORDS.eos, unk=WORDS.unk)
+    disk.write_json(folder / "config.json", folders.describe(held.spec, ids))
+    folders.write_weights(folder / "model.safetensors", held.model, held.spec)
+    WORDS.save(folder / "tokenizer.json")
+    return folder
+
+
+def test_attention_in_the_terminal_and_as_files(model: Path, tmp_path: Path) -> None:
+    done = regard(
+        "look", str(model), TEXT, "--target", TARGET, "--of", "cross", "--layer", "1", "--head", "2",
+        "--html", "a.html", "--png", "a.png", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("decoder.1.cross, head 2")
+    assert "\x1b" not in done.stdout
+    assert "█" in done.stdout
+    assert all(len(line) <= 100 for line in done.stdout.splitlines() if "░" in line)
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_what_python_gives(model: Path, tmp_path: Path) -> None:
+    done = regard("look", str(model), TEXT, "--target", TARGET, "--what", "alignment", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    own = alignment(translator().look(TEXT, target=TARGET))
+    assert found["source"] == list(own.source)
+    for row, mine in zip(found["weights"], own.weights.tolist(), strict=True):
+        assert row == pytest.approx(mine, abs=1e-5)
+
+
+def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
+    for what in command.WHAT:
+        arguments = [str(model), TEXT, "--what", what, "--max-length", "1,3", "--device", "cpu", "--target", TARGET]
+        done = click.testing.CliRunner().invoke(command.command, arguments)
+        assert done.exit_code == 0, (what, done.output, done.exception)
+        assert done.output.strip()
+    refused(regard("look", str(model), TEXT, "--what", "entorpy", cwd=tmp_path), "did you mean 'entropy'")
+    refused(regard("look", str(model), cwd=tmp_path), "no text")
+    refused(regard("look", str(model), TEXT, "--layer", "9", cwd=tmp_path), "0 to 1")
+    refused(regard("look", str(model), TEXT, "--head", "9", cwd=tmp_path), "head 9")
+    refused(regard("look", str(tmp_path), TEXT, cwd=tmp_path), "config.json")

@@ -1,0 +1,176 @@
+"""Results as numbers, pages, pictures and lines; text from models stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from looked import TARGET, TEXT, translator
+from regard.data.builtin import Sentence
+from regard.decode.search import Settings
+from regard.decode.strategy import Beam, Greedy, Limit
+from regard.errors import SettingError
+from regard.look import (
+    AttentionMap,
+    Circuit,
+    Result,
+    ablation,
+    alignment,
+    attribution,
+    beam,
+    cache,
+    draw,
+    entropy,
+    lens,
+    patching,
+    positions,
+    roles,
+    rollout,
+    steps,
+    terminal,
+)
+
+EVIL = '<script>alert("1")</script>'
+
+
+def results() -> dict[str, Result]:
+    held = translator()
+    found = held.look(TEXT, target=TARGET, ask=["*.weights", "*.embedded", "*.residual"])
+    made: list[Result] = [
+        found.attention("encoder.0.self"),
+        found.attention("decoder.1.cross", heads=[1], rows=[0, 3]),
+        alignment(found),
+        entropy(found),
+        rollout(found),
+        lens(found),
+        roles(held, [Sentence(TEXT, TARGET)]),
+        ablation(held, [TEXT], [TARGET]),
+        patching(held, TEXT, "The cat sees a small dog.", target=TARGET),
+        attribution(held, TEXT, target=TARGET),
+        positions(held, 8),
+        steps(held, TEXT, Settings(Greedy(), Limit(1, 3))),
+        beam(held, TEXT, Settings(Beam(3), Limit(1, 3))),
+        cache(held, TEXT),
+        Circuit((("encoder.0.self", 1),), 0.9, 0.5, 1.0, 0.95, True, {"encoder.0.self head 1": 0.5}),
+    ]
+    return {f"{type(result).__name__} {i}": result for i, result in enumerate(made)}
+
+
+MADE = results()
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_result_is_one_page_a_picture_json_and_lines(name: str, tmp_path: Path) -> None:
+    result = MADE[name]
+    result.to_html(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert [tag for tag, _ in page.tags].count("svg") == 1
+    assert not {"script", "link", "iframe", "object", "foreignobject"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        for key, value in attributes.items():
+            assert not key.startswith("on")
+            assert key == "xmlns" or "//" not in (value or "") or (value or "").startswith("data:image/png"), (tag, key)
+    ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    assert "url(" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert result.note in " ".join(page.words)
+    result.to_png(tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert min(picture.size) > 20
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 4
+    held = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert held["kind"] == type(result).__name__
+    assert held["title"] == result.title
+    assert isinstance(result.numpy(), np.ndarray)
+    assert all(len(line) <= 100 for line in result.lines(100)), max(result.lines(100), key=len)
+    assert str(result).isprintable() or "\x1b" not in str(result)
+
+
+def test_text_is_only_ever_text(tmp_path: Path) -> None:
+    weights = np.full((1, 2, 2), 0.5)
+    result = AttentionMap(EVIL, (0,), (EVIL, '"><img src=x onerror=y>'), (EVIL, "&amp;"), weights)
+    result.to_html(tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text())
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert EVIL in page.words
+    assert "&amp;" in page.words
+    assert any(attributes.get("aria-label", "").startswith(EVIL) for tag, attributes in page.tags if tag == "svg")  # type: ignore[union-attr]
+
+
+def test_json_holds_the_very_numbers() -> None:
+    found = translator().look(TEXT, target=TARGET)
+    view = found.attention("encoder.1.self", heads=[2])
+    again = np.array(json.loads(json.dumps(view.to_dict()))["weights"], dtype=np.float32)
+    assert (again == found.weights("encoder.1.self", heads=[2])).all()
+
+
+def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:
+    painted = draw.colours(np.linspace(0, 1, 50)).astype(float)
+    grey = painted @ [0.299, 0.587, 0.114]
+    assert (np.diff(grey) > 0).all()
+    assert draw.code(draw.colours(np.array([0.0]), most=1.0)[0]) == "#440154"
+    assert draw.code(draw.colours(np.array([2.0]), most=1.0)[0]) == "#fde725"
+    both = draw.colours(np.array([-1.0, 0.0, 1.0]), signed=True)
+    assert both[0][2] > both[0][0]
+    assert both[2][0] > both[2][2]
+    assert (both[1] == both[1][0]).all()
+    assert draw.over(draw.colours(np.array([1.0]))[0]) == "#000000"
+    assert draw.over(draw.colours(np.array([0.0]), most=1.0)[0]) == "#ffffff"
+
+
+def test_a_large_map_is_one_image() -> None:
+    values = np.random.default_rng(0).random((300, 300))
+    names = [str(i) for i in range(300)]
+    text = draw.svg(draw.heat(values, names, names), "large")
+    assert text.count("<rect") == 0
+    assert len(text) < 500_000
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    with Image.open(BytesIO(draw.image(pixels))) as picture:
+        assert (np.asarray(picture) == pixels).all()
+
+
+def test_a_terminal_gets_shades_within_its_width() -> None:
+    weights = np.eye(30) * 0.8 + 0.2 / 30
+    names = [f"▁word{'x' * (i % 12)}" for i in range(29)] + ["東京都東京都"]
+    for width in (60, 100):
+        lines = terminal.heat(weights, names, names, width=width)
+        assert max(sum(2 if ord(c) > 0x2E80 else 1 for c in line) for line in lines) <= width
+        assert sum("█" in line for line in lines) >= 30
+        assert not re.search("[\x00-\x1f\x7f]", "".join(lines))
+    assert terminal.fitted("東京都", 4) == "東… "
+    assert terminal.fitted("ab", 4) == "ab  "
+
+
+def test_pictures_without_pillow_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(SettingError, match="pip install"):
+        MADE["Alignment 2"].to_png(tmp_path / "x.png")
+
+
+def test_pictures_without_fonts_are_spelt_plainly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(draw, "FONTS", ())
+    AttentionMap("x", (0,), ("müde", "→"), ("Straße", "東"), np.full((1, 2, 2), 0.5)).to_png(tmp_path / "x.png")
+    assert draw._in_ascii("müde → Straße") == "mude -> Strasse"
