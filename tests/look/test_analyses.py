@@ -122,6 +122,8 @@ def test_alignment_is_the_mean_of_the_heads_and_links_its_peaks() -> None:
     np.testing.assert_allclose(one.weights, found.weights("decoder.0.cross", heads=[2])[0], atol=1e-6)
     with pytest.raises(SettingError, match="layers are 0 to 1"):
         alignment(found, layer=2)
+    with pytest.raises(SettingError, match="heads are 0 to 2"):
+        alignment(found, heads=[3])
     with pytest.raises(SettingError, match="cross"):
         alignment(look(writer(), TEXT))
 

@@ -160,6 +160,9 @@ def test_a_terminal_gets_shades_within_its_width() -> None:
         assert max(sum(2 if ord(c) > 0x2E80 else 1 for c in line) for line in lines) <= width
         assert sum("█" in line for line in lines) >= 30
         assert not re.search("[\x00-\x1f\x7f]", "".join(lines))
+    many = terminal.by_head(["encoder.0.self"], np.linspace(-1, 1, 40)[None], "+.3f", width=100)
+    assert max(map(len, many)) <= 100
+    assert len(re.findall(r"[+-]\d\.\d{3}", "\n".join(many))) == 40
     assert terminal.fitted("東京都", 4) == "東… "
     assert terminal.fitted("ab", 4) == "ab  "
 

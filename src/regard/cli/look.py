@@ -29,6 +29,7 @@ WHAT = {
     "cache": "how decoding's memory grows",
 }
 
+VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
 EXAMPLES = """\b
 Examples:
   regard look runs/builtin "The dog sees a cat." --of cross --layer 1
@@ -37,10 +38,10 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=f"{VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
 @click.argument("model")
 @click.argument("text", default="")
-@click.option("--what", default="attention", show_default=True, help=", ".join(WHAT))
+@click.option("--what", default="attention", show_default=True, help="one of the views below")
 @click.option("--target", default=None, help="what the decoder is to read, instead of the model's own translation")
 @click.option("--of", "part", default=None, help="whose attention: encoder, decoder or cross  [the first there is]")
 @click.option("--layer", type=int, default=None, help="one layer, counted from 0  [the last; alignment: last but one]")
@@ -97,7 +98,8 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
         case "cache":
             return views.cache(subject, text)
         case "ablation":
-            return views.ablation(subject, [text], [target or _translated(subject, text, flags)])
+            targets = [target or _translated(subject, text, flags)] if subject.target else None
+            return views.ablation(subject, [text], targets)
         case _:
             return _decoding(subject, text, what, flags)
 

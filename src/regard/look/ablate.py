@@ -63,9 +63,7 @@ class Ablation(Result):
         return draw.heat(np.nan_to_num(self.effect), self.names, columns, title=self.title, signed=True, inside=inside)
 
     def lines(self, width: int = 100) -> list[str]:
-        rows = [["", *(f"head {head}" for head in range(self.effect.shape[1]))]]
-        rows += [[name, *(f"{v:+.3f}" for v in row)] for name, row in zip(self.names, self.effect, strict=True)]
-        return terminal.table(rows, width=width)
+        return terminal.by_head(self.names, self.effect, "+.3f", width=width)
 
 
 def ablation(

@@ -62,7 +62,10 @@ def alignment(found: Look, layer: int | None = None, heads: Sequence[int] | None
     if not 0 <= number < len(names):
         raise SettingError(f"there is no decoder layer {number}", f"the layers are 0 to {len(names) - 1}")
     call = found.call(names[number])
-    chosen = tuple(range(call.q.shape[1])) if heads is None else tuple(heads)
+    many = call.q.shape[1]
+    chosen = tuple(range(many)) if heads is None else tuple(heads)
+    if not all(0 <= head < many for head in chosen):
+        raise SettingError(f"the layer has no head {max(chosen)}", f"its heads are 0 to {many - 1}")
     weights = mean_heads(call, chosen)
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
     return Alignment(found.source, found.target, weights, links, number, chosen)
@@ -104,10 +107,8 @@ class Entropy(Result):
         return draw.heat(self.share, self.names, columns, title=self.title, most=1.0, inside=inside)
 
     def lines(self, width: int = 100) -> list[str]:
-        heads = self.share.shape[1]
-        rows = [["", *(f"head {head}" for head in range(heads))]]
-        rows += [[name, *(f"{v:.2f}" for v in row)] for name, row in zip(self.names, self.share, strict=True)]
-        return [*terminal.table(rows, width=width), "", *(f"{head}: {what}" for head, what in self.flags.items())]
+        table = terminal.by_head(self.names, self.share, ".2f", width=width)
+        return [*table, "", *(f"{head}: {what}" for head, what in self.flags.items())]
 
 
 def entropy(found: Look, kind: str = "*") -> Entropy:

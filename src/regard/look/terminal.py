@@ -51,6 +51,19 @@ def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
     return [fitted(line, width).rstrip() for line in lines]
 
 
+def by_head(names: Sequence[str], values: NDArray[Any], form: str, *, width: int = 100) -> list[str]:
+    """A number for each attention and head; heads that do not fit follow below."""
+    said = [[format(value, form) for value in row] for row in values]
+    cell = max((len(text) for row in said for text in row), default=1) + 2
+    room = max(1, (width - max((_width(name) for name in names), default=0)) // cell)
+    lines: list[str] = []
+    for first in range(0, values.shape[1], room):
+        rows = [["head", *(str(first + i) for i in range(len(said[0][first : first + room])))]]
+        rows += [[name, *row[first : first + room]] for name, row in zip(names, said, strict=True)]
+        lines += ([""] if lines else []) + table(rows, width=width)
+    return lines
+
+
 def bar(value: float, most: float, width: int = 30) -> str:
     """A bar as long as its share of `most`."""
     return "█" * round(width * min(1.0, abs(value) / most)) if most > 0 else ""
