@@ -107,10 +107,10 @@ def _encoder(
     if isinstance(model.labels, Votes):
         voices = model.labels.each(hidden)
         return Output(logits=scores, cls_logits=voices[:, 0], distillation_logits=voices[:, 1])
-    match model.labels, description.labels:
-        case _, kinds.Labels(task="answer"):
+    match description.labels:
+        case kinds.Labels(task="answer"):
             return Output(start_logits=scores[..., 0], end_logits=scores[..., 1])
-        case _, kinds.Labels(task="detect"):
+        case kinds.Labels(task="detect"):
             return Output(logits=scores[..., 0])
         case _:
             return Output(logits=scores)
