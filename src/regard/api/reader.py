@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import torch
 from tokenizers import Encoding
@@ -23,6 +23,9 @@ from regard.decode.strategy import Greedy
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
 from regard.text.framed import Framed, Text
+
+if TYPE_CHECKING:
+    from regard.look import Subject
 
 Top = Callable[[Tensor, Tensor | None, Tensor], Tensor]  # hidden states, which are real, ids → something for each row
 LONGEST_ANSWER = 30  # tokens
@@ -95,6 +98,20 @@ class Reader(Held):
                 raise DataError("this model has no tokenizer", "give one when it is made, or open it from a folder")
             self._text = Framed.open(self.folder)
         return self._text
+
+    def subject(self) -> Subject:
+        from regard.look import Subject, Words
+
+        words = self.text
+        return Subject(
+            self.model,
+            Words(
+                lambda text: words.encode([text])[0].ids,
+                lambda text: words.encode([text])[0].offsets,
+                lambda ids: [words.token(i) for i in ids],
+                words.decode,
+            ),
+        )
 
     @cached_property
     def sentence(self) -> Sentence:

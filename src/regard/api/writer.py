@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import functional
@@ -22,6 +22,9 @@ from regard.text.exact import Exact, Growing
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 PIECES = 1 << 32  # the chance of one text's second piece is not that of another text's first
+
+if TYPE_CHECKING:
+    from regard.look import Subject
 
 
 class LanguageModel(Held):
@@ -58,6 +61,13 @@ class LanguageModel(Held):
         """How many tokens it can see at once, if its positions end somewhere."""
         place = self.spec.tokens.position
         return place.length if isinstance(place, kinds.Learned | kinds.Fixed) else None
+
+    def subject(self) -> Subject:
+        from regard.look import Subject, Words
+
+        words = self.words
+        read = Words(words.prompt, words.spans, lambda ids: [words.token(i) for i in ids], words.decode)
+        return Subject(self.model, read, ends=self.ends)
 
     # ------------------------------------------------------------------ generation
 

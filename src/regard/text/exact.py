@@ -91,6 +91,10 @@ class Exact:
         ids = self._ids([text], special=True)[0]
         return ids[:-1] if ids and ids[-1] == self.end and not text.endswith(self.token(ids[-1])) else ids
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters that each id of `prompt(text)` stands for; empty for special ones."""
+        return list(self._backend.encode(framed.encodable(text)).offsets)[: len(self.prompt(text))]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=True)
