@@ -149,6 +149,13 @@ def test_transformers_opens_the_folder(runs: dict[str, Place], name: str, kind: 
     assert (found - out).abs().max() <= 1e-5 * max(1.0, out.abs().mean())
 
 
+def test_generator_and_discriminator_have_the_same_embeddings(runs: dict[str, Place]) -> None:
+    one, other = (load_file(runs["replaced"].folder / part / "model.safetensors") for part in ("", "generator"))
+    same = [name for name in one if "embeddings." in name]
+    assert len(same) >= 4
+    assert all(torch.equal(one[name], other[name]) for name in same)
+
+
 def test_a_language_model_opens_here(runs: dict[str, Place]) -> None:
     for name in ("causal", "palm"):
         model = regard.load(runs[name].folder)
@@ -247,7 +254,10 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     ("changes", "error", "words"),
     [
         ({"text": None}, SettingError, "--text"),
-        ({"metric": "bleu"}, SettingError, "translations"),
+        ({"metric": "bleu"}, SettingError, "metric"),
+        ({"next_sentence": True}, SettingError, "next_sentence"),
+        ({"hidden": 0.2}, SettingError, "hidden"),
+        ({"freeze_embeddings": True}, SettingError, "freeze_embeddings"),
         ({"objective": "translate"}, SettingError, "pairs"),
         ({"source": "a.en"}, SettingError, "one text"),
         ({"text": "/nowhere.txt"}, DataError, "cannot read"),

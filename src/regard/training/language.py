@@ -33,7 +33,8 @@ _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
     "activation",
 )  # fmt: skip
-_FOREIGN = ("position", "residual", "share", "vectors")  # settings of the translator that no family here has
+# Settings of the translator that no family here has.
+_FOREIGN = ("position", "residual", "share", "vectors", "freeze_embeddings")
 
 
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
@@ -45,7 +46,7 @@ def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
 def changes(recipe: Recipe) -> dict[str, Any]:
     """What the recipe changes in its family's preset; what only a translator has is refused."""
     choice = recipe.model
-    foreign = next((key for key in _FOREIGN if getattr(choice, key) is not None), None)
+    foreign = next((key for key in _FOREIGN if getattr(choice, key) not in (None, False)), None)
     if foreign is not None:
         raise SettingError(f"{foreign} is a setting of translators", f"leave it out for {recipe.train.objective}")
     return {key: value for key in _CHANGES if (value := getattr(choice, key)) is not None}

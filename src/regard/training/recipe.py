@@ -175,14 +175,21 @@ class Recipe(_Section):
     decode: Decode = Decode()
 
     @model_validator(mode="after")
-    def _one_kind_of_text(self) -> Recipe:
-        pairs = self.data.source or self.data.pairs
-        if self.train.objective != "translate" and self.train.metric != "loss":
-            raise SettingError(f"{self.train.metric} is a score of translations", "leave metric out")
-        if self.train.objective == "translate" and self.data.text:
+    def _fits_the_objective(self) -> Recipe:
+        objective, data, train = self.train.objective, self.data, self.train
+        if objective == "translate" and data.text:
             raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
-        if self.train.objective != "translate" and (pairs or not self.data.text):
-            raise SettingError(f"the objective {self.train.objective!r} learns from one text", "give --text FILE")
+        if objective != "translate" and (data.source or data.pairs or not data.text):
+            raise SettingError(f"the objective {objective!r} learns from one text", "give --text FILE")
+        for key, given, fits in (
+            ("metric", train.metric != "loss", objective == "translate"),
+            ("agreement", train.agreement > 0, objective == "translate"),
+            ("family", self.model.family is not None, objective == "causal"),
+            ("next_sentence", train.next_sentence, objective == "masked"),
+            ("hidden", train.hidden is not None, objective not in ("translate", "causal")),
+        ):
+            if given and not fits:
+                raise SettingError(f"{key} is no setting of the objective {objective!r}", "leave it out")
         return self
 
     @property
