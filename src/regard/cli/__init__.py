@@ -17,6 +17,9 @@ VERBS = {
     "train": ("regard.cli.train", "Train a translator: on your text, a recipe, or the built-in language."),
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),
+    "show": ("regard.cli.show", "Print a model's architecture on one page: stations, shapes, parameters."),
+    "verify": ("regard.cli.verify", "Check a model's invariants: cached, batched, padded, fused, saved; and parity."),
+    "convert": ("regard.cli.convert", "Write a model for others: Hugging Face's layout, CTranslate2, ONNX."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
 
