@@ -138,7 +138,7 @@ def describe(
 ) -> dict[str, Any]:
     """The content of config.json, in the words of the first family that can say it; `kind` is the model_type to try
     before all others, because some families share a machine and differ in names only."""
-    said = _family(model_spec, kind).config(model_spec, positions)
+    said = family_of(model_spec, kind).config(model_spec, positions)
     if ids is None:
         return said
     return {
@@ -153,7 +153,7 @@ def write_weights(
     path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS, kind: str | None = None
 ) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
-    rules = _family(model_spec, kind).table(model_spec, positions)
+    rules = family_of(model_spec, kind).table(model_spec, positions)
     tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
     with disk.writing(path.name), disk.replacing(path) as temporary:
         disk.write_tensors(temporary, tensors)
@@ -205,7 +205,7 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _family(model_spec: kinds.Model, kind: str | None = None) -> Family:
+def family_of(model_spec: kinds.Model, kind: str | None = None) -> Family:
     first = [FAMILIES[kind]] if kind in FAMILIES else []
     return next(family for family in (*first, *FAMILIES.values()) if family.matches(model_spec))
 

@@ -32,7 +32,6 @@ def attention(part: spec.Attention) -> str:
     widths = f"d_k {part.d_k}" + (f", d_v {part.d_v}" if part.d_v != part.d_k else "")
     bias = {"qkvo": "biases", "": "no biases"}.get(part.bias, f"biases on {', '.join(part.bias)}")
     said = [heads + groups, widths, bias]
-    said += [f"scores × {part.scale:g}"] if part.scale is not None else []
     said += [] if isinstance(part.mixer, spec.Softmax) else [named(part.mixer)]
     return ", ".join(said)
 
