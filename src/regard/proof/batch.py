@@ -30,8 +30,11 @@ class Batch:
     def real(self) -> Tensor | None:
         return self.given.get("attention_mask")
 
-    def to(self, device: torch.device) -> Batch:
-        return replace(self, given={name: tensor.to(device) for name, tensor in self.given.items()})
+    def like(self, model: Model) -> Batch:
+        """On the model's device, and what is not tokens in its precision."""
+        some = next(model.parameters())
+        given = {name: t.to(some) if t.is_floating_point() else t.to(some.device) for name, t in self.given.items()}
+        return replace(self, given=given)
 
     def padded(self, pad: int) -> Batch:
         """The same rows, of which the shorter ones end early (or begin late)."""
@@ -167,7 +170,15 @@ def _ended(batch: Batch, end: kinds.End, vocabulary: int) -> Batch:
 @torch.inference_mode()
 def run(model: Model, batch: Batch) -> dict[str, Found]:
     """The main tensors of a model, under Hugging Face's names."""
-    return outputs(model, batch.given)
+    return outputs(model, batch.like(model).given)
+
+
+def rounding(model: Model, batch: Batch) -> dict[str, float]:
+    """How far float32 is from float64 in each output: nobody else's float32 can be asked to come closer than that."""
+    single = run(model, batch)
+    double = run(model.double(), batch)
+    model.float()
+    return {name: (single[name].seen - double[name].seen).abs().max().item() for name in single}
 
 
 def outputs(model: Model, given: Mapping[str, Tensor]) -> dict[str, Found]:
