@@ -254,7 +254,7 @@ def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
     model = FAMILIES[kind].spec(config, stored())
     _check_task(config, model)
-    ids = _ids(config, _generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
+    ids = _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
     return Opened(model, {}, ids, config)
 
 
@@ -295,7 +295,8 @@ def _json(path: Path) -> Any:
         raise ModelError(f"{path} is not valid JSON: {error}", "fetch or write the folder again") from None
 
 
-def _generation(folder: Path) -> dict[str, Any] | None:
+def generation(folder: Path) -> dict[str, Any] | None:
+    """The content of generation_config.json, if there is one."""
     path = folder / "generation_config.json"
     said = _json(path) if path.is_file() else None
     return said if isinstance(said, dict) else None
