@@ -5,6 +5,7 @@ Nothing goes through transformers: the library takes a tree of weights, and our 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,11 +37,9 @@ _ACTIVATIONS = {
 
 def library() -> Any:
     try:
-        import ctranslate2
-        import ctranslate2.specs
+        return importlib.import_module("ctranslate2")
     except ImportError:
         raise SettingError("this format needs the package ctranslate2", "pip install ctranslate2") from None
-    return ctranslate2
 
 
 def _cannot(what: str) -> NoReturn:

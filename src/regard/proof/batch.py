@@ -99,7 +99,8 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
         case kinds.EncoderDecoder():
             lengths = _lengths(_longest(model.target.position))
             made = _front(model.source, model.encoder, pad, chance)
-            targets = _tokens(model.target.vocabulary, max(lengths) + 1, pad, chance)[:, : max(lengths)]
+            # Of another length than sources are, so that no place for the one has room for the other.
+            targets = _tokens(model.target.vocabulary, max(1, lengths[0] - 3), pad, chance)
             return replace(made, given={**made.given, "decoder_input_ids": targets})
         case kinds.Decoder():
             return replace(_front(model.tokens, model.stack, pad, chance), front=True)

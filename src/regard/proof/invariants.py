@@ -62,7 +62,7 @@ def findings(model: Model, opened: folders.Opened, seed: int = 0) -> Iterator[Fi
     else:
         yield compare("padded = unpadded", *_one_by_one(model, batch.padded(pad)))
     asked = batch if reason else batch.padded(pad)
-    with _kernel(model, mix.explicit):
+    with with_kernel(model, mix.explicit):
         written_out = run(model, asked)
     fused = run(model, asked)
     yield compare("fused = explicit", *_pairs(fused, written_out))
@@ -141,7 +141,7 @@ def _why_not_padded(model: kinds.Model) -> str:
 
 
 @contextmanager
-def _kernel(model: Model, kernel: mix.Kernel) -> Iterator[None]:
+def with_kernel(model: Model, kernel: mix.Kernel) -> Iterator[None]:
     parts = [part for part in model.modules() if isinstance(part, mix.Softmax)]
     before: list[Callable[..., Tensor]] = [part.kernel for part in parts]
     for part in parts:
