@@ -251,7 +251,9 @@ def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
     config = _config(folder)
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
-        raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
+        near, known = did_you_mean(kind, FAMILIES), f"known: {', '.join(sorted(FAMILIES))}"
+        repair = known if near == known else f"{near} ({known})"
+        raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", repair)
     model = FAMILIES[kind].spec(config, stored())
     _check_task(config, model)
     ids = _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
