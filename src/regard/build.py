@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import assert_never, overload
 
+import torch
 from torch import Tensor, nn
 
-from regard import spec
+from regard import memory, size, spec
 from regard.core import (
     attention,
     beside,
@@ -40,6 +41,8 @@ def build(model: spec.Pair) -> Pair: ...
 def build(model: spec.Model) -> Model: ...
 def build(model: spec.Model) -> Model:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
+    if torch.get_default_device().type == "cpu":  # an outline on the meta device costs nothing
+        memory.require(size.parameters(model), "this model")
     if isinstance(model, spec.Pair):
         return Pair(build(model.text), build(model.image), model.scale)
     d = model.d_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -48,13 +49,13 @@ class EncoderDecoder(nn.Module):
         """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding."""
         x = self.source(source)
         real = self.source.places(real)
-        sight = self.encoder.sight(0, x.shape[1], len(x), _padding(real))
+        sight = self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real))
         return Encoded(self.encoder(x, sight, trace=trace.scope("encoder") if trace else None), real)
 
     def decode(self, target: Tensor, encoded: Encoded, trace: Trace | None = None) -> Tensor:
         """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory."""
         x = self.target(target)
-        sight = self.decoder.sight(0, target.shape[1], len(target), Everything())
+        sight = self.decoder.sight(0, target.shape[1], target.shape[0], Everything())
         over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
         return self.decoder(x, sight, encoded.memory, over_memory, trace=trace.scope("decoder") if trace else None)
 
@@ -72,7 +73,7 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         x = self.target(tokens, state.position)
-        sight = self.decoder.sight(state.position, tokens.shape[1], len(tokens), Everything())
+        sight = self.decoder.sight(state.position, tokens.shape[1], tokens.shape[0], Everything())
         memory = state.layers[0].memory
         assert memory is not None
         over_memory, look = _over_memory(state.real, memory.k[:, 0, :, 0]), trace.scope("decoder") if trace else None
@@ -102,7 +103,7 @@ class Encoder(nn.Module):
         """Hidden states [B, T, D] and auxiliary losses (none here). `real` says which of the inputs (tokens, samples) are no
         padding; `beside` is what this front end takes with them, as segments are with tokens."""
         x = self.input(inputs, real=real, **beside)
-        sight = self.stack.sight(0, x.shape[1], len(x), _padding(self.input.places(real)))
+        sight = self.stack.sight(0, x.shape[1], x.shape[0], _padding(self.input.places(real)))
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
 
     def vector(
@@ -138,7 +139,7 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens."""
         x = self.tokens(tokens, real=real)
-        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
+        sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real))
         return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
@@ -160,7 +161,7 @@ class Decoder(nn.Module):
         seen = state.position + tokens.shape[1]
         real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
         x = self.tokens(tokens, state.position, real=real)
-        sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(real, seen)))
+        sight = self.stack.sight(state.position, tokens.shape[1], tokens.shape[0], _padding(_grown(real, seen)))
         x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.position = seen
         return self.head(x)
@@ -193,14 +194,26 @@ class Pair(nn.Module):
         return cosines * self.scale.exp(), {}
 
 
+class Function(nn.Module):
+    """A model seen as one function of tensors, for exporters, which take a module and nothing else."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.model = model
+        self.call = call
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        return self.call(self.model, *given)
+
+
 def _padding(real: Tensor | None) -> Pattern:
     return Everything() if real is None else Padding(real)
 
 
 def _over_memory(real: Tensor | None, like: Tensor) -> Sight:
-    """All queries see all real places of a memory; `like` is [B, S]."""
+    """All queries, wherever they are, see all real places of a memory; `like` is [B, S]."""
     places = torch.arange(like.shape[1], device=like.device)
-    return Sight(_padding(real), places[:1], places, batch=like.shape[0])  # which query it is makes no difference
+    return Sight(_padding(real), places[:1], places, batch=like.shape[0])
 
 
 def _grown(real: Tensor | None, length: int) -> Tensor | None:
@@ -209,4 +222,4 @@ def _grown(real: Tensor | None, length: int) -> Tensor | None:
         return None
     if length <= real.shape[1]:
         return real[:, :length]
-    return torch.cat([real, real.new_ones(len(real), length - real.shape[1])], dim=1)
+    return torch.cat([real, real.new_ones(real.shape[0], length - real.shape[1])], dim=1)

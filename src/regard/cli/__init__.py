@@ -25,6 +25,9 @@ VERBS = {
         "regard.cli.look",
         "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
     ),
+    "show": ("regard.cli.show", "Print a model's architecture on one page: stations, shapes, parameters."),
+    "verify": ("regard.cli.verify", "Check a model's invariants: cached, batched, padded, fused, saved; and parity."),
+    "convert": ("regard.cli.convert", "Write a model for others: Hugging Face's layout, CTranslate2, ONNX."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
 

@@ -57,7 +57,7 @@ class Patches(nn.Module):
             )
         x = self.project(self._unfolded(pixels))  # [B, patches, D]
         if len(self.extras):
-            extras = torch.stack(list(self.extras)).expand(len(x), -1, -1)
+            extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
             x = torch.cat([extras, x], dim=1)
         x = x + self.position.rows(x.shape[1])
         return self.dropout(x if self.norm is None else self.norm(x))

@@ -90,11 +90,11 @@ class Pool(nn.Module):
         if self.which == "end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
             ends = (tokens if self.end is None else (tokens == self.end).long()).argmax(dim=1)
-            return x[torch.arange(len(x), device=x.device), ends]
+            return x[torch.arange(x.shape[0], device=x.device), ends]
         if self.which == "last":
             places = torch.arange(x.shape[1], device=x.device)
             last = places[-1:] if real is None else torch.where(real, places, 0).amax(dim=1)
-            return x[torch.arange(len(x), device=x.device), last]
+            return x[torch.arange(x.shape[0], device=x.device), last]
         if real is None:
             return x.mean(dim=1)
         weight = real.to(x.dtype)[..., None]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from tokenizers import processors
 from torch import Tensor
 
-from regard import disk
+from regard import disk, memory, size
 from regard import spec as kinds
 from regard.build import Model
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
@@ -137,7 +138,7 @@ def describe(
 ) -> dict[str, Any]:
     """The content of config.json, in the words of the first family that can say it; `kind` is the model_type to try
     before all others, because some families share a machine and differ in names only."""
-    said = _family(model_spec, kind).config(model_spec, positions)
+    said = family_of(model_spec, kind).config(model_spec, positions)
     if ids is None:
         return said
     return {
@@ -152,7 +153,7 @@ def write_weights(
     path: Path, model: Model, model_spec: kinds.Model, positions: int = POSITIONS, kind: str | None = None
 ) -> None:
     """model.safetensors as `describe` announces it; replaced as a whole or not at all."""
-    rules = _family(model_spec, kind).table(model_spec, positions)
+    rules = family_of(model_spec, kind).table(model_spec, positions)
     tensors = to_theirs(rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()})
     with disk.writing(path.name), disk.replacing(path) as temporary:
         disk.write_tensors(temporary, tensors)
@@ -204,7 +205,7 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _family(model_spec: kinds.Model, kind: str | None = None) -> Family:
+def family_of(model_spec: kinds.Model, kind: str | None = None) -> Family:
     first = [FAMILIES[kind]] if kind in FAMILIES else []
     return next(family for family in (*first, *FAMILIES.values()) if family.matches(model_spec))
 
@@ -223,26 +224,49 @@ def _tokens(ids: Ids) -> dict[str, int]:
 # ------------------------------------------------------------------ in
 
 
+def peek(folder: str | Path) -> Opened:
+    """What a folder describes, at once and at any size: config.json, and the names of tensors where there are any."""
+    folder = Path(folder)
+    return _described(folder, lambda: _names(_files(folder)) if _holds_weights(folder) else ())
+
+
 def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Opened:
     """A model folder, ours or from elsewhere, checked whole: every key understood, every tensor used.
 
     `weights`, under our names, stand in for the folder's own.
     """
     folder = Path(folder)
+    opened = _described(folder, lambda: () if weights is not None else _names(_files(folder)))
+    if weights is not None:
+        return replace(opened, weights=dict(weights))
+    memory.require(size.parameters(opened.spec), f"the model of {folder}")
+    family = FAMILIES[opened.kind]
+    shapes = {name: parameter.shape for name, parameter in outline(opened.spec).named_parameters()}
+    rules = family.table(opened.spec, opened.positions)
+    tensors = {name: t for file in _files(folder) for name, t in _load(file).items()}
+    return replace(opened, weights=to_ours(rules, aligned(rules, tensors, family.PREFIX), shapes))
+
+
+def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
     config = _config(folder)
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
-        raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", did_you_mean(kind, FAMILIES))
-    family, tensors = FAMILIES[kind], {} if weights is not None else _tensors(folder)
-    model = family.spec(config, tensors.keys())
-    ids = _ids(config, _generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
-    opened = Opened(model, dict(weights or {}), ids, config)
-    if weights is not None:
-        return opened
-    shapes = {name: parameter.shape for name, parameter in outline(model).named_parameters()}
-    rules = family.table(model, opened.positions)
-    opened.weights.update(to_ours(rules, aligned(rules, tensors, family.PREFIX), shapes))
-    return opened
+        near, known = did_you_mean(kind, FAMILIES), f"known: {', '.join(sorted(FAMILIES))}"
+        repair = known if near == known else f"{near} ({known})"
+        raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", repair)
+    model = FAMILIES[kind].spec(config, stored())
+    _check_task(config, model)
+    ids = _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
+    return Opened(model, {}, ids, config)
+
+
+def _check_task(config: Mapping[str, Any], model: kinds.Model) -> None:
+    """Encoders have many heads, and their families look at the name; what generates has one."""
+    named = config.get("architectures")
+    name = str(named[0]) if isinstance(named, list) and named else ""
+    known = ("ForConditionalGeneration", "ForCausalLM")
+    if isinstance(model, (kinds.Decoder, kinds.EncoderDecoder)) and "For" in name and not name.endswith(known):
+        raise ModelError(f"a {name} is not understood: its head is not one over the vocabulary", f"known: …{known}")
 
 
 def open_model(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> tuple[Model, Opened]:
@@ -273,7 +297,8 @@ def _json(path: Path) -> Any:
         raise ModelError(f"{path} is not valid JSON: {error}", "fetch or write the folder again") from None
 
 
-def _generation(folder: Path) -> dict[str, Any] | None:
+def generation(folder: Path) -> dict[str, Any] | None:
+    """The content of generation_config.json, if there is one."""
     path = folder / "generation_config.json"
     said = _json(path) if path.is_file() else None
     return said if isinstance(said, dict) else None
@@ -282,7 +307,7 @@ def _generation(folder: Path) -> dict[str, Any] | None:
 def said_of_tokens(folder: Path) -> dict[str, Any]:
     """The ids in generation_config.json, which stand over those of config.json, as in transformers."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
-    return {key: value for key, value in (_generation(folder) or {}).items() if key in names}
+    return {key: value for key, value in (generation(folder) or {}).items() if key in names}
 
 
 def _ids(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -> Ids:
@@ -308,9 +333,14 @@ def _id(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _tensors(folder: Path) -> dict[str, Tensor]:
+def _holds_weights(folder: Path) -> bool:
+    return (folder / WEIGHTS).is_file() or (folder / f"{WEIGHTS}.index.json").is_file()
+
+
+def _files(folder: Path) -> list[Path]:
+    """Where the tensors are; that the index and its files agree is checked by their headers."""
     if (folder / WEIGHTS).is_file():
-        return _load(folder / WEIGHTS)
+        return [folder / WEIGHTS]
     index = folder / f"{WEIGHTS}.index.json"
     if index.is_file():
         return _shards(folder, _json(index))
@@ -324,24 +354,42 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     raise ModelError(f"{folder} holds no {WEIGHTS}", "train until the first checkpoint, or fetch the folder again")
 
 
-def _shards(folder: Path, index: Any) -> dict[str, Tensor]:
+def _shards(folder: Path, index: Any) -> list[Path]:
     files = index.get("weight_map") if isinstance(index, dict) else None
     # Plain names only: an index must not lead out of its folder.
     if not isinstance(files, dict) or not all(isinstance(f, str) and Path(f).name == f for f in files.values()):
         raise CheckpointError(f"{folder}/{WEIGHTS}.index.json is damaged", "fetch the folder again")
-    tensors = {name: t for file in sorted(set(files.values())) for name, t in _load(folder / file).items()}
-    if tensors.keys() != files.keys():
-        name = sorted(tensors.keys() ^ files.keys())[0]
-        raise CheckpointError(f"the index of {folder} and its files disagree about {name}", "fetch the folder again")
-    return tensors
+    paths = [folder / file for file in sorted(set(files.values()))]
+    if different := sorted({*_names(paths)} ^ files.keys()):
+        raise CheckpointError(
+            f"the index of {folder} and its files disagree about {different[0]}", "fetch the folder again"
+        )
+    return paths
+
+
+def _names(files: Iterable[Path]) -> list[str]:
+    """The tensors' names, from the headers alone."""
+    names = []
+    for path in files:
+        with _damage(path), safe_open(path, "pt") as file:
+            names += file.keys()
+    return names
 
 
 def _load(path: Path) -> dict[str, Tensor]:
-    repair = "fetch it again, or go back to an earlier checkpoint"
-    try:
+    with _damage(path):
         tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged or incomplete: {error}", repair) from None
     if disk.altered(path, tensors):
-        raise CheckpointError(f"{path} is damaged: its content is not what was written", repair)
+        raise CheckpointError(f"{path} is damaged: its content is not what was written", _AGAIN)
     return tensors
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or incomplete: {error}", _AGAIN) from None
+
+
+_AGAIN = "fetch it again, or go back to an earlier checkpoint"

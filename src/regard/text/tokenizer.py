@@ -190,6 +190,13 @@ class Tokenizer:
         return found
 
 
+def vocabulary_of(path: str | Path) -> dict[int, str]:
+    """id → token of any tokenizer.json, whatever special tokens it has or lacks."""
+    with library_errors(f"{path} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"):
+        backend = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+    return {i: token for token, i in backend.get_vocab().items()}
+
+
 def _backend(model: models.Model) -> tokenizers.Tokenizer:
     """A tokenizer around `model` with the normalisation that this module promises."""
     backend = tokenizers.Tokenizer(model)

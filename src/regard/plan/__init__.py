@@ -1,0 +1,1 @@
+"""A model on one page: its stations top to bottom, with shapes and parameters."""
