@@ -15,6 +15,7 @@ from regard.core import (
     feedforward,
     frontend,
     head,
+    layout,
     linear,
     mix,
     norm,
@@ -225,7 +226,7 @@ def _stack_position(part: spec.Stack, d_model: int) -> position.StackPosition | 
             dimensions = int(part.block.attention.d_k * share)
             return position.Rope(_scaled(position.rope_frequencies(dimensions, base), scaling), pairs)
         case spec.Buckets(count, distance):
-            both_ways = isinstance(part.pattern, spec.Everything)
+            both_ways = not spec.causal(part.pattern)
             return position.Buckets(part.block.attention.heads, count, distance, both_ways)
         case spec.Alibi():
             return position.Alibi(part.block.attention.heads)
@@ -255,6 +256,24 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
             return pattern.Everything()
         case spec.Causal(window):
             return pattern.Causal(window)
+        case spec.Window(reach):
+            return layout.Dilated(reach)
+        case spec.Dilated(reach, step):
+            return layout.Dilated(reach, step)
+        case spec.Strided(stride):
+            return layout.Strided(stride)
+        case spec.BlockLocal(size, neighbours):
+            return layout.BlockLocal(size, neighbours)
+        case spec.Global(first, last):
+            return layout.Global(first, last)
+        case spec.RandomBlocks(size, count, seed, drawn):
+            return layout.RandomBlocks(size, count, seed, drawn == "before")
+        case spec.Both(one, other):
+            return _pattern(one) & _pattern(other)
+        case spec.Either(one, other):
+            return _pattern(one) | _pattern(other)
+        case spec.Opposite(inner):
+            return ~_pattern(inner)
         case _:
             assert_never(part)
 
@@ -301,7 +320,9 @@ def _attention(
     terms = 1 + len(place.terms) if isinstance(place, position.Disentangled) else 1
     return attention.Attention(
         projection(d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias),
-        mix.Softmax(part.scale if part.scale is not None else (terms * part.d_k) ** -0.5, part.mixer.dropout),
+        mix.Softmax(
+            part.scale if part.scale is not None else (terms * part.d_k) ** -0.5, part.mixer.dropout, top=part.mixer.top
+        ),
         linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias),
         place if isinstance(place, position.Rope) else None,
     )

@@ -96,12 +96,19 @@ class Encoder(nn.Module):
         self.labels = labels
 
     def forward(
-        self, inputs: Tensor, real: Tensor | None = None, *, trace: Trace | None = None, **beside: Tensor | None
+        self,
+        inputs: Tensor,
+        real: Tensor | None = None,
+        *,
+        within: Pattern | None = None,
+        trace: Trace | None = None,
+        **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). `real` says which of the inputs (tokens, samples) are no
-        padding; `beside` is what this front end takes with them, as segments are with tokens."""
+        padding; `within` is what else this batch may not see, as documents in one row, or a graph; `beside` is what this
+        front end takes with them, as segments are with tokens."""
         x = self.input(inputs, real=real, **beside)
-        sight = self.stack.sight(0, x.shape[1], len(x), _padding(self.input.places(real)))
+        sight = self.stack.sight(0, x.shape[1], len(x), _padding(self.input.places(real), within))
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
 
     def vector(
@@ -133,11 +140,17 @@ class Decoder(nn.Module):
         self.head = head
 
     def forward(
-        self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None
+        self,
+        tokens: Tensor,
+        real: Tensor | None = None,
+        trace: Trace | None = None,
+        *,
+        within: Pattern | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens."""
+        """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
+        `within` is what else this batch may not see."""
         x = self.tokens(tokens, real=real)
-        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real))
+        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real, within))
         return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
@@ -151,7 +164,7 @@ class Decoder(nn.Module):
         state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
         if length > 1:
             self.step(prompt.tokens[:, :-1], state)
-        state.widen(width)
+        state.widen(width, prompt.tokens.device)
         return state
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
@@ -192,8 +205,9 @@ class Pair(nn.Module):
         return cosines * self.scale.exp(), {}
 
 
-def _padding(real: Tensor | None) -> Pattern:
-    return Everything() if real is None else Padding(real)
+def _padding(real: Tensor | None, within: Pattern | None = None) -> Pattern:
+    seen: Pattern = Everything() if real is None else Padding(real)
+    return seen if within is None else seen & within
 
 
 def _over_memory(real: Tensor | None, like: Tensor) -> Sight:

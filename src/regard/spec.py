@@ -162,9 +162,13 @@ FeedForward = Plain | Gated
 
 @dataclass(frozen=True)
 class Softmax:
-    """Exact attention; `dropout` acts on the attention weights."""
+    """Exact attention; `dropout` acts on the attention weights. With `top`, only that many best scores of each query count."""
 
     dropout: float = 0.0
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        _sizes(self, "top")
 
 
 Mixer = Softmax
@@ -225,7 +229,132 @@ class Causal:
     window: int | None = None
 
 
-Pattern = Everything | Causal
+@dataclass(frozen=True)
+class Window:
+    """Each position looks at itself and at `size` neighbours on each side."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size")
+
+
+@dataclass(frozen=True)
+class Dilated:
+    """A window with gaps: itself and `size` neighbours on each side, of which each is `step` farther than the last."""
+
+    size: int
+    step: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size", "step")
+
+
+@dataclass(frozen=True)
+class Strided:
+    """The Sparse Transformer (Child et al. 2019): neighbours nearer than `stride`, and all at multiples of it."""
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "stride")
+
+
+@dataclass(frozen=True)
+class BlockLocal:
+    """The sequence is cut into blocks of `size`; `neighbours` on each side are seen too."""
+
+    size: int
+    neighbours: int = 0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size")
+
+
+@dataclass(frozen=True)
+class Global:
+    """The `first` and the `last` positions look at all others and are seen by all."""
+
+    first: int = 1
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class RandomBlocks:
+    """Each block of `size` positions looks at `count` blocks that are drawn once, from `seed`: from all blocks of the
+    sequence, or from those `before` it, as decoders need."""
+
+    size: int
+    count: int = 1
+    seed: int = 0
+    of: Literal["all", "before"] = "all"
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size", "count")
+
+
+@dataclass(frozen=True)
+class Both:
+    """What both patterns allow."""
+
+    first: Pattern
+    second: Pattern
+
+
+@dataclass(frozen=True)
+class Either:
+    """What one of two patterns allows."""
+
+    first: Pattern
+    second: Pattern
+
+
+@dataclass(frozen=True)
+class Opposite:
+    """What a pattern does not allow."""
+
+    inner: Pattern
+
+
+Pattern = (
+    Everything | Causal | Window | Dilated | Strided | BlockLocal | Global | RandomBlocks | Both | Either | Opposite
+)
+
+
+def causal(pattern: Pattern) -> bool:
+    """Whether no position sees what follows it."""
+    match pattern:
+        case Causal():
+            return True
+        case Both(first, second):
+            return causal(first) or causal(second)
+        case Either(first, second):
+            return causal(first) and causal(second)
+        case _:
+            return False
+
+
+def counts_from_the_end(pattern: Pattern) -> bool:
+    """Whether what a position sees changes when the sequence grows."""
+    match pattern:
+        case Global(_, last):
+            return last > 0
+        case RandomBlocks(of=drawn):
+            return drawn == "all"
+        case Both(first, second) | Either(first, second):
+            return counts_from_the_end(first) or counts_from_the_end(second)
+        case Opposite(inner):
+            return counts_from_the_end(inner)
+        case _:
+            return False
+
+
+def _sizes(part: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(part, name)
+        if value is not None and value < 1:
+            raise ModelError(f"{type(part).__name__}.{name} cannot be {value}", "give at least 1")
+
 
 # ------------------------------------------------------------------ assemblies
 
@@ -475,6 +604,7 @@ class EncoderDecoder:
             )
         if self.decoder.block.cross is None:
             raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
+        _decodes(self.decoder)
 
 
 @dataclass(frozen=True)
@@ -515,6 +645,20 @@ class Decoder:
     head: LanguageHead = field(default_factory=LanguageHead)
     tied: bool = True
 
+    def __post_init__(self) -> None:
+        _decodes(self.stack)
+
+
+def _decodes(stack: Stack) -> None:
+    """A stack that writes one token after the other sees only what was written, and always sees it the same way."""
+    if not causal(stack.pattern):
+        raise ModelError("a decoder must not see what follows", "combine its pattern with Causal: Both(Causal(), …)")
+    if counts_from_the_end(stack.pattern):
+        raise ModelError(
+            "what a decoder sees must not change when the text grows",
+            "use Global(last=0) and RandomBlocks(of='before')",
+        )
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -539,8 +683,9 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, LayerNorm, RmsNorm, Plain, Gated,
-        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Neighbours, Stack, Tokens, Frames,
-        Patches, TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes,
+        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal,
+        Window, Dilated, Strided, BlockLocal, Global, RandomBlocks, Both, Either, Opposite, Block, Neighbours, Stack, Tokens,
+        Frames, Patches, TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes,
         EncoderDecoder, Encoder, Decoder, Pair,
     )
 }  # fmt: skip

@@ -8,7 +8,7 @@ from regard.core.linear import Linear
 from regard.core.mix import Softmax
 from regard.core.pattern import Sight
 from regard.core.position import Rope
-from regard.core.state import KeyValues, Memory
+from regard.core.state import Memory, Past
 from regard.core.trace import Attended, Trace
 
 
@@ -69,7 +69,7 @@ class Attention(nn.Module):
         sight: Sight,
         *,
         memory: Tensor | Memory | None = None,
-        past: KeyValues | None = None,
+        past: Past | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
         shape = x.shape
@@ -85,13 +85,13 @@ class Attention(nn.Module):
             sight = sight.biased(sight.relative.scores(q, k, self.project) * self.mixer.scale)
         if trace is not None:
             trace.attended(Attended(self.mixer, q, k, v, sight))
-        mixed = self.mixer(q, k, v, sight)  # [B, H, T, E]
+        mixed = self.mixer(q, k, v, sight, past)  # [B, H, T, E]
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
-    def start(self, rows: int, capacity: int) -> KeyValues:
-        """An empty past for `rows` sequences of at most `capacity` tokens."""
+    def start(self, rows: int, capacity: int, behind: int | None) -> Past:
+        """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back."""
         part = self.project
-        return self.mixer.start(self.output.weight, rows, capacity, (part.groups, part.d_k, part.d_v))
+        return self.mixer.start(self.output.weight, rows, capacity, (part.groups, part.d_k, part.d_v), behind)
 
     def remember(self, memory: Tensor) -> Memory:
         """The keys and values of `memory`, for all the steps that will look at it."""

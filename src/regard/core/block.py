@@ -46,7 +46,7 @@ class Block(nn.Module):
             trace.record("residual", x)
         return x
 
-    def start(self, rows: int, capacity: int, memory: Tensor | None) -> LayerState:
+    def start(self, rows: int, capacity: int, memory: Tensor | None, behind: int | None) -> LayerState:
         """The empty state of this block for `rows` sequences that will look at `memory`."""
-        past = self.attention.start(rows, capacity)
+        past = self.attention.start(rows, capacity, behind)
         return LayerState(past, self.cross.remember(memory) if self.cross is not None and memory is not None else None)

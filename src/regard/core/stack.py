@@ -47,18 +47,21 @@ class Stack(nn.Module):
         self.recompute = False
 
     def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
-        """What `length` places from `start` on see of all places up to them, for the layers of this stack."""
+        """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
+        are remembered, which are all unless no place looks back so far."""
         device = next(self.parameters()).device
-        keys = torch.arange(start + length, device=device)
-        queries = keys if start == 0 else keys[start:]
-        bias = angles = relative = None
+        pattern = self.pattern.over(start + length) & padding
+        behind = self.pattern.behind
+        keys = torch.arange(0 if behind is None else max(0, start - behind), start + length, device=device)
+        queries = keys if start == 0 else keys[-length:]
+        angles = relative = term = None
         if isinstance(self.position, Rope):
             angles = self.position.angles(queries)
         elif isinstance(self.position, Disentangled):
             relative = self.position(queries, keys)
-        elif self.position is not None:
-            bias = self.position(queries, keys)
-        return Sight(self.pattern & padding, queries, keys, batch, bias, angles, relative)
+        else:
+            term = self.position
+        return Sight(pattern, queries, keys, batch, None, angles, relative, term=term, start=start)
 
     def forward(
         self,
@@ -84,4 +87,4 @@ class Stack(nn.Module):
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
         """An empty state for each application of a block."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
-        return [block.start(rows, capacity, memory) for block in applied]  # type: ignore[operator]
+        return [block.start(rows, capacity, memory, self.pattern.behind) for block in applied]  # type: ignore[operator]

@@ -1,0 +1,208 @@
+"""Patterns by where a place stands: windows, blocks, global places, draws, documents in a row, graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from regard.core.pattern import FAR, WHOLE, Pattern, Ranges, merged
+
+
+@dataclass(frozen=True)
+class Dilated(Pattern):
+    """Itself and `size` neighbours on each side, each `step` apart from the next; a window where the step is 1."""
+
+    size: int
+    step: int = 1
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        return self.step
+
+    @property
+    def behind(self) -> int:  # type: ignore[override]
+        return self.size * self.step
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        near = (query - key).abs() <= self.size * self.step
+        return near if self.step == 1 else near & ((query - key) % self.step == 0)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return [(low - self.size * self.step, high + self.size * self.step + 1)]
+
+
+@dataclass(frozen=True)
+class Strided(Pattern):
+    """Neighbours nearer than `distance`, and all at multiples of it (Child et al. 2019)."""
+
+    distance: int
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        apart = query - key
+        return (apart.abs() < self.distance) | (apart % self.distance == 0)
+
+
+@dataclass(frozen=True)
+class BlockLocal(Pattern):
+    """Places of one block of `size`, and of `neighbours` blocks on each side."""
+
+    size: int
+    neighbours: int = 0
+
+    @property
+    def behind(self) -> int:  # type: ignore[override]
+        return self.size * (self.neighbours + 1) - 1
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query // self.size - key // self.size).abs() <= self.neighbours
+
+    def reach(self, low: int, high: int) -> Ranges:
+        first, last = low // self.size - self.neighbours, high // self.size + self.neighbours
+        return [(first * self.size, (last + 1) * self.size)]
+
+
+@dataclass(frozen=True)
+class Global(Pattern):
+    """The `first` places and the `last` ones of `length` see all and are seen by all."""
+
+    first: int
+    last: int = 0
+    length: int | None = None
+
+    def over(self, length: int) -> Pattern:
+        return Global(self.first, self.last, length) if self.last else self
+
+    @property
+    def _end(self) -> int:
+        assert self.length is not None or not self.last, "a pattern that counts from the end is asked `over` a length"
+        return FAR if self.length is None else self.length - self.last
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        if not self.last:
+            return (query < self.first) | (key < self.first)
+        return (query < self.first) | (key < self.first) | (query >= self._end) | (key >= self._end)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        if low < self.first or high >= self._end:
+            return WHOLE
+        return [(0, self.first), *([(self._end, FAR)] if self.last else [])]
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalTokens(Pattern):
+    """Places that the caller names see all and are seen by all: `which[b, s]`. With `keys`, they are seen by all, but see no
+    more than others do."""
+
+    which: Tensor  # [B, S] bool
+    keys: bool = False
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = self.which[batch, key]
+        return seen if self.keys else seen | self.which[batch, query]
+
+    def reach(self, low: int, high: int) -> Ranges:
+        if not self.keys and any(start <= high and low < end for start, end in self._ranges):
+            return WHOLE
+        return self._ranges
+
+    @cached_property
+    def _ranges(self) -> Ranges:
+        return merged([(place, place + 1) for place in self.which.any(dim=0).nonzero().flatten().tolist()])
+
+
+@dataclass(frozen=True)
+class RandomBlocks(Pattern):
+    """Each block of `size` places sees `count` blocks that are drawn from `seed`: from all, or from those `before` it."""
+
+    size: int
+    count: int
+    seed: int
+    before: bool = False
+
+    def over(self, length: int) -> Pattern:
+        return _drawn(self, -(-length // self.size))
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn(Pattern):
+    """Each block of `size` places sees those of a row of `table`; −1 is none."""
+
+    size: int
+    table: Tensor  # [blocks, count]
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        columns = self.table.to(query.device).unbind(1)
+        block, seen = key // self.size, columns[0][query // self.size] == key // self.size
+        for column in columns[1:]:
+            seen = seen | (column[query // self.size] == block)
+        return seen
+
+    def reach(self, low: int, high: int) -> Ranges:
+        blocks = self.table[low // self.size : high // self.size + 1].flatten().tolist()
+        return merged([(block * self.size, (block + 1) * self.size) for block in blocks if block >= 0])
+
+
+@lru_cache(maxsize=64)
+def _drawn(part: RandomBlocks, blocks: int) -> Drawn:
+    """Each block's draws are its own, so that a longer sequence changes nothing for those that look `before` only."""
+    table = torch.full((blocks, part.count), -1, device="cpu")
+    for block in range(blocks):
+        generator = torch.Generator().manual_seed((part.seed << 32) + block)
+        chosen = torch.randperm(block if part.before else blocks, generator=generator, device="cpu")[: part.count]
+        table[block, : len(chosen)] = chosen
+    return Drawn(part.size, table)
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Pattern):
+    """Several texts in one row: a place sees those of the same document, `of[b, s]`."""
+
+    of: Tensor  # [B, S] int, from 0
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.of[batch, query] == self.of[batch, key]
+
+    def reach(self, low: int, high: int) -> Ranges:
+        first, last = self._bounds
+        return [(int(first[:, low : high + 1].min()), int(last[:, low : high + 1].max()) + 1)]
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        """[B, S] each: the first and the last place of the document that each place belongs to."""
+        of = self.of.long()
+        places = torch.arange(of.shape[1], device=of.device).expand_as(of)
+        size = int(of.max()) + 1
+        first = places.new_full((len(of), size), of.shape[1]).scatter_reduce(1, of, places, "amin")
+        last = places.new_zeros(len(of), size).scatter_reduce(1, of, places, "amax")
+        return first.gather(1, of), last.gather(1, of)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(Pattern):
+    """A place sees those to which an edge leads: `edges` are (row, from, to) of `length` places. Self-loops are edges too."""
+
+    edges: Tensor  # [edges, 3] int
+    length: int
+    codes: Tensor = field(init=False)  # [edges + 1], one number for each edge, in order; the last is none
+
+    def __post_init__(self) -> None:
+        rows, starts, ends = self.edges.long().unbind(1)
+        codes = ((rows * self.length + starts) * self.length + ends).sort().values
+        object.__setattr__(self, "codes", torch.cat([codes, codes.new_tensor([FAR])]))
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        wanted = (batch * self.length + query) * self.length + key
+        return self.codes[torch.searchsorted(self.codes, wanted)] == wanted
+
+    def reach(self, low: int, high: int) -> Ranges:
+        ends = self._ends[1][torch.searchsorted(self._ends[0], low) : torch.searchsorted(self._ends[0], high + 1)]
+        return merged([(place, place + 1) for place in sorted({*ends.tolist()})])
+
+    @cached_property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """Edges by where they start: [edges], [edges]."""
+        starts, order = self.edges[:, 1].long().sort()
+        return starts, self.edges[order, 2]
