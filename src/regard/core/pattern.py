@@ -24,6 +24,7 @@ from regard.core.position import Relative
 Ranges = list[tuple[int, int]]  # of places, each from its first up to but without its last
 FAR = 1 << 60
 WHOLE: Ranges = [(-FAR, FAR)]
+SIZES = (64, 128, 256)  # of blocks that sparse kernels may take
 
 
 class Pattern:
@@ -279,18 +280,16 @@ class Sight:
     @property
     def sparse(self) -> bool:
         """Whether so little can be seen that kernels should look for it; a bias that is made already is as large as all."""
-        if self.start is None or self._bias is not None or len(self.queries) <= 2 * self.block:
+        if self.start is None or self._bias is not None or len(self.queries) <= 2 * min(SIZES):
             return False
-        return self.stride > self.step or self.blocks(self.block) is not None
+        return self.stride > self.step or self.block is not None
 
     @property
-    def block(self) -> int:
-        """How many places a kernel should take together: wide blocks waste pairs, narrow ones copy keys more often."""
-        assert self.start is not None
-        middle, last = (self.start + self.step * n for n in (len(self.queries) // 2, len(self.queries) - 1))
-        ranges = self.pattern.outline().reach(middle, middle)
-        seen = sum(max(0, min(end, last + 1) - max(begin, self._first_key)) for begin, end in ranges) // self.step
-        return 256 if seen > 512 else 128 if seen > 256 else 64
+    def block(self) -> int | None:
+        """How many places a kernel should take together, if any number is better than all."""
+        plans = [(size, self.blocks(size)) for size in SIZES if 2 * size < len(self.queries)]
+        costs = [(_cost(size, plan), size) for size, plan in plans if plan is not None]
+        return min(costs)[1] if costs else None
 
     def blocks(self, size: int) -> tuple[Blocks, ...] | None:
         """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
@@ -310,6 +309,11 @@ class Blocks(NamedTuple):
 
     queries: Tensor  # [N]
     keys: Tensor  # [N, M]
+
+
+def _cost(size: int, plan: tuple[Blocks, ...]) -> int:
+    """Wide blocks compute pairs that nobody looks at, narrow ones copy keys more often; a copy is as dear as 256 pairs."""
+    return sum(part.keys.numel() for part in plan) * size * (size + 256)
 
 
 @lru_cache(maxsize=64)

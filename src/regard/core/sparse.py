@@ -24,7 +24,7 @@ def blocked(
     """The same function as `mix.explicit`, forward and backward, for a sight whose places follow each other."""
     if sight.stride > sight.step:
         return _by_residue(q, k, v, sight, scale, dropout, size)
-    size = size or sight.block
+    size = size or sight.block or q.shape[2]
     plan = sight.blocks(size)
     if plan is None:
         plan = (_all_blocks(q.shape[2], k.shape[2], size),)
