@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import assert_never, overload
 
 from torch import Tensor, nn
@@ -14,9 +15,12 @@ from regard.core import (
     embed,
     feedforward,
     frontend,
+    hashed,
     head,
+    kernelized,
     layout,
     linear,
+    lowrank,
     mix,
     norm,
     pattern,
@@ -207,7 +211,8 @@ def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     place = _stack_position(part, d_model)
-    blocks = [_block(part.block, d_model, place) for _ in range(1 if part.shared else part.layers)]
+    lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
+    blocks = [_block(part.block, d_model, place, lengths) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, beside=other, dropout=part.dropout)
@@ -278,10 +283,14 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
             assert_never(part)
 
 
-def _block(part: spec.Block, d_model: int, place: position.StackPosition | None) -> block.Block:
+def _block(
+    part: spec.Block, d_model: int, place: position.StackPosition | None, lengths: list[lowrank.Lengths | None]
+) -> block.Block:
+    """`lengths`: what all layers share of their self-attention and of their cross-attention."""
+    own = attention.SharedProjection if part.attention.projection == "shared" else attention.SelfProjection
     return block.Block(
-        attention=_attention(part.attention, d_model, attention.SelfProjection, place),
-        cross=_attention(part.cross, d_model, attention.CrossProjection) if part.cross else None,
+        attention=_attention(part.attention, d_model, own, lengths[0], place),
+        cross=_attention(part.cross, d_model, attention.CrossProjection, lengths[1]) if part.cross else None,
         feedforward=_feedforward(part.feedforward, d_model),
         residual=_residual(part, d_model),
     )
@@ -314,18 +323,48 @@ def _norm(part: spec.Norm, width: int) -> norm.Norm:
 def _attention(
     part: spec.Attention,
     d_model: int,
-    projection: type[attention.SelfProjection] | type[attention.CrossProjection],
+    projection: type[attention.Projection],
+    lengths: lowrank.Lengths | None,
     place: position.StackPosition | None = None,
 ) -> attention.Attention:
     terms = 1 + len(place.terms) if isinstance(place, position.Disentangled) else 1
+    scale = 1.0 if part.projection == "shared" else (terms * part.d_k) ** -0.5
     return attention.Attention(
         projection(d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias),
-        mix.Softmax(
-            part.scale if part.scale is not None else (terms * part.d_k) ** -0.5, part.mixer.dropout, top=part.mixer.top
-        ),
+        _mixer(part, scale if part.scale is None else part.scale, lengths),
         linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias),
         place if isinstance(place, position.Rope) else None,
     )
+
+
+def _mixer(part: spec.Attention, scale: float, lengths: lowrank.Lengths | None) -> attention.Mixer:
+    match part.mixer:
+        case spec.Softmax(dropout, top):
+            return mix.Softmax(scale, dropout, top=top)
+        case spec.Linear(spec.Elu()):
+            return kernelized.Linear(kernelized.Elu(part.d_k))
+        case spec.Linear(spec.Favor(count, seed, redraw)):
+            count = count or math.ceil(part.d_k * math.log(part.d_k)) or 1
+            return kernelized.Linear(kernelized.Favor(part.d_k, count, scale, seed, redraw))
+        case spec.Linformer(dropout=dropout):
+            own = lengths or _lengths(part)
+            assert own is not None
+            return lowrank.Linformer(scale, dropout, own)
+        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout):
+            return hashed.Lsh(
+                part.d_k, part.heads, scale,
+                buckets=buckets, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
+            )  # fmt: skip
+        case _:
+            raise AssertionError(part.mixer)
+
+
+def _lengths(part: spec.Attention | None, *, shared: bool = False) -> lowrank.Lengths | None:
+    """The projections of one layer, or those that all layers share; None where there are none such."""
+    if part is None or not isinstance(part.mixer, spec.Linformer) or (part.mixer.share == "layers") != shared:
+        return None
+    heads = part.key_heads if part.mixer.share == "none" else 1
+    return lowrank.Lengths(part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads"))
 
 
 def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.FeedForward:

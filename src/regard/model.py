@@ -108,7 +108,8 @@ class Encoder(nn.Module):
         padding; `within` is what else this batch may not see, as documents in one row, or a graph; `beside` is what this
         front end takes with them, as segments are with tokens."""
         x = self.input(inputs, real=real, **beside)
-        sight = self.stack.sight(0, x.shape[1], len(x), _padding(self.input.places(real), within))
+        places = self.input.places(real)
+        sight = self.stack.sight(0, x.shape[1], len(x), _padding(places, within), places)
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
 
     def vector(
@@ -150,7 +151,7 @@ class Decoder(nn.Module):
         """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
         `within` is what else this batch may not see."""
         x = self.tokens(tokens, real=real)
-        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real, within))
+        sight = self.stack.sight(0, tokens.shape[1], len(tokens), _padding(real, within), real)
         return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
@@ -172,7 +173,7 @@ class Decoder(nn.Module):
         seen = state.position + tokens.shape[1]
         real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
         x = self.tokens(tokens, state.position, real=real)
-        sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(real, seen)))
+        sight = self.stack.sight(state.position, tokens.shape[1], len(tokens), _padding(_grown(real, seen)), real)
         x = self.stack(x, sight, states=state.layers)
         state.position = seen
         return self.head(x)

@@ -27,6 +27,8 @@ def parameters(model: spec.Model) -> int:
 
 def stack(part: spec.Stack, d_model: int) -> int:
     blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
+    attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
+    blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
     return blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, d_model)
 
 
@@ -57,15 +59,25 @@ def block(part: spec.Block, d_model: int) -> int:
 
 
 def attention(part: spec.Attention, d_model: int) -> int:
-    """W_Q, W_K, W_V and W_O (Section 3.2.2), with the biases they have."""
-    widths = {
-        "q": part.heads * part.d_k,
-        "k": part.key_heads * part.d_k,
-        "v": part.key_heads * part.d_v,
-        "o": d_model,
-    }
-    merged = part.heads * part.d_v
-    return d_model * (widths["q"] + widths["k"] + widths["v"] + merged) + sum(widths[letter] for letter in part.bias)
+    """W_Q, W_K, W_V and W_O (Section 3.2.2), with the biases they have, and what the mixer has for itself."""
+    widths = {"q": part.heads * part.d_k, "v": part.key_heads * part.d_v, "o": d_model}
+    if part.projection == "apart":
+        widths["k"] = part.key_heads * part.d_k
+    inner = sum(width for letter, width in widths.items() if letter != "o") + part.heads * part.d_v
+    bias = sum(width for letter, width in widths.items() if letter in part.bias)
+    return d_model * inner + bias + (0 if _shared_lengths(part) else _lengths(part))
+
+
+def _shared_lengths(part: spec.Attention) -> bool:
+    return isinstance(part.mixer, spec.Linformer) and part.mixer.share == "layers"
+
+
+def _lengths(part: spec.Attention) -> int:
+    """Projections of the length, of one layer or of all."""
+    if not isinstance(part.mixer, spec.Linformer):
+        return 0
+    matrices = {"none": 2 * part.key_heads, "heads": 2, "both": 1, "layers": 1}[part.mixer.share]
+    return matrices * part.mixer.rank * part.mixer.length
 
 
 def feedforward(part: spec.FeedForward, d_model: int) -> int:

@@ -171,7 +171,77 @@ class Softmax:
         _sizes(self, "top")
 
 
-Mixer = Softmax
+@dataclass(frozen=True)
+class Elu:
+    """Features elu(x) + 1 (Katharopoulos et al. 2020); nothing is scaled."""
+
+
+@dataclass(frozen=True)
+class Favor:
+    """Positive features of random directions, whose products are the exponentials of softmax attention on average
+    (Choromanski et al. 2021, Performer).
+
+    `count` directions, d_k · ln d_k unless said, orthogonal in groups of d_k, drawn from `seed`, the same in all layers;
+    training draws them anew every `redraw` steps (0: never).
+    """
+
+    count: int | None = None
+    seed: int = 0
+    redraw: int = 1000
+
+    def __post_init__(self) -> None:
+        _sizes(self, "count")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear attention: the features of queries and keys are multiplied, so that keys are summed up once for all queries."""
+
+    features: Elu | Favor = field(default_factory=Elu)
+
+    @property
+    def dropout(self) -> float:
+        """Weights that are never made cannot be dropped."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Linformer:
+    """Keys and values of up to `length` places are projected to `rank` of them (Wang et al. 2020).
+
+    Projections are one for keys and one for values of each head (`none` shared), one each for all `heads`, one for both
+    (`both`), or one for all `layers` of the stack.
+    """
+
+    length: int
+    rank: int
+    share: Literal["none", "heads", "both", "layers"] = "heads"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "length", "rank")
+
+
+@dataclass(frozen=True)
+class Lsh:
+    """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
+    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer)."""
+
+    buckets: int
+    chunk: int = 64
+    rounds: int = 1
+    before: int = 1
+    after: int = 0
+    seed: int = 0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "buckets", "chunk", "rounds")
+        if self.buckets % 2:
+            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give an even number")
+
+
+Mixer = Softmax | Linear | Linformer | Lsh
 
 
 @dataclass(frozen=True)
@@ -179,7 +249,7 @@ class Attention:
     """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
 
     `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or (d_k · terms)^-½ where
-    positions add terms to q·k.
+    positions add terms to q·k. With `shared` projections, keys are the queries at length 1, and the scale is 1 unless said.
     """
 
     heads: int
@@ -189,6 +259,16 @@ class Attention:
     bias: str = "qkvo"
     scale: float | None = None
     mixer: Mixer = field(default_factory=Softmax)
+    projection: Literal["apart", "shared"] = "apart"
+
+    def __post_init__(self) -> None:
+        shared = self.projection == "shared"
+        if isinstance(self.mixer, Lsh) and not shared:
+            raise ModelError("hashing needs queries and keys that are the same", "say projection='shared'")
+        if isinstance(self.mixer, Linear) and self.mixer.features == Elu() and self.scale is not None:
+            raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
+        if shared and self.key_heads != self.heads:
+            raise ModelError("shared queries and keys have one number of heads", "leave `groups` out")
 
     @property
     def key_heads(self) -> int:
@@ -371,6 +451,8 @@ class Block:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        if self.cross is not None and self.cross.projection == "shared":
+            raise ModelError("queries of one sequence are no keys of another", "let cross-attention project them apart")
         if self.cross is not None and isinstance(self.residual, Parallel):
             raise ModelError("a parallel block has no place for cross-attention", "use PreNorm or PostNorm")
 
@@ -407,6 +489,30 @@ class Stack:
     def __post_init__(self) -> None:
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
+        _mixable(self)
+
+
+def _mixable(stack: Stack) -> None:
+    """Mixers other than softmax know few patterns, and no scores that positions could add to."""
+    mixer = stack.block.attention.mixer
+    if isinstance(mixer, Softmax):
+        return
+    name = type(mixer).__name__
+    if isinstance(mixer, Linformer) and causal(stack.pattern):
+        raise ModelError(
+            "Linformer mixes all places before a query looks, so nothing can be hidden from it: it has no causal form",
+            "use it in encoders, and softmax, window, linear or performer attention in decoders",
+        )
+    if stack.pattern not in (Everything(), Causal()):
+        raise ModelError(
+            f"{name} attention knows no pattern but Everything and Causal()",
+            "use the softmax mixer, which computes a sparse pattern at its own cost",
+        )
+    if stack.position is not None and not (isinstance(stack.position, Rope) and isinstance(mixer, Linear)):
+        raise ModelError(
+            f"{name} attention has no scores to which {type(stack.position).__name__} could add",
+            "add positions at the input",
+        )
 
 
 @dataclass(frozen=True)
@@ -658,6 +764,11 @@ def _decodes(stack: Stack) -> None:
             "what a decoder sees must not change when the text grows",
             "use Global(last=0) and RandomBlocks(of='before')",
         )
+    if isinstance(stack.block.attention.mixer, Lsh):
+        raise ModelError(
+            "hashed chunks change when the text grows, so a decoder's past could not be kept",
+            "use Lsh in an Encoder (whose pattern may be Causal), and another mixer in decoders",
+        )
 
 
 @dataclass(frozen=True)
@@ -683,7 +794,7 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, LayerNorm, RmsNorm, Plain, Gated,
-        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal,
+        Softmax, Elu, Favor, Linear, Linformer, Lsh, Attention, PostNorm, PreNorm, Parallel, Everything, Causal,
         Window, Dilated, Strided, BlockLocal, Global, RandomBlocks, Both, Either, Opposite, Block, Neighbours, Stack, Tokens,
         Frames, Patches, TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes,
         EncoderDecoder, Encoder, Decoder, Pair,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from regard.core.hashed import Lsh
+from regard.core.kernelized import Linear as LinearMixer
 from regard.core.linear import Linear
+from regard.core.lowrank import Linformer
 from regard.core.mix import Softmax
 from regard.core.pattern import Sight
 from regard.core.position import Rope
@@ -51,12 +54,30 @@ class CrossProjection(nn.Module):
         return split_heads(self.q(x), self.heads), seen.k, seen.v
 
 
+class SharedProjection(nn.Module):
+    """Values, and queries that are keys too: as keys their length is 1 (Kitaev et al. 2020)."""
+
+    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
+        super().__init__()
+        self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
+        widths = (heads * d_k, groups * d_v)
+        self.qv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "qv"], parts=widths)
+
+    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+        q, v = self.qv(x).split(self.qv.parts, dim=-1)
+        q = split_heads(q, self.heads)
+        k = q * (q.square().sum(dim=-1, keepdim=True) + 1e-6 * self.d_k).rsqrt()
+        return q, k, split_heads(v, self.groups)
+
+
+Projection = SelfProjection | CrossProjection | SharedProjection
+Mixer = Softmax | LinearMixer | Linformer | Lsh
+
+
 class Attention(nn.Module):
     """One sequence looks at itself, at its past, or at a memory: the projection part decides."""
 
-    def __init__(
-        self, project: SelfProjection | CrossProjection, mixer: Softmax, output: Linear, rope: Rope | None = None
-    ) -> None:
+    def __init__(self, project: Projection, mixer: Mixer, output: Linear, rope: Rope | None = None) -> None:
         super().__init__()
         self.project = project
         self.rope = rope
@@ -82,6 +103,7 @@ class Attention(nn.Module):
         if past is not None:
             k, v = past.extend(k, v)
         if sight.relative is not None:
+            assert isinstance(self.mixer, Softmax), "other mixers have no scores to add to"
             sight = sight.biased(sight.relative.scores(q, k, self.project) * self.mixer.scale)
         if trace is not None:
             trace.attended(Attended(self.mixer, q, k, v, sight))

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from regard.core.chance import generator
 from regard.core.pattern import FAR, WHOLE, Pattern, Ranges, merged
 
 
@@ -49,6 +50,7 @@ class Strided(Pattern):
 class BlockLocal(Pattern):
     """Places of one block of `size`, and of `neighbours` blocks on each side."""
 
+    anchored = True
     size: int
     neighbours: int = 0
 
@@ -68,6 +70,7 @@ class BlockLocal(Pattern):
 class Global(Pattern):
     """The `first` places and the `last` ones of `length` see all and are seen by all."""
 
+    anchored = True
     first: int
     last: int = 0
     length: int | None = None
@@ -117,6 +120,7 @@ class GlobalTokens(Pattern):
 class RandomBlocks(Pattern):
     """Each block of `size` places sees `count` blocks that are drawn from `seed`: from all, or from those `before` it."""
 
+    anchored = True
     size: int
     count: int
     seed: int
@@ -130,6 +134,7 @@ class RandomBlocks(Pattern):
 class Drawn(Pattern):
     """Each block of `size` places sees those of a row of `table`; −1 is none."""
 
+    anchored = True
     size: int
     table: Tensor  # [blocks, count]
 
@@ -150,10 +155,38 @@ def _drawn(part: RandomBlocks, blocks: int) -> Drawn:
     """Each block's draws are its own, so that a longer sequence changes nothing for those that look `before` only."""
     table = torch.full((blocks, part.count), -1, device="cpu")
     for block in range(blocks):
-        generator = torch.Generator().manual_seed((part.seed << 32) + block)
-        chosen = torch.randperm(block if part.before else blocks, generator=generator, device="cpu")[: part.count]
+        pool = block if part.before else blocks
+        chosen = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")[: part.count]
         table[block, : len(chosen)] = chosen
     return Drawn(part.size, table)
+
+
+@dataclass(frozen=True, eq=False)
+class Shifted(Pattern):
+    """A pattern that begins where each row does: `by[b]` places hold padding in front of it."""
+
+    inner: Pattern
+    by: Tensor  # [B] int
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        return self.inner.stride
+
+    @property
+    def behind(self) -> int | None:  # type: ignore[override]
+        return self.inner.behind
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        by = self.by[batch]
+        return self.inner.allows(batch, head, query - by, key - by)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        least, most = self._bounds
+        return merged([(a + least, b + most) for a, b in self.inner.reach(low - most, high - least)])
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return int(self.by.min()), int(self.by.max())
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,13 +86,14 @@ class Softmax(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if self.top is None:
             return self.kernel(q, k, v, sight, self.scale, dropout)
-        weights = self.weights(q, k, sight.mask, sight.bias)
+        weights = attention_weights(q, k, sight.mask, self.scale, sight.bias, self.top)
         weights = functional.dropout(weights, dropout) if dropout > 0 else weights
         return weights @ per_query_head(v, q.shape[1])
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        """What `forward` mixes with, for the rows and heads given."""
-        return attention_weights(q, k, mask, self.scale, bias, self.top)
+    def weights(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor) -> Tensor:
+        """What `forward` mixes with, for the rows of queries given."""
+        bias = None if sight.bias is None else sight.bias[:, :, rows]
+        return attention_weights(q[:, :, rows], k, sight.asked(rows), self.scale, bias, self.top)
 
     def start(
         self, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], behind: int | None

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.core.position import Relative
+from regard.errors import ModelError
 
 Ranges = list[tuple[int, int]]  # of places, each from its first up to but without its last
 FAR = 1 << 60
@@ -32,6 +33,7 @@ class Pattern:
 
     stride = 1  # places whose distance is no multiple of it never look at each other
     behind: int | None = None  # how many places before its own a query may look at; None: no limit
+    anchored = False  # whether it matters where a sequence begins, and not only how far apart two places are
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
@@ -65,7 +67,7 @@ class Everything(Pattern):
     """No restriction."""
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return torch.ones_like(query == key)
+        return torch.ones_like(key, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ class Both(Pattern):
     def behind(self) -> int | None:  # type: ignore[override]
         return min((b for b in (self.first.behind, self.second.behind) if b is not None), default=None)
 
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.first.anchored or self.second.anchored
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(batch, head, query, key) & self.second.allows(batch, head, query, key)
 
@@ -142,6 +148,10 @@ class Either(Pattern):
         one, other = self.first.behind, self.second.behind
         return None if one is None or other is None else max(one, other)
 
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.first.anchored or self.second.anchored
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(batch, head, query, key) | self.second.allows(batch, head, query, key)
 
@@ -158,6 +168,10 @@ class Either(Pattern):
 @dataclass(frozen=True)
 class Opposite(Pattern):
     inner: Pattern
+
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.inner.anchored
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return ~self.inner.allows(batch, head, query, key)
@@ -264,6 +278,29 @@ class Sight:
         device = self.keys.device
         batch = torch.arange(self.batch, device=device)[:, None, None, None]
         return self.pattern.allows(batch, torch.zeros_like(batch[:1]), queries, keys)
+
+    def asked(self, rows: Tensor) -> Tensor:
+        """The mask of some rows; over a memory, where there may be more rows than places, no place of a query matters."""
+        return self.rows(self.queries[rows.clamp_max(len(self.queries) - 1)])
+
+    def factors(self) -> tuple[bool, Tensor]:
+        """Whether queries see nothing behind them, and which keys are real [B or 1, S], for mixers that know no more."""
+        parts, causal, real = [self.pattern], False, None
+        while parts:
+            match parts.pop():
+                case Both(first, second):
+                    parts += [first, second]
+                case Causal(None):
+                    causal = True
+                case Padding(mask):
+                    real = mask[:, self.keys] if real is None else real & mask[:, self.keys]
+                case Everything():
+                    pass
+                case other:
+                    raise ModelError(
+                        f"this attention cannot be restricted to {type(other).__name__}", "use the softmax mixer"
+                    )
+        return causal, torch.ones_like(self.keys, dtype=torch.bool)[None] if real is None else real
 
     def every(self, stride: int, first: int) -> Sight:
         """The queries `first`, `first` + stride, … and the keys at such distances from them."""

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.beside import Neighbours
 from regard.core.block import Block
 from regard.core.dropout import Dropout
+from regard.core.layout import Shifted
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Rope, StackPosition
@@ -46,11 +47,14 @@ class Stack(nn.Module):
         self.beside = beside
         self.recompute = False
 
-    def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
+    def sight(self, start: int, length: int, batch: int, padding: Pattern, real: Tensor | None = None) -> Sight:
         """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
-        are remembered, which are all unless no place looks back so far."""
+        are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S]."""
         device = next(self.parameters()).device
-        pattern = self.pattern.over(start + length) & padding
+        pattern = self.pattern.over(start + length)
+        if real is not None and pattern.anchored:
+            pattern = Shifted(pattern, real.long().argmax(dim=1))
+        pattern = pattern & padding
         behind = self.pattern.behind
         keys = torch.arange(0 if behind is None else max(0, start - behind), start + length, device=device)
         queries = keys if start == 0 else keys[-length:]

@@ -77,6 +77,33 @@ class Rolling:
 
 
 @dataclass
+class Sums:
+    """All tokens so far as one sum for each head: the same memory for any length. `total` is over e^`most`."""
+
+    total: Tensor  # [B, G, F, E + 1]
+    most: Tensor  # [B, G, 1, 1]
+
+    @classmethod
+    def empty(cls, like: Tensor, features: int, d_v: int) -> Sums:
+        """For the rows and groups of `like` [B, G, ..], and never in half precision."""
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        shape = like.shape[:2]
+        most = like.new_full((*shape, 1, 1), float("-inf"), dtype=dtype)
+        return cls(like.new_zeros(*shape, features, d_v + 1, dtype=dtype), most)
+
+    @property
+    def rows(self) -> int:
+        return len(self.total)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: the mixer adds their features."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.total, self.most = self.total.index_select(0, rows), self.most.index_select(0, rows)
+
+
+@dataclass
 class Memory:
     """Keys and values of what cross-attention looks at, computed once for each sentence."""
 

@@ -20,7 +20,7 @@ from regard.errors import SettingError, did_you_mean
 
 
 class Mixes(Protocol):
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor: ...
+    def weights(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,7 @@ class Attended:
         """[B, H, rows, S]: attention weights of the query rows asked for, or of all."""
         if rows is None:
             rows = torch.arange(self.q.shape[2], device=self.q.device)
-        positions = self.sight.queries
-        asked = positions.expand(self.q.shape[2])[rows] if len(positions) == 1 else positions[rows]
-        bias = self.sight.bias[:, :, rows] if self.sight.bias is not None else None
-        return self.mixer.weights(self.q[:, :, rows], self.k, self.sight.rows(asked), bias)
+        return self.mixer.weights(self.q, self.k, self.sight, rows)
 
 
 class Trace:
