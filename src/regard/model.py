@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -101,23 +101,22 @@ class Encoder(nn.Module):
         real: Tensor | None = None,
         *,
         within: Pattern | None = None,
+        global_tokens: Tensor | None = None,
         trace: Trace | None = None,
         **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). `real` says which of the inputs (tokens, samples) are no
-        padding; `within` is what else this batch may not see, as documents in one row, or a graph; `beside` is what this
-        front end takes with them, as segments are with tokens."""
+        padding; `within` is what else this batch may not see, as documents in one row, or a graph; `global_tokens` [B, T]
+        see all places and are seen by all; `beside` is what this front end takes with them, as segments are with tokens."""
         x = self.input(inputs, real=real, **beside)
-        places = self.input.places(real)
-        sight = self.stack.sight(0, x.shape[1], len(x), _padding(places, within), places)
+        seen = _padding(self.input.places(real), within)
+        sight = self.stack.sight(0, x.shape[1], len(x), seen, global_tokens=global_tokens)
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
 
-    def vector(
-        self, inputs: Tensor, real: Tensor | None = None, *, trace: Trace | None = None, **beside: Tensor | None
-    ) -> Tensor:
-        """One vector for each input: [B, D], or as wide as the pool makes it."""
+    def vector(self, inputs: Tensor, real: Tensor | None = None, **given: Any) -> Tensor:
+        """One vector for each input: [B, D], or as wide as the pool makes it; `given` is what `forward` takes."""
         assert self.pool is not None, "this model has no pool"
-        hidden, _ = self(inputs, real, trace=trace, **beside)
+        hidden, _ = self(inputs, real, **given)
         return self.pool(hidden, self.input.places(real), inputs)
 
     def classes(self, hidden: Tensor, real: Tensor | None = None, inputs: Tensor | None = None) -> Tensor:

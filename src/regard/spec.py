@@ -47,7 +47,19 @@ class Fixed:
     length: int
 
 
-InputPosition = Sinusoidal | Learned | Fixed
+@dataclass(frozen=True)
+class Concatenated:
+    """Sinusoids of `width` dimensions set beside those of the token, and all together mapped to d_model."""
+
+    width: int
+    order: Literal["halves", "interleaved"] = "halves"
+    base: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "width")
+
+
+InputPosition = Sinusoidal | Learned | Fixed | Concatenated
 
 # ------------------------------------------------------------------ positions inside the attention of a stack
 
@@ -114,7 +126,35 @@ class Disentangled:
     dropout: float = 0.0
 
 
-StackPosition = Rope | Buckets | Alibi | Disentangled
+@dataclass(frozen=True)
+class Repeated:
+    """In sequences of more than `length` positions, the first block of `size` counts as if it were there `times` more, for
+    all but the first and the last block. That is how transformers evaluates BigBird: whose random blocks are then all the
+    first one."""
+
+    size: int
+    times: int
+    length: int
+
+
+@dataclass(frozen=True)
+class RelativeKeys:
+    """Shaw et al. 2018: each layer has a trained vector for each distance up to `distance` on each side, which is added to
+    the keys at that distance. (To the values nothing is added, which their Table 3 finds no worse.)"""
+
+    distance: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "distance")
+
+
+@dataclass(frozen=True)
+class RelativeSinusoids:
+    """Transformer-XL (Dai et al. 2019): each layer looks by content and by sinusoids of distances that it projects, with a
+    trained query of each head for either."""
+
+
+StackPosition = Rope | Buckets | Alibi | Disentangled | Repeated | RelativeKeys | RelativeSinusoids
 
 # ------------------------------------------------------------------ parts of a block
 
@@ -249,7 +289,8 @@ class Attention:
     """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
 
     `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or (d_k · terms)^-½ where
-    positions add terms to q·k. With `shared` projections, keys are the queries at length 1, and the scale is 1 unless said.
+    positions add terms to q·k. With `shared` projections, keys are the queries at length 1, and the scale is 1 unless said;
+    with `global` ones, tokens that the caller names look at everything, by projections of their own (Longformer).
     """
 
     heads: int
@@ -259,7 +300,7 @@ class Attention:
     bias: str = "qkvo"
     scale: float | None = None
     mixer: Mixer = field(default_factory=Softmax)
-    projection: Literal["apart", "shared"] = "apart"
+    projection: Literal["apart", "shared", "global"] = "apart"
 
     def __post_init__(self) -> None:
         shared = self.projection == "shared"
@@ -267,6 +308,8 @@ class Attention:
             raise ModelError("hashing needs queries and keys that are the same", "say projection='shared'")
         if isinstance(self.mixer, Linear) and self.mixer.features == Elu() and self.scale is not None:
             raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
+        if self.projection == "global" and not isinstance(self.mixer, Softmax):
+            raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
         if shared and self.key_heads != self.heads:
             raise ModelError("shared queries and keys have one number of heads", "leave `groups` out")
 
@@ -353,10 +396,14 @@ class BlockLocal:
 
 @dataclass(frozen=True)
 class Global:
-    """The `first` and the `last` positions look at all others and are seen by all."""
+    """The `first` and the `last` positions, or blocks of `size` positions, look at all others and are seen by all."""
 
     first: int = 1
     last: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size")
 
 
 @dataclass(frozen=True)
@@ -371,6 +418,14 @@ class RandomBlocks:
 
     def __post_init__(self) -> None:
         _sizes(self, "size", "count")
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Sequences of more than `length` positions follow the pattern; in shorter ones, each position sees all."""
+
+    length: int
+    inner: Pattern
 
 
 @dataclass(frozen=True)
@@ -397,7 +452,18 @@ class Opposite:
 
 
 Pattern = (
-    Everything | Causal | Window | Dilated | Strided | BlockLocal | Global | RandomBlocks | Both | Either | Opposite
+    Everything
+    | Causal
+    | Window
+    | Dilated
+    | Strided
+    | BlockLocal
+    | Global
+    | RandomBlocks
+    | Beyond
+    | Both
+    | Either
+    | Opposite
 )
 
 
@@ -417,6 +483,8 @@ def causal(pattern: Pattern) -> bool:
 def counts_from_the_end(pattern: Pattern) -> bool:
     """Whether what a position sees changes when the sequence grows."""
     match pattern:
+        case Beyond():
+            return True
         case Global(_, last):
             return last > 0
         case RandomBlocks(of=drawn):
@@ -451,7 +519,7 @@ class Block:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.cross is not None and self.cross.projection == "shared":
+        if self.cross is not None and self.cross.projection != "apart":
             raise ModelError("queries of one sequence are no keys of another", "let cross-attention project them apart")
         if self.cross is not None and isinstance(self.residual, Parallel):
             raise ModelError("a parallel block has no place for cross-attention", "use PreNorm or PostNorm")
@@ -495,6 +563,8 @@ class Stack:
 def _mixable(stack: Stack) -> None:
     """Mixers other than softmax know few patterns, and no scores that positions could add to."""
     mixer = stack.block.attention.mixer
+    if stack.block.attention.projection == "global" and (causal(stack.pattern) or stack.position is not None):
+        raise ModelError("global tokens see what follows, and know no positions", "use an encoder with input positions")
     if isinstance(mixer, Softmax):
         return
     name = type(mixer).__name__
@@ -543,7 +613,8 @@ class Frames:
 @dataclass(frozen=True)
 class Patches:
     """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come `extras` trained vectors
-    (a class token, a distillation token); then learned positions, norm and dropout (Dosovitskiy et al. 2021)."""
+    (a class token, a distillation token); then positions, norm and dropout (Dosovitskiy et al. 2021). Positions are learned,
+    or sinusoids of rows and columns."""
 
     size: int
     patch: int
@@ -552,6 +623,7 @@ class Patches:
     bias: bool = True
     norm: Norm | None = None
     dropout: float = 0.0
+    position: Literal["learned", "sinusoidal"] = "learned"
 
     def __post_init__(self) -> None:
         if self.patch > self.size:
@@ -793,11 +865,12 @@ Model = EncoderDecoder | Encoder | Decoder | Pair
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, LayerNorm, RmsNorm, Plain, Gated,
-        Softmax, Elu, Favor, Linear, Linformer, Lsh, Attention, PostNorm, PreNorm, Parallel, Everything, Causal,
-        Window, Dilated, Strided, BlockLocal, Global, RandomBlocks, Both, Either, Opposite, Block, Neighbours, Stack, Tokens,
-        Frames, Patches, TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes,
-        EncoderDecoder, Encoder, Decoder, Pair,
+        Sinusoidal, Learned, Fixed, Concatenated, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
+        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Softmax, Elu, Favor, Linear, Linformer, Lsh,
+        Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
+        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Stack, Tokens, Frames, Patches, TimeNorm,
+        Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
+        Pair,
     )
 }  # fmt: skip
 

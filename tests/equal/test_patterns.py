@@ -119,6 +119,7 @@ def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("name", ["window", "dilated causal", "documents", "window, global and random", "graph"])
 def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     """Uncompiled and on a CPU, where it has no backward."""

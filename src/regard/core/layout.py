@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.core.chance import generator
-from regard.core.pattern import FAR, WHOLE, Pattern, Ranges, merged
+from regard.core.pattern import FAR, WHOLE, Everything, Pattern, Ranges, merged
 
 
 @dataclass(frozen=True)
@@ -68,30 +68,45 @@ class BlockLocal(Pattern):
 
 @dataclass(frozen=True)
 class Global(Pattern):
-    """The `first` places and the `last` ones of `length` see all and are seen by all."""
+    """The `first` blocks of `size` places and the `last` ones of `length` see all and are seen by all."""
 
     anchored = True
     first: int
     last: int = 0
+    size: int = 1
     length: int | None = None
 
     def over(self, length: int) -> Pattern:
-        return Global(self.first, self.last, length) if self.last else self
+        return Global(self.first, self.last, self.size, length) if self.last else self
 
     @property
-    def _end(self) -> int:
+    def _bounds(self) -> tuple[int, int]:
+        """Where the first ones end, and where the last ones begin."""
         assert self.length is not None or not self.last, "a pattern that counts from the end is asked `over` a length"
-        return FAR if self.length is None else self.length - self.last
+        end = FAR if self.length is None else (-(-self.length // self.size) - self.last) * self.size
+        return self.first * self.size, end
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        if not self.last:
-            return (query < self.first) | (key < self.first)
-        return (query < self.first) | (key < self.first) | (query >= self._end) | (key >= self._end)
+        begin, end = self._bounds
+        first = (query < begin) | (key < begin)
+        return first | (query >= end) | (key >= end) if self.last else first
 
     def reach(self, low: int, high: int) -> Ranges:
-        if low < self.first or high >= self._end:
+        begin, end = self._bounds
+        if low < begin or high >= end:
             return WHOLE
-        return [(0, self.first), *([(self._end, FAR)] if self.last else [])]
+        return [(0, begin), *([(end, FAR)] if self.last else [])]
+
+
+@dataclass(frozen=True)
+class Beyond(Pattern):
+    """A pattern for sequences of more than `most` places."""
+
+    most: int
+    inner: Pattern
+
+    def over(self, length: int) -> Pattern:
+        return self.inner.over(length) if length > self.most else Everything()
 
 
 @dataclass(frozen=True, eq=False)

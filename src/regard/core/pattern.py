@@ -200,7 +200,8 @@ class Sight:
     With it goes what the stack's positions say of these places, computed once for all layers: `bias` is added to the
     scores, `angles` turn q and k, `relative` gives each layer a bias of its own. Instead of a bias there may be the `term`
     that makes it for any places; a sparse sight asks it for those only that can be seen. `start` is the first query's place
-    where places follow each other by `step`; without it, nothing is known of where they are.
+    where places follow each other by `step`; without it, nothing is known of where they are. `everywhere` are tokens [B, T]
+    that look at everything but what a pattern hides.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class Sight:
         term: Callable[[Tensor, Tensor], Tensor] | None = None,
         start: int | None = None,
         step: int = 1,
+        everywhere: tuple[Tensor, Pattern] | None = None,
     ) -> None:
         self.pattern = pattern
         self.queries, self.keys = queries, keys  # [T], [S]
@@ -224,6 +226,7 @@ class Sight:
         self.relative = relative
         self.term = term
         self.start, self.step = start, step
+        self.everywhere = everywhere
         self._bias = bias
         if term is not None and not self.sparse:
             # Made here and not in a layer, because a layer may be run twice to save memory.

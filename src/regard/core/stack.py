@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.beside import Neighbours
 from regard.core.block import Block
 from regard.core.dropout import Dropout
-from regard.core.layout import Shifted
+from regard.core.layout import GlobalTokens, Shifted
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
-from regard.core.position import Disentangled, Rope, StackPosition
+from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.state import LayerState
 from regard.core.trace import Trace
 
@@ -47,25 +47,47 @@ class Stack(nn.Module):
         self.beside = beside
         self.recompute = False
 
-    def sight(self, start: int, length: int, batch: int, padding: Pattern, real: Tensor | None = None) -> Sight:
+    def sight(
+        self,
+        start: int,
+        length: int,
+        batch: int,
+        padding: Pattern,
+        real: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+    ) -> Sight:
         """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
-        are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S]."""
+        are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
+        `global_tokens` [B, S] are seen by all, and see all."""
         device = next(self.parameters()).device
         pattern = self.pattern.over(start + length)
         if real is not None and pattern.anchored:
             pattern = Shifted(pattern, real.long().argmax(dim=1))
+        if global_tokens is not None:
+            pattern = pattern | GlobalTokens(global_tokens, keys=self.own_globals)
         pattern = pattern & padding
         behind = self.pattern.behind
         keys = torch.arange(0 if behind is None else max(0, start - behind), start + length, device=device)
         queries = keys if start == 0 else keys[-length:]
-        angles = relative = term = None
+        angles = relative = None
+        term: Callable[[Tensor, Tensor], Tensor] | None = None
         if isinstance(self.position, Rope):
             angles = self.position.angles(queries)
         elif isinstance(self.position, Disentangled):
             relative = self.position(queries, keys)
+        elif isinstance(self.position, Repeated):
+            term = self.position.over(start + length)
         else:
             term = self.position
-        return Sight(pattern, queries, keys, batch, None, angles, relative, term=term, start=start)
+        everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
+        return Sight(
+            pattern, queries, keys, batch, None, angles, relative, term=term, start=start, everywhere=everywhere
+        )
+
+    @property
+    def own_globals(self) -> bool:
+        """Whether global tokens look by projections of their own."""
+        return self.blocks[0].attention.everywhere is not None  # type: ignore[union-attr]
 
     def forward(
         self,
