@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard import size, spec
 from regard.build import build, trainable
@@ -246,6 +248,30 @@ def test_documents_in_one_row_are_as_if_alone() -> None:
         torch.testing.assert_close(together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9)
     with pytest.raises(ModelError, match="restricted to Documents"):
         made(ENCODERS["elu"])(tokens, within=Documents(torch.tensor([[0] * 4 + [1] * 7])))
+
+
+class Numbers(TorchDispatchMode):
+    """How many numbers all tensors held that were made."""
+
+    made = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.made += sum(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        return out
+
+
+@pytest.mark.parametrize("mixer", [spec.Linear(), FAVOR, spec.Linformer(2048, 5), LSH], ids=str)
+@pytest.mark.parametrize("allowed", [spec.Everything(), spec.Causal()], ids=str)
+def test_memory_grows_as_the_length_does(mixer: spec.Mixer, allowed: spec.Pattern) -> None:
+    if isinstance(mixer, spec.Linformer) and allowed == spec.Causal():
+        return
+    model, made = build(encoder(mixer, allowed)), []
+    for length in (512, 1024, 2048):
+        with Numbers() as mode:
+            model(torch.randint(0, 19, (1, length)))[0].sum().backward()
+        made.append(mode.made)
+    assert made[2] < 2.2 * made[1] < 2.2 * 2.2 * made[0]  # four times, if it grew as n² does
 
 
 # ------------------------------------------------------------------ what each approximates

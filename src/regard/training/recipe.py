@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from regard.errors import SettingError, did_you_mean
+from regard.family.vaswani import looking
 from regard.training.choice import LengthPenaltyChoice, WeightsChoice, length_penalty, weights
 
 
@@ -64,11 +65,26 @@ class Model(_Section):
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
     feedforward_dropout: float | None = Field(None, ge=0, lt=1, description="inside the feed-forward")
     activation: Literal["relu", "gelu", "silu"] | None = None
-    position: Literal["sinusoidal", "learned"] = "sinusoidal"
+    position: Literal["sinusoidal", "learned", "none", "concatenated", "relative", "buckets", "alibi", "rope"] = Field(
+        "sinusoidal", description="how places are told: added, concatenated, or inside attention (relative: Shaw's)"
+    )
+    attention: str = Field(
+        "softmax",
+        description="how a side looks at itself: softmax, window:N, dilated:N:STEP, strided:N, blocks:N, bigbird:N, "
+        "topk:N, linear, performer[:FEATURES], linformer:RANK, lsh:BUCKETS",
+    )
+    decoder_attention: str | None = Field(None, description="that of the decoder, if other than attention")
     residual: Literal["post", "pre"] = Field("post", description="where the norm stands: post (the paper) or pre")
     share: Literal["all", "target", "none"] | None = Field(None, description="which embeddings are one matrix")
     vectors: str | None = Field(None, description="word vectors to start from (word2vec or GloVe text format)")
     freeze_embeddings: bool = Field(False, description="leave the embeddings as they start")
+
+    @field_validator("attention", "decoder_attention")
+    @classmethod
+    def _attention(cls, value: str | None) -> str | None:
+        if value is not None:
+            looking(value)
+        return value
 
 
 class Train(_Section):
