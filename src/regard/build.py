@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import assert_never, overload
 
 import torch
@@ -15,8 +16,12 @@ from regard.core import (
     embed,
     feedforward,
     frontend,
+    hashed,
     head,
+    kernelized,
+    layout,
     linear,
+    lowrank,
     mix,
     norm,
     pattern,
@@ -24,6 +29,7 @@ from regard.core import (
     residual,
     stack,
 )
+from regard.errors import ModelError
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 
 Model = EncoderDecoder | Encoder | Decoder | Pair
@@ -96,8 +102,12 @@ def _front_end(part: spec.Input, d_model: int, shared: embed.Table | None = None
         case spec.Frames(mels, place, activation, dropout):
             return frontend.Frames(mels, d_model, _input_position(place, d_model), activation, dropout)
         case spec.Patches():
+            side = part.size // part.patch
             return frontend.Patches(
                 d_model,
+                position=position.Learned(d_model, part.positions)
+                if part.position == "learned"
+                else position.Grid(d_model, side, part.extras),
                 size=part.size,
                 patch=part.patch,
                 channels=part.channels,
@@ -155,15 +165,19 @@ def _channel_norm(
 
 
 def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Embedding:
-    width = part.width or d_model
+    width, beside = part.width or d_model, None
+    if isinstance(part.position, spec.Concatenated):
+        beside = position.Sinusoidal(part.position.width, part.position.order, part.position.base)
+    whole = width + (beside.d_model if beside else 0)
     return embed.Embedding(
         table,
-        _input_position(part.position, width),
+        None if beside else _input_position(part.position, width),
         scale=part.scale,
         dropout=part.dropout,
         segments=embed.Table(part.segments, width) if part.segments else None,
-        norm=_norm(part.norm, width) if part.norm else None,
-        project=linear.Linear(width, d_model) if part.width else None,
+        norm=_norm(part.norm, whole) if part.norm else None,
+        project=linear.Linear(whole, d_model) if part.width or beside else None,
+        beside=beside,
     )
 
 
@@ -179,6 +193,8 @@ def _input_position(
             return position.Learned(width, length, offset)
         case spec.Fixed(length):
             return position.Fixed(width, length)
+        case spec.Concatenated():
+            raise ModelError("only tokens have positions beside them", "add sinusoids instead")
         case _:
             assert_never(part)
 
@@ -209,7 +225,8 @@ def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     place = _stack_position(part, d_model)
-    blocks = [_block(part.block, d_model, place) for _ in range(1 if part.shared else part.layers)]
+    lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
+    blocks = [_block(part, d_model, place, lengths) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, beside=other, dropout=part.dropout)
@@ -222,22 +239,34 @@ def _beside(part: spec.Neighbours, d_model: int) -> beside.Neighbours:
 
 def _stack_position(part: spec.Stack, d_model: int) -> position.StackPosition | None:
     match part.position:
-        case None:
+        case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None
         case spec.Rope(base, share, pairs, scaling):
             dimensions = int(part.block.attention.d_k * share)
             return position.Rope(_scaled(position.rope_frequencies(dimensions, base), scaling), pairs)
         case spec.Buckets(count, distance):
-            both_ways = isinstance(part.pattern, spec.Everything)
+            both_ways = not spec.causal(part.pattern)
             return position.Buckets(part.block.attention.heads, count, distance, both_ways)
         case spec.Alibi():
             return position.Alibi(part.block.attention.heads)
+        case spec.Repeated(size, times, length):
+            return position.Repeated(size, times, length)
         case spec.Disentangled(distance, buckets, terms, norm, dropout):
             both = ("c2p", "p2c") if terms == "both" else (terms,)
             normed = _norm(norm, d_model) if norm else None
             return position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
             assert_never(part.position)
+
+
+def _layer_position(part: spec.Stack, d_model: int) -> position.LayerPosition | None:
+    match part.position:
+        case spec.RelativeKeys(distance):
+            return position.RelativeKeys(part.block.attention.d_k, distance)
+        case spec.RelativeSinusoids():
+            return position.RelativeSinusoids(d_model, part.block.attention.heads, part.block.attention.d_k)
+        case _:
+            return None
 
 
 def _scaled(frequencies: Tensor, scaling: spec.RopeScaling | None) -> Tensor:
@@ -258,14 +287,39 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
             return pattern.Everything()
         case spec.Causal(window):
             return pattern.Causal(window)
+        case spec.Window(reach):
+            return layout.Dilated(reach)
+        case spec.Dilated(reach, step):
+            return layout.Dilated(reach, step)
+        case spec.Strided(stride):
+            return layout.Strided(stride)
+        case spec.BlockLocal(size, neighbours):
+            return layout.BlockLocal(size, neighbours)
+        case spec.Global(first, last, size):
+            return layout.Global(first, last, size)
+        case spec.Beyond(length, inner):
+            return layout.Beyond(length, _pattern(inner))
+        case spec.RandomBlocks(size, count, seed, drawn):
+            return layout.RandomBlocks(size, count, seed, drawn == "before")
+        case spec.Both(one, other):
+            return _pattern(one) & _pattern(other)
+        case spec.Either(one, other):
+            return _pattern(one) | _pattern(other)
+        case spec.Opposite(inner):
+            return ~_pattern(inner)
         case _:
             assert_never(part)
 
 
-def _block(part: spec.Block, d_model: int, place: position.StackPosition | None) -> block.Block:
+def _block(
+    whole: spec.Stack, d_model: int, place: position.StackPosition | None, lengths: list[lowrank.Lengths | None]
+) -> block.Block:
+    """`place` and `lengths` are what all layers of the stack share: positions, and of self- and cross-attention each."""
+    part, relative = whole.block, _layer_position(whole, d_model)
+    own = attention.SharedProjection if part.attention.projection == "shared" else attention.SelfProjection
     return block.Block(
-        attention=_attention(part.attention, d_model, attention.SelfProjection, place),
-        cross=_attention(part.cross, d_model, attention.CrossProjection) if part.cross else None,
+        attention=_attention(part.attention, d_model, own, lengths[0], place, relative),
+        cross=_attention(part.cross, d_model, attention.CrossProjection, lengths[1]) if part.cross else None,
         feedforward=_feedforward(part.feedforward, d_model),
         residual=_residual(part, d_model),
     )
@@ -298,16 +352,56 @@ def _norm(part: spec.Norm, width: int) -> norm.Norm:
 def _attention(
     part: spec.Attention,
     d_model: int,
-    projection: type[attention.SelfProjection] | type[attention.CrossProjection],
+    projection: type[attention.Projection],
+    lengths: lowrank.Lengths | None,
     place: position.StackPosition | None = None,
+    relative: position.LayerPosition | None = None,
 ) -> attention.Attention:
     terms = 1 + len(place.terms) if isinstance(place, position.Disentangled) else 1
+    scale = 1.0 if part.projection == "shared" else (terms * part.d_k) ** -0.5
+    widths = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
+    mixer, everywhere = _mixer(part, scale if part.scale is None else part.scale, lengths), None
+    if part.projection == "global":
+        assert isinstance(mixer, mix.Softmax)
+        everywhere = attention.Everywhere(attention.SelfProjection(*widths), mixer)
     return attention.Attention(
-        projection(d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias),
-        mix.Softmax(part.scale if part.scale is not None else (terms * part.d_k) ** -0.5, part.mixer.dropout),
+        projection(*widths),
+        mixer,
         linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias),
         place if isinstance(place, position.Rope) else None,
+        relative,
+        everywhere,
     )
+
+
+def _mixer(part: spec.Attention, scale: float, lengths: lowrank.Lengths | None) -> attention.Mixer:
+    match part.mixer:
+        case spec.Softmax(dropout, top):
+            return mix.Softmax(scale, dropout, top=top)
+        case spec.Linear(spec.Elu()):
+            return kernelized.Linear(kernelized.Elu(part.d_k))
+        case spec.Linear(spec.Favor(count, seed, redraw)):
+            count = count or math.ceil(part.d_k * math.log(part.d_k)) or 1
+            return kernelized.Linear(kernelized.Favor(part.d_k, count, scale, seed, redraw))
+        case spec.Linformer(dropout=dropout):
+            own = lengths or _lengths(part)
+            assert own is not None
+            return lowrank.Linformer(scale, dropout, own)
+        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout):
+            return hashed.Lsh(
+                part.d_k, part.heads, scale,
+                buckets=buckets, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
+            )  # fmt: skip
+        case _:
+            raise AssertionError(part.mixer)
+
+
+def _lengths(part: spec.Attention | None, *, shared: bool = False) -> lowrank.Lengths | None:
+    """The projections of one layer, or those that all layers share; None where there are none such."""
+    if part is None or not isinstance(part.mixer, spec.Linformer) or (part.mixer.share == "layers") != shared:
+        return None
+    heads = part.key_heads if part.mixer.share == "none" else 1
+    return lowrank.Lengths(part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads"))
 
 
 def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.FeedForward:

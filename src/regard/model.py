@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,20 +98,27 @@ class Encoder(nn.Module):
         self.labels = labels
 
     def forward(
-        self, inputs: Tensor, real: Tensor | None = None, *, trace: Trace | None = None, **beside: Tensor | None
+        self,
+        inputs: Tensor,
+        real: Tensor | None = None,
+        *,
+        within: Pattern | None = None,
+        global_tokens: Tensor | None = None,
+        trace: Trace | None = None,
+        **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). `real` says which of the inputs (tokens, samples) are no
-        padding; `beside` is what this front end takes with them, as segments are with tokens."""
+        padding; `within` is what else this batch may not see, as documents in one row, or a graph; `global_tokens` [B, T]
+        see all places and are seen by all; `beside` is what this front end takes with them, as segments are with tokens."""
         x = self.input(inputs, real=real, **beside)
-        sight = self.stack.sight(0, x.shape[1], x.shape[0], _padding(self.input.places(real)))
+        seen = _padding(self.input.places(real), within)
+        sight = self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens)
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
 
-    def vector(
-        self, inputs: Tensor, real: Tensor | None = None, *, trace: Trace | None = None, **beside: Tensor | None
-    ) -> Tensor:
-        """One vector for each input: [B, D], or as wide as the pool makes it."""
+    def vector(self, inputs: Tensor, real: Tensor | None = None, **given: Any) -> Tensor:
+        """One vector for each input: [B, D], or as wide as the pool makes it; `given` is what `forward` takes."""
         assert self.pool is not None, "this model has no pool"
-        hidden, _ = self(inputs, real, trace=trace, **beside)
+        hidden, _ = self(inputs, real, **given)
         return self.pool(hidden, self.input.places(real), inputs)
 
     def classes(self, hidden: Tensor, real: Tensor | None = None, inputs: Tensor | None = None) -> Tensor:
@@ -135,11 +142,17 @@ class Decoder(nn.Module):
         self.head = head
 
     def forward(
-        self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None
+        self,
+        tokens: Tensor,
+        real: Tensor | None = None,
+        trace: Trace | None = None,
+        *,
+        within: Pattern | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens."""
+        """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
+        `within` is what else this batch may not see."""
         x = self.tokens(tokens, real=real)
-        sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real))
+        sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
         return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
@@ -153,7 +166,7 @@ class Decoder(nn.Module):
         state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
         if length > 1:
             self.step(prompt.tokens[:, :-1], state, trace)
-        state.widen(width)
+        state.widen(width, prompt.tokens.device)
         return state
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
@@ -161,7 +174,8 @@ class Decoder(nn.Module):
         seen = state.position + tokens.shape[1]
         real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
         x = self.tokens(tokens, state.position, real=real)
-        sight = self.stack.sight(state.position, tokens.shape[1], tokens.shape[0], _padding(_grown(real, seen)))
+        within = _padding(_grown(real, seen))
+        sight = self.stack.sight(state.position, tokens.shape[1], tokens.shape[0], within, real)
         x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.position = seen
         return self.head(x)
@@ -206,8 +220,9 @@ class Function(nn.Module):
         return self.call(self.model, *given)
 
 
-def _padding(real: Tensor | None) -> Pattern:
-    return Everything() if real is None else Padding(real)
+def _padding(real: Tensor | None, within: Pattern | None = None) -> Pattern:
+    seen: Pattern = Everything() if real is None else Padding(real)
+    return seen if within is None else seen & within
 
 
 def _over_memory(real: Tensor | None, like: Tensor) -> Sight:

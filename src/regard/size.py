@@ -27,15 +27,22 @@ def parameters(model: spec.Model) -> int:
 
 def stack(part: spec.Stack, d_model: int) -> int:
     blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
+    attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
+    blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
     return blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, d_model)
 
 
 def _stack_position(part: spec.Stack, d_model: int) -> int:
+    layers = 1 if part.shared else part.layers
     match part.position:
         case spec.Buckets(count):
             return count * part.block.attention.heads
         case spec.Disentangled(distance, buckets, norm=norm):
             return 2 * (buckets or distance) * d_model + _norm(norm, d_model)
+        case spec.RelativeKeys(distance):
+            return layers * (2 * distance + 1) * part.block.attention.d_k
+        case spec.RelativeSinusoids():
+            return layers * (d_model + 2) * part.block.attention.heads * part.block.attention.d_k
         case _:
             return 0
 
@@ -57,15 +64,26 @@ def block(part: spec.Block, d_model: int) -> int:
 
 
 def attention(part: spec.Attention, d_model: int) -> int:
-    """W_Q, W_K, W_V and W_O (Section 3.2.2), with the biases they have."""
-    widths = {
-        "q": part.heads * part.d_k,
-        "k": part.key_heads * part.d_k,
-        "v": part.key_heads * part.d_v,
-        "o": d_model,
-    }
-    merged = part.heads * part.d_v
-    return d_model * (widths["q"] + widths["k"] + widths["v"] + merged) + sum(widths[letter] for letter in part.bias)
+    """W_Q, W_K, W_V and W_O (Section 3.2.2), with the biases they have, and what the mixer has for itself."""
+    widths = {"q": part.heads * part.d_k, "v": part.key_heads * part.d_v}
+    if part.projection != "shared":
+        widths["k"] = part.key_heads * part.d_k
+    sets = 2 if part.projection == "global" else 1
+    inside = sum(d_model * width + (width if letter in part.bias else 0) for letter, width in widths.items())
+    output = part.heads * part.d_v * d_model + (d_model if "o" in part.bias else 0)
+    return sets * inside + output + (0 if _shared_lengths(part) else _lengths(part))
+
+
+def _shared_lengths(part: spec.Attention) -> bool:
+    return isinstance(part.mixer, spec.Linformer) and part.mixer.share == "layers"
+
+
+def _lengths(part: spec.Attention) -> int:
+    """Projections of the length, of one layer or of all."""
+    if not isinstance(part.mixer, spec.Linformer):
+        return 0
+    matrices = {"none": 2 * part.key_heads, "heads": 2, "both": 1, "layers": 1}[part.mixer.share]
+    return matrices * part.mixer.rank * part.mixer.length
 
 
 def feedforward(part: spec.FeedForward, d_model: int) -> int:
@@ -90,7 +108,8 @@ def _front_end(part: spec.Input, d_model: int) -> int:
             return _waves(part, d_model)
         case spec.Patches():
             pixels = part.channels * part.patch**2
-            vectors = pixels + part.positions + part.extras + (1 if part.bias else 0)
+            positions = part.positions if part.position == "learned" else 0
+            vectors = pixels + positions + part.extras + (1 if part.bias else 0)
             return vectors * d_model + _norm(part.norm, d_model)
 
 
@@ -109,8 +128,9 @@ def _waves(part: spec.Waves, d_model: int) -> int:
 def _embedding(part: spec.Tokens, d_model: int) -> int:
     """What an embedding has beside its token table."""
     width = part.width or d_model
-    project = width * d_model + d_model if part.width else 0
-    return (_rows(part.position) + part.segments) * width + _norm(part.norm, width) + project
+    whole = width + (part.position.width if isinstance(part.position, spec.Concatenated) else 0)
+    project = (whole + 1) * d_model if part.width or whole > width else 0
+    return (_rows(part.position) + part.segments) * width + _norm(part.norm, whole) + project
 
 
 def _rows(part: spec.InputPosition | None) -> int:

@@ -47,7 +47,19 @@ class Fixed:
     length: int
 
 
-InputPosition = Sinusoidal | Learned | Fixed
+@dataclass(frozen=True)
+class Concatenated:
+    """Sinusoids of `width` dimensions set beside those of the token, and all together mapped to d_model."""
+
+    width: int
+    order: Literal["halves", "interleaved"] = "halves"
+    base: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "width")
+
+
+InputPosition = Sinusoidal | Learned | Fixed | Concatenated
 
 # ------------------------------------------------------------------ positions inside the attention of a stack
 
@@ -114,7 +126,35 @@ class Disentangled:
     dropout: float = 0.0
 
 
-StackPosition = Rope | Buckets | Alibi | Disentangled
+@dataclass(frozen=True)
+class Repeated:
+    """In sequences of more than `length` positions, the first block of `size` counts as if it were there `times` more, for
+    all but the first and the last block. That is how transformers evaluates BigBird: whose random blocks are then all the
+    first one."""
+
+    size: int
+    times: int
+    length: int
+
+
+@dataclass(frozen=True)
+class RelativeKeys:
+    """Shaw et al. 2018: each layer has a trained vector for each distance up to `distance` on each side, which is added to
+    the keys at that distance. (To the values nothing is added, which their Table 3 finds no worse.)"""
+
+    distance: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "distance")
+
+
+@dataclass(frozen=True)
+class RelativeSinusoids:
+    """Transformer-XL (Dai et al. 2019): each layer looks by content and by sinusoids of distances that it projects, with a
+    trained query of each head for either."""
+
+
+StackPosition = Rope | Buckets | Alibi | Disentangled | Repeated | RelativeKeys | RelativeSinusoids
 
 # ------------------------------------------------------------------ parts of a block
 
@@ -162,12 +202,86 @@ FeedForward = Plain | Gated
 
 @dataclass(frozen=True)
 class Softmax:
-    """Exact attention; `dropout` acts on the attention weights."""
+    """Exact attention; `dropout` acts on the attention weights. With `top`, only that many best scores of each query count."""
 
     dropout: float = 0.0
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        _sizes(self, "top")
 
 
-Mixer = Softmax
+@dataclass(frozen=True)
+class Elu:
+    """Features elu(x) + 1 (Katharopoulos et al. 2020); nothing is scaled."""
+
+
+@dataclass(frozen=True)
+class Favor:
+    """Positive features of random directions, whose products are the exponentials of softmax attention on average
+    (Choromanski et al. 2021, Performer).
+
+    `count` directions, d_k · ln d_k unless said, orthogonal in groups of d_k, drawn from `seed`, the same in all layers;
+    training draws them anew every `redraw` steps (0: never).
+    """
+
+    count: int | None = None
+    seed: int = 0
+    redraw: int = 1000
+
+    def __post_init__(self) -> None:
+        _sizes(self, "count")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear attention: the features of queries and keys are multiplied, so that keys are summed up once for all queries."""
+
+    features: Elu | Favor = field(default_factory=Elu)
+
+    @property
+    def dropout(self) -> float:
+        """Weights that are never made cannot be dropped."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Linformer:
+    """Keys and values of up to `length` places are projected to `rank` of them (Wang et al. 2020).
+
+    Projections are one for keys and one for values of each head (`none` shared), one each for all `heads`, one for both
+    (`both`), or one for all `layers` of the stack.
+    """
+
+    length: int
+    rank: int
+    share: Literal["none", "heads", "both", "layers"] = "heads"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "length", "rank")
+
+
+@dataclass(frozen=True)
+class Lsh:
+    """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
+    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer)."""
+
+    buckets: int
+    chunk: int = 64
+    rounds: int = 1
+    before: int = 1
+    after: int = 0
+    seed: int = 0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "buckets", "chunk", "rounds")
+        if self.buckets % 2:
+            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give an even number")
+
+
+Mixer = Softmax | Linear | Linformer | Lsh
 
 
 @dataclass(frozen=True)
@@ -175,7 +289,8 @@ class Attention:
     """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
 
     `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or (d_k · terms)^-½ where
-    positions add terms to q·k.
+    positions add terms to q·k. With `shared` projections, keys are the queries at length 1, and the scale is 1 unless said;
+    with `global` ones, tokens that the caller names look at everything, by projections of their own (Longformer).
     """
 
     heads: int
@@ -185,6 +300,18 @@ class Attention:
     bias: str = "qkvo"
     scale: float | None = None
     mixer: Mixer = field(default_factory=Softmax)
+    projection: Literal["apart", "shared", "global"] = "apart"
+
+    def __post_init__(self) -> None:
+        shared = self.projection == "shared"
+        if isinstance(self.mixer, Lsh) and not shared:
+            raise ModelError("hashing needs queries and keys that are the same", "say projection='shared'")
+        if isinstance(self.mixer, Linear) and self.mixer.features == Elu() and self.scale is not None:
+            raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
+        if self.projection == "global" and not isinstance(self.mixer, Softmax):
+            raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
+        if shared and self.key_heads != self.heads:
+            raise ModelError("shared queries and keys have one number of heads", "leave `groups` out")
 
     @property
     def key_heads(self) -> int:
@@ -225,7 +352,157 @@ class Causal:
     window: int | None = None
 
 
-Pattern = Everything | Causal
+@dataclass(frozen=True)
+class Window:
+    """Each position looks at itself and at `size` neighbours on each side."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size")
+
+
+@dataclass(frozen=True)
+class Dilated:
+    """A window with gaps: itself and `size` neighbours on each side, of which each is `step` farther than the last."""
+
+    size: int
+    step: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size", "step")
+
+
+@dataclass(frozen=True)
+class Strided:
+    """The Sparse Transformer (Child et al. 2019): neighbours nearer than `stride`, and all at multiples of it."""
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "stride")
+
+
+@dataclass(frozen=True)
+class BlockLocal:
+    """The sequence is cut into blocks of `size`; `neighbours` on each side are seen too."""
+
+    size: int
+    neighbours: int = 0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size")
+
+
+@dataclass(frozen=True)
+class Global:
+    """The `first` and the `last` positions, or blocks of `size` positions, look at all others and are seen by all."""
+
+    first: int = 1
+    last: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size")
+
+
+@dataclass(frozen=True)
+class RandomBlocks:
+    """Each block of `size` positions looks at `count` blocks that are drawn once, from `seed`: from all blocks of the
+    sequence, or from those `before` it, as decoders need."""
+
+    size: int
+    count: int = 1
+    seed: int = 0
+    of: Literal["all", "before"] = "all"
+
+    def __post_init__(self) -> None:
+        _sizes(self, "size", "count")
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Sequences of more than `length` positions follow the pattern; in shorter ones, each position sees all."""
+
+    length: int
+    inner: Pattern
+
+
+@dataclass(frozen=True)
+class Both:
+    """What both patterns allow."""
+
+    first: Pattern
+    second: Pattern
+
+
+@dataclass(frozen=True)
+class Either:
+    """What one of two patterns allows."""
+
+    first: Pattern
+    second: Pattern
+
+
+@dataclass(frozen=True)
+class Opposite:
+    """What a pattern does not allow."""
+
+    inner: Pattern
+
+
+Pattern = (
+    Everything
+    | Causal
+    | Window
+    | Dilated
+    | Strided
+    | BlockLocal
+    | Global
+    | RandomBlocks
+    | Beyond
+    | Both
+    | Either
+    | Opposite
+)
+
+
+def causal(pattern: Pattern) -> bool:
+    """Whether no position sees what follows it."""
+    match pattern:
+        case Causal():
+            return True
+        case Both(first, second):
+            return causal(first) or causal(second)
+        case Either(first, second):
+            return causal(first) and causal(second)
+        case _:
+            return False
+
+
+def counts_from_the_end(pattern: Pattern) -> bool:
+    """Whether what a position sees changes when the sequence grows."""
+    match pattern:
+        case Beyond():
+            return True
+        case Global(_, last):
+            return last > 0
+        case RandomBlocks(of=drawn):
+            return drawn == "all"
+        case Both(first, second) | Either(first, second):
+            return counts_from_the_end(first) or counts_from_the_end(second)
+        case Opposite(inner):
+            return counts_from_the_end(inner)
+        case _:
+            return False
+
+
+def _sizes(part: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(part, name)
+        if value is not None and value < 1:
+            raise ModelError(f"{type(part).__name__}.{name} cannot be {value}", "give at least 1")
+
 
 # ------------------------------------------------------------------ assemblies
 
@@ -242,6 +519,8 @@ class Block:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        if self.cross is not None and self.cross.projection != "apart":
+            raise ModelError("queries of one sequence are no keys of another", "let cross-attention project them apart")
         if self.cross is not None and isinstance(self.residual, Parallel):
             raise ModelError("a parallel block has no place for cross-attention", "use PreNorm or PostNorm")
 
@@ -278,6 +557,32 @@ class Stack:
     def __post_init__(self) -> None:
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
+        _mixable(self)
+
+
+def _mixable(stack: Stack) -> None:
+    """Mixers other than softmax know few patterns, and no scores that positions could add to."""
+    mixer = stack.block.attention.mixer
+    if stack.block.attention.projection == "global" and (causal(stack.pattern) or stack.position is not None):
+        raise ModelError("global tokens see what follows, and know no positions", "use an encoder with input positions")
+    if isinstance(mixer, Softmax):
+        return
+    name = type(mixer).__name__
+    if isinstance(mixer, Linformer) and causal(stack.pattern):
+        raise ModelError(
+            "Linformer mixes all places before a query looks, so nothing can be hidden from it: it has no causal form",
+            "use it in encoders, and softmax, window, linear or performer attention in decoders",
+        )
+    if stack.pattern not in (Everything(), Causal()):
+        raise ModelError(
+            f"{name} attention knows no pattern but Everything and Causal()",
+            "use the softmax mixer, which computes a sparse pattern at its own cost",
+        )
+    if stack.position is not None and not (isinstance(stack.position, Rope) and isinstance(mixer, Linear)):
+        raise ModelError(
+            f"{name} attention has no scores to which {type(stack.position).__name__} could add",
+            "add positions at the input",
+        )
 
 
 @dataclass(frozen=True)
@@ -308,7 +613,8 @@ class Frames:
 @dataclass(frozen=True)
 class Patches:
     """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come `extras` trained vectors
-    (a class token, a distillation token); then learned positions, norm and dropout (Dosovitskiy et al. 2021)."""
+    (a class token, a distillation token); then positions, norm and dropout (Dosovitskiy et al. 2021). Positions are learned,
+    or sinusoids of rows and columns."""
 
     size: int
     patch: int
@@ -317,6 +623,7 @@ class Patches:
     bias: bool = True
     norm: Norm | None = None
     dropout: float = 0.0
+    position: Literal["learned", "sinusoidal"] = "learned"
 
     def __post_init__(self) -> None:
         if self.patch > self.size:
@@ -475,6 +782,7 @@ class EncoderDecoder:
             )
         if self.decoder.block.cross is None:
             raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
+        _decodes(self.decoder)
 
 
 @dataclass(frozen=True)
@@ -515,6 +823,25 @@ class Decoder:
     head: LanguageHead = field(default_factory=LanguageHead)
     tied: bool = True
 
+    def __post_init__(self) -> None:
+        _decodes(self.stack)
+
+
+def _decodes(stack: Stack) -> None:
+    """A stack that writes one token after the other sees only what was written, and always sees it the same way."""
+    if not causal(stack.pattern):
+        raise ModelError("a decoder must not see what follows", "combine its pattern with Causal: Both(Causal(), …)")
+    if counts_from_the_end(stack.pattern):
+        raise ModelError(
+            "what a decoder sees must not change when the text grows",
+            "use Global(last=0) and RandomBlocks(of='before')",
+        )
+    if isinstance(stack.block.attention.mixer, Lsh):
+        raise ModelError(
+            "hashed chunks change when the text grows, so a decoder's past could not be kept",
+            "use Lsh in an Encoder (whose pattern may be Causal), and another mixer in decoders",
+        )
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -538,10 +865,12 @@ Model = EncoderDecoder | Encoder | Decoder | Pair
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Sinusoidal, Learned, Fixed, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, LayerNorm, RmsNorm, Plain, Gated,
-        Softmax, Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Block, Neighbours, Stack, Tokens, Frames,
-        Patches, TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes,
-        EncoderDecoder, Encoder, Decoder, Pair,
+        Sinusoidal, Learned, Fixed, Concatenated, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
+        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Softmax, Elu, Favor, Linear, Linformer, Lsh,
+        Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
+        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Stack, Tokens, Frames, Patches, TimeNorm,
+        Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
+        Pair,
     )
 }  # fmt: skip
 

@@ -31,6 +31,8 @@ POSITIONS: list[spec.StackPosition | None] = [
     spec.Disentangled(7, buckets=4, norm=spec.LayerNorm()),
     spec.Disentangled(3, terms="c2p"),
     spec.Disentangled(5, terms="p2c", norm=spec.RmsNorm()),
+    spec.RelativeKeys(3),
+    spec.RelativeSinusoids(),
 ]
 BLOCKS = [
     spec.Block(ATTENTION, spec.Plain(20), dropout=0.0),
@@ -48,6 +50,7 @@ TOKENS = [
     spec.Tokens(19, spec.Learned(40, offset=2), scale=False, dropout=0.0),
     spec.Tokens(19, None, dropout=0.0, segments=3, norm=spec.LayerNorm(1e-12), width=10),
     spec.Tokens(19, spec.Sinusoidal(), dropout=0.0),
+    spec.Tokens(19, spec.Concatenated(6), dropout=0.0, norm=spec.LayerNorm()),
 ]
 CASES = list(zip(POSITIONS * 2, itertools.cycle(BLOCKS), itertools.cycle(TOKENS)))
 
@@ -175,6 +178,49 @@ def test_relative_scores_by_hand() -> None:
         q, k = call.q[0, h, i], call.k[0, h, j]
         scores[h, i, j] = (q @ k + q @ far_k[0, h, row] + far_q[0, h, row] @ k) / math.sqrt(3 * 4)
     torch.testing.assert_close(trace.weights("encoder.0.self")[0], scores.softmax(-1), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("position", [spec.RelativeKeys(2), spec.RelativeSinusoids()], ids=str)
+def test_positions_of_each_layer_by_hand(position: spec.RelativeKeys | spec.RelativeSinusoids) -> None:
+    """q·(k + a of the distance), clipped (Shaw); (q + u)·k + (q + v)·W r of the distance (Transformer-XL): as loops."""
+    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8), dropout=0.0)
+    description = spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))
+    model = shaken(build(description))
+    trace = Trace(["*"])
+    tokens = torch.randint(0, 19, (1, 6))
+    x = model.input(tokens)
+    model(tokens, trace=trace)
+    part = model.stack.blocks[0].attention  # type: ignore[union-attr]
+    q, k, _ = part.project(x, None)  # type: ignore[union-attr, operator]
+    scores = torch.empty(2, 6, 6).double()
+    for h, i, j in itertools.product(range(2), range(6), range(6)):
+        if isinstance(position, spec.RelativeKeys):
+            far = part.relative.table[min(max(i - j, -2), 2) + 2]  # type: ignore[union-attr]
+            scores[h, i, j] = q[0, h, i] @ (k[0, h, j] + far)
+        else:
+            angles = (i - j) / 10_000 ** (torch.arange(4) * 2 / 8).double()
+            wave = torch.cat([angles.sin(), angles.cos()])
+            far = (part.relative.project.weight @ wave).view(2, 4)[h]  # type: ignore[union-attr, operator]
+            u, v = part.relative.content[h, 0], part.relative.position[h, 0]  # type: ignore[union-attr, index]
+            scores[h, i, j] = (q[0, h, i] + u) @ k[0, h, j] + (q[0, h, i] + v) @ far
+    torch.testing.assert_close(trace.weights("encoder.0.self")[0], (scores / 2).softmax(-1), rtol=1e-6, atol=1e-6)
+
+
+def test_sinusoids_of_rows_and_columns() -> None:
+    """Two patches of one row share the first half of their positions, two of one column the second."""
+    patches = spec.Patches(12, 4, extras=1, position="sinusoidal")
+    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
+    description = spec.Encoder(12, patches, spec.Stack(1, block), spec.Pool())
+    assert size.parameters(description) == trainable(build(description))
+    assert spec.from_dict(spec.to_dict(description)) == description
+    model = build(description)
+    assert model(torch.randn(2, 3, 12, 12))[0].shape == (2, 10, 12)
+    table = model.input.position.table  # type: ignore[union-attr]
+    places = table[1:].view(3, 3, 12)
+    assert (table[0] == 0).all()
+    assert (places[1, 0, :6] == places[1, 2, :6]).all()
+    assert (places[0, 1, 6:] == places[2, 1, 6:]).all()
+    assert len(places.flatten(0, 1).unique(dim=0)) == 9
 
 
 def test_padding_is_nothing_to_a_convolution() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache as cache_once
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,8 +85,9 @@ class Given:
     def __init__(self, weights: Tensor) -> None:
         self.known = weights
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        return self.known[:, :, q[0, 0, :, 0].long()]  # the queries say which rows they are
+    def weights(self, q: Tensor, k: Tensor, sight: Any, rows: Tensor, heads: Tensor | None = None) -> Tensor:
+        found = self.known[:, :, rows]
+        return found if heads is None else found[:, heads]
 
 
 def given(*layers: Tensor, causal: bool = False) -> Look:
@@ -497,7 +499,8 @@ def test_positions_and_their_products() -> None:
     assert alibi.encodings is None
     assert (np.diff(alibi.products[8]) > 0).all()
     assert positions(reader(), 9).encodings is not None
-    bare = spec.Decoder(24, spec.Tokens(9, None), spec.Stack(1, spec.Block(spec.Attention(2, 4, 4), spec.Plain(8))))
+    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8))
+    bare = spec.Decoder(24, spec.Tokens(9, None), spec.Stack(1, block, spec.Causal()))
     with pytest.raises(SettingError, match="nothing of places"):
         positions(Subject(build(bare)), 4)
 

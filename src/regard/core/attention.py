@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from regard.core.hashed import Lsh
+from regard.core.kernelized import Linear as LinearMixer
 from regard.core.linear import Linear
-from regard.core.mix import Softmax
+from regard.core.lowrank import Linformer
+from regard.core.mix import Softmax, attention_weights, per_query_head
 from regard.core.pattern import Sight
-from regard.core.position import Rope
-from regard.core.state import KeyValues, Memory
+from regard.core.position import LayerPosition, Rope
+from regard.core.state import Memory, Past
 from regard.core.trace import Attended, Trace
 
 
@@ -51,17 +56,76 @@ class CrossProjection(nn.Module):
         return split_heads(self.q(x), self.heads), seen.k, seen.v
 
 
+class SharedProjection(nn.Module):
+    """Values, and queries that are keys too: as keys their length is 1 (Kitaev et al. 2020)."""
+
+    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
+        super().__init__()
+        self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
+        widths = (heads * d_k, groups * d_v)
+        self.qv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "qv"], parts=widths)
+
+    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+        q, v = self.qv(x).split(self.qv.parts, dim=-1)
+        q = split_heads(q, self.heads)
+        k = q * (q.square().sum(dim=-1, keepdim=True) + 1e-6 * self.d_k).rsqrt()
+        return q, k, split_heads(v, self.groups)
+
+
+class Everywhere(nn.Module):
+    """Tokens that look at everything, with projections of their own (Beltagy et al. 2020, Longformer)."""
+
+    def __init__(self, project: SelfProjection, mixer: Softmax) -> None:
+        super().__init__()
+        self.project = project
+        self.mixer = mixer
+
+    def forward(self, x: Tensor, mixed: Tensor, sight: Sight, trace: Trace | None) -> Tensor:
+        """mixed [B, H, T, E] with the rows of these tokens replaced."""
+        assert sight.everywhere is not None
+        which, hidden = sight.everywhere
+        q, k, v = self.project(x, None)
+        if trace is not None:
+            whole = Sight(hidden, sight.queries, sight.keys, sight.batch)
+            trace.attended(Attended(self.mixer, q, k, v, whole))
+        few = int(which.sum(dim=1).max())
+        places = which.long().argsort(dim=1, descending=True, stable=True)[:, :few]  # [B, few], some of them none
+        batch = torch.arange(len(x), device=x.device)[:, None, None, None]
+        mask = hidden.allows(batch, torch.zeros_like(batch[:1]), places[:, None, :, None], sight.keys)
+        rows = places[:, None, :, None].expand(-1, q.shape[1], -1, -1)
+        dropout = self.mixer.dropout if self.training else 0.0
+        weights = attention_weights(
+            q.gather(2, rows.expand(-1, -1, -1, q.shape[-1])), k, mask.expand(-1, -1, -1, k.shape[2]), self.mixer.scale
+        )
+        out = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
+        rows = rows.expand_as(out)
+        real = which.gather(1, places)[:, None, :, None]
+        return mixed.scatter(2, rows, torch.where(real, out.to(mixed.dtype), mixed.gather(2, rows)))
+
+
+Projection = SelfProjection | CrossProjection | SharedProjection
+Mixer = Softmax | LinearMixer | Linformer | Lsh
+
+
 class Attention(nn.Module):
     """One sequence looks at itself, at its past, or at a memory: the projection part decides."""
 
     def __init__(
-        self, project: SelfProjection | CrossProjection, mixer: Softmax, output: Linear, rope: Rope | None = None
+        self,
+        project: Projection,
+        mixer: Mixer,
+        output: Linear,
+        rope: Rope | None = None,
+        relative: LayerPosition | None = None,
+        everywhere: Everywhere | None = None,
     ) -> None:
         super().__init__()
         self.project = project
         self.rope = rope
         self.mixer = mixer
         self.output = output
+        self.relative = relative
+        self.everywhere = everywhere
 
     def forward(
         self,
@@ -69,7 +133,7 @@ class Attention(nn.Module):
         sight: Sight,
         *,
         memory: Tensor | Memory | None = None,
-        past: KeyValues | None = None,
+        past: Past | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
         shape = x.shape
@@ -82,18 +146,26 @@ class Attention(nn.Module):
         if past is not None:
             k, v = past.extend(k, v)
         if sight.relative is not None:
+            assert isinstance(self.mixer, Softmax), "other mixers have no scores to add to"
             sight = sight.biased(sight.relative.scores(q, k, self.project) * self.mixer.scale)
+        if self.relative is not None:
+            assert isinstance(self.mixer, Softmax), "other mixers have no scores to add to"
+            q, scores = self.relative(q, sight.queries, sight.keys)
+            sight = sight.biased(scores * self.mixer.scale)
         if trace is not None:
             trace.attended(Attended(self.mixer, q, k, v, sight))
-        mixed = self.mixer(q, k, v, sight)  # [B, H, T, E]
+        mixed = self.mixer(q, k, v, sight, past)  # [B, H, T, E]
+        if self.everywhere is not None and sight.everywhere is not None:
+            mixed = self.everywhere(x, mixed, sight, trace.scope("global") if trace else None)
         if trace is not None:
             mixed = trace.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
-    def start(self, rows: int, capacity: int, like: Tensor) -> KeyValues:
-        """An empty past for `rows` sequences of at most `capacity` tokens, in the precision and place of `like`."""
+    def start(self, rows: int, capacity: int, behind: int | None, like: Tensor) -> Past:
+        """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back, in the
+        precision and place of `like`."""
         part = self.project
-        return self.mixer.start(like, rows, capacity, (part.groups, part.d_k, part.d_v))
+        return self.mixer.start(like, rows, capacity, (part.groups, part.d_k, part.d_v), behind)
 
     def remember(self, memory: Tensor) -> Memory:
         """The keys and values of `memory`, for all the steps that will look at it."""

@@ -43,7 +43,7 @@ class Block(nn.Module):
         sublayers.append(self.feedforward)
         return self.residual(x, sublayers)
 
-    def start(self, rows: int, capacity: int, memory: Tensor | None, like: Tensor) -> LayerState:
+    def start(self, rows: int, capacity: int, memory: Tensor | None, behind: int | None, like: Tensor) -> LayerState:
         """The empty state of this block for `rows` sequences that will look at `memory`."""
-        past = self.attention.start(rows, capacity, like)
+        past = self.attention.start(rows, capacity, behind, like)
         return LayerState(past, self.cross.remember(memory) if self.cross is not None and memory is not None else None)

@@ -23,7 +23,8 @@ class Table(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Looks tokens up, scales, adds positions and segments, normalises, drops, widens; each if the spec has it."""
+    """Looks tokens up, scales, adds positions and segments or sets positions `beside`, normalises, drops, widens; each if
+    the spec has it."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Embedding(nn.Module):
         segments: Table | None = None,
         norm: Norm | None = None,
         project: Linear | None = None,
+        beside: Sinusoidal | None = None,
     ) -> None:
         super().__init__()
         self.table = table
@@ -42,6 +44,7 @@ class Embedding(nn.Module):
         self.segments = segments
         self.norm = norm
         self.project = project
+        self.beside = beside
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
 
@@ -61,6 +64,9 @@ class Embedding(nn.Module):
             )
         if self.position is not None:
             x = x + self._positions(self.position, start, tokens.shape[1], real)
+        if self.beside is not None:
+            waves = self._positions(self.beside, start, tokens.shape[1], real)
+            x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
         x = x if self.norm is None else self.norm(x)
         x = self.dropout(x)
         return x if self.project is None else self.project(x)

@@ -12,7 +12,7 @@ from regard.core.embed import Embedding
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import LayerNorm, Norm
-from regard.core.position import Fixed, Learned, Sinusoidal
+from regard.core.position import Fixed, Grid, Learned, Sinusoidal
 from regard.errors import DataError
 
 
@@ -31,6 +31,7 @@ class Patches(nn.Module):
         channels: int,
         extras: int,
         bias: bool,
+        position: Learned | Grid,
         norm: Norm | None,
         dropout: float,
     ) -> None:
@@ -39,7 +40,7 @@ class Patches(nn.Module):
         self.side = size // patch
         self.project = Linear(channels * patch * patch, d_model, bias=bias)
         self.extras = nn.ParameterList(nn.Parameter(normal(1, d_model)[0]) for _ in range(extras))
-        self.position = Learned(d_model, self.side**2 + extras)
+        self.position = position
         self.norm = norm
         self.dropout = Dropout(dropout)
 

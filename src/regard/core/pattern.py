@@ -3,24 +3,52 @@
 A pattern is a predicate on (batch row, head, query position, key position), made of tensors that broadcast against each
 other; patterns combine with & | ~. A `Sight` is a pattern laid over the actual positions of one call: it is made once per
 batch, outside the layers, and every layer of a stack shares it.
+
+Besides the predicate, a pattern tells what sparse kernels and decoding states need to know: which keys a run of queries
+could `reach` at all, how far `behind` itself a query looks, and at which `stride`. These may promise too much, never too
+little: the predicate decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.core.position import Relative
+from regard.errors import ModelError
+
+Ranges = list[tuple[int, int]]  # of places, each from its first up to but without its last
+FAR = 1 << 60
+WHOLE: Ranges = [(-FAR, FAR)]
+SIZES = (64, 128, 256)  # of blocks that sparse kernels may take
 
 
 class Pattern:
     """Abstract. `allows` gets index tensors shaped to broadcast to [B, H, T, S] and returns booleans that do."""
 
+    stride = 1  # places whose distance is no multiple of it never look at each other
+    behind: int | None = None  # how many places before its own a query may look at; None: no limit
+    anchored = False  # whether it matters where a sequence begins, and not only how far apart two places are
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def reach(self, low: int, high: int) -> Ranges:
+        """Where keys may stand that queries from `low` to `high`, both included, look at."""
+        return WHOLE
+
+    def over(self, length: int) -> Pattern:
+        """The pattern for a sequence of `length` places: what counts from its end, or is drawn, is settled."""
+        return self
+
+    def outline(self) -> Pattern:
+        """What reaches as far, without what belongs to one batch."""
+        return self
 
     def __and__(self, other: Pattern) -> Pattern:
         if isinstance(self, Everything):
@@ -28,7 +56,7 @@ class Pattern:
         return self if isinstance(other, Everything) else Both(self, other)
 
     def __or__(self, other: Pattern) -> Pattern:
-        return Either(self, other)
+        return self if isinstance(self, Everything) else Either(self, other)
 
     def __invert__(self) -> Pattern:
         return Opposite(self)
@@ -39,7 +67,7 @@ class Everything(Pattern):
     """No restriction."""
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return torch.ones_like(query == key)
+        return torch.ones_like(key, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -48,9 +76,16 @@ class Causal(Pattern):
 
     window: int | None = None
 
+    @property
+    def behind(self) -> int | None:  # type: ignore[override]
+        return None if self.window is None else self.window - 1
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         before = key <= query
         return before if self.window is None else before & (key > query - self.window)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return [(-FAR if self.window is None else low - self.window + 1, high + 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +97,41 @@ class Padding(Pattern):
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.real[batch, key]
 
+    def outline(self) -> Pattern:
+        return Everything()
+
 
 @dataclass(frozen=True)
 class Both(Pattern):
     first: Pattern
     second: Pattern
 
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        return max(self.first.stride, self.second.stride)
+
+    @property
+    def behind(self) -> int | None:  # type: ignore[override]
+        return min((b for b in (self.first.behind, self.second.behind) if b is not None), default=None)
+
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.first.anchored or self.second.anchored
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(batch, head, query, key) & self.second.allows(batch, head, query, key)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        crossed = [
+            (max(a, c), min(b, d)) for a, b in self.first.reach(low, high) for c, d in self.second.reach(low, high)
+        ]
+        return merged([(start, end) for start, end in crossed if start < end])
+
+    def over(self, length: int) -> Pattern:
+        return Both(self.first.over(length), self.second.over(length))
+
+    def outline(self) -> Pattern:
+        return self.first.outline() & self.second.outline()
 
 
 @dataclass(frozen=True)
@@ -77,23 +139,69 @@ class Either(Pattern):
     first: Pattern
     second: Pattern
 
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        return self.first.stride if self.first.stride == self.second.stride else 1
+
+    @property
+    def behind(self) -> int | None:  # type: ignore[override]
+        one, other = self.first.behind, self.second.behind
+        return None if one is None or other is None else max(one, other)
+
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.first.anchored or self.second.anchored
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return self.first.allows(batch, head, query, key) | self.second.allows(batch, head, query, key)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return merged(self.first.reach(low, high) + self.second.reach(low, high))
+
+    def over(self, length: int) -> Pattern:
+        return Either(self.first.over(length), self.second.over(length))
+
+    def outline(self) -> Pattern:
+        return self.first.outline() | self.second.outline()
 
 
 @dataclass(frozen=True)
 class Opposite(Pattern):
     inner: Pattern
 
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.inner.anchored
+
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return ~self.inner.allows(batch, head, query, key)
+
+    def over(self, length: int) -> Pattern:
+        return Opposite(self.inner.over(length))
+
+    def outline(self) -> Pattern:
+        return Everything()
+
+
+def merged(ranges: Ranges) -> Ranges:
+    """The same places, in order, none twice."""
+    found: Ranges = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
 
 
 class Sight:
     """A pattern over `queries` and `keys`, the place of each row and column of the score matrix.
 
     With it goes what the stack's positions say of these places, computed once for all layers: `bias` is added to the
-    scores, `angles` turn q and k, `relative` gives each layer a bias of its own.
+    scores, `angles` turn q and k, `relative` gives each layer a bias of its own. Instead of a bias there may be the `term`
+    that makes it for any places; a sparse sight asks it for those only that can be seen. `start` is the first query's place
+    where places follow each other by `step`; without it, nothing is known of where they are. `everywhere` are tokens [B, T]
+    that look at everything but what a pattern hides.
     """
 
     def __init__(
@@ -105,28 +213,49 @@ class Sight:
         bias: Tensor | None = None,
         angles: tuple[Tensor, Tensor] | None = None,
         relative: Relative | None = None,
+        *,
+        term: Callable[[Tensor, Tensor], Tensor] | None = None,
+        start: int | None = None,
+        step: int = 1,
+        everywhere: tuple[Tensor, Pattern] | None = None,
     ) -> None:
         self.pattern = pattern
         self.queries, self.keys = queries, keys  # [T], [S]
         self.batch = batch
-        self.bias = bias  # [B or 1, H, T, S]
         self.angles = angles
         self.relative = relative
+        self.term = term
+        self.start, self.step = start, step
+        self.everywhere = everywhere
+        self._bias = bias
+        if term is not None and not self.sparse:
+            # Made here and not in a layer, because a layer may be run twice to save memory.
+            self._bias = term(queries, keys)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[B or 1, H, T, S]"""
+        return self._bias if self._bias is not None or self.term is None else self.term(self.queries, self.keys)
 
     @property
     def all(self) -> bool:
         """Nothing is hidden and nothing is added: no mask is needed."""
-        return isinstance(self.pattern, Everything) and self.bias is None
+        return isinstance(self.pattern, Everything) and self._plain
 
     @property
     def causal(self) -> bool:
         """Exactly the triangle that kernels know by name: only when queries and keys are the same places."""
-        return self.pattern == Causal() and self.bias is None and self.queries is self.keys
+        return self.pattern == Causal() and self._plain and self.queries is self.keys
+
+    @property
+    def _plain(self) -> bool:
+        return self._bias is None and self.term is None
 
     @cached_property
     def additive(self) -> Tensor:
         """What kernels take as a mask: booleans, or the bias with −∞ where nothing may be seen."""
-        return self.mask if self.bias is None else self.bias.masked_fill(~self.mask, float("-inf"))
+        bias = self.bias
+        return self.mask if bias is None else bias.masked_fill(~self.mask, float("-inf"))
 
     @cached_property
     def mask(self) -> Tensor:
@@ -144,11 +273,107 @@ class Sight:
 
     def rows(self, queries: Tensor) -> Tensor:
         """The mask of some query positions only."""
-        device = self.keys.device
-        mask = self.pattern.allows(
-            torch.arange(self.batch, device=device)[:, None, None, None],
-            torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
-            queries[None, None, :, None],
-            self.keys[None, None, None, :],
-        )
+        mask = self.between(queries[None, None, :, None], self.keys[None, None, None, :])
         return mask.expand(*mask.shape[:3], self.keys.shape[0])
+
+    def between(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Who may look at whom, of places shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
+        device = self.keys.device
+        batch = torch.arange(self.batch, device=device)[:, None, None, None]
+        return self.pattern.allows(batch, torch.zeros_like(batch[:1]), queries, keys)
+
+    def asked(self, rows: Tensor) -> Tensor:
+        """The mask of some rows; over a memory, where there may be more rows than places, no place of a query matters."""
+        return self.rows(self.queries[rows.clamp_max(len(self.queries) - 1)])
+
+    def factors(self) -> tuple[bool, Tensor]:
+        """Whether queries see nothing behind them, and which keys are real [B or 1, S], for mixers that know no more."""
+        parts, causal, real = [self.pattern], False, None
+        while parts:
+            match parts.pop():
+                case Both(first, second):
+                    parts += [first, second]
+                case Causal(None):
+                    causal = True
+                case Padding(mask):
+                    real = mask[:, self.keys] if real is None else real & mask[:, self.keys]
+                case Everything():
+                    pass
+                case other:
+                    raise ModelError(
+                        f"this attention cannot be restricted to {type(other).__name__}", "use the softmax mixer"
+                    )
+        return causal, torch.ones_like(self.keys, dtype=torch.bool)[None] if real is None else real
+
+    def every(self, stride: int, first: int) -> Sight:
+        """The queries `first`, `first` + stride, … and the keys at such distances from them."""
+        assert self.start is not None
+        place = self.start + first
+        keys = self.keys[(place - self._first_key) % stride :: stride]
+        queries = self.queries[first::stride]
+        return Sight(self.pattern, queries, keys, self.batch, term=self.term, start=place, step=stride)
+
+    @property
+    def stride(self) -> int:
+        return self.pattern.outline().stride
+
+    @property
+    def sparse(self) -> bool:
+        """Whether so little can be seen that kernels should look for it; a bias that is made already is as large as all."""
+        if self.start is None or self._bias is not None or len(self.queries) <= 2 * min(SIZES):
+            return False
+        return self.stride > self.step or self.block is not None
+
+    @property
+    def block(self) -> int | None:
+        """How many places a kernel should take together, if any number is better than all."""
+        plans = [(size, self.blocks(size)) for size in SIZES if 2 * size < len(self.queries)]
+        costs = [(_cost(size, plan), size) for size, plan in plans if plan is not None]
+        return min(costs)[1] if costs else None
+
+    def blocks(self, size: int) -> tuple[Blocks, ...] | None:
+        """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
+        assert self.start is not None
+        outline = self.pattern.outline()
+        return _blocks(outline, size, self.start, len(self.queries), self._first_key, len(self.keys), self.step)
+
+    @property
+    def _first_key(self) -> int:
+        """Keys end where queries end."""
+        assert self.start is not None
+        return self.start + self.step * (len(self.queries) - len(self.keys))
+
+
+class Blocks(NamedTuple):
+    """Blocks of queries that could see equally many blocks of keys."""
+
+    queries: Tensor  # [N]
+    keys: Tensor  # [N, M]
+
+
+def _cost(size: int, plan: tuple[Blocks, ...]) -> int:
+    """Wide blocks compute pairs that nobody looks at, narrow ones copy keys more often; a copy is as dear as 256 pairs."""
+    return sum(part.keys.numel() for part in plan) * size * (size + 256)
+
+
+@lru_cache(maxsize=64)
+def _blocks(
+    pattern: Pattern, size: int, start: int, queries: int, first_key: int, keys: int, step: int
+) -> tuple[Blocks, ...] | None:
+    """Made once for each pattern and length, on the host."""
+    seen: dict[int, list[tuple[int, list[int]]]] = {}
+    total, most = 0, -(-queries // size) * -(-keys // size) // 2
+    for block, first in enumerate(range(0, queries, size)):
+        low, high = start + step * first, start + step * (min(first + size, queries) - 1)
+        found: set[int] = set()
+        for begin, end in pattern.reach(low, high):
+            one, past = (min(max(-(-(place - first_key) // step), 0), keys) for place in (begin, end))
+            found.update(range(one // size, -(-past // size)) if one < past else ())
+        total += len(found)
+        if total > most:
+            return None
+        seen.setdefault(len(found), []).append((block, sorted(found)))
+    return tuple(
+        Blocks(torch.tensor([b for b, _ in rows]), torch.tensor([k for _, k in rows], dtype=torch.long))
+        for _, rows in sorted(seen.items())
+    )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.dropout import Dropout
-from regard.core.linear import normal
+from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
 from regard.errors import DataError
 
@@ -47,6 +47,25 @@ class Sinusoidal(nn.Module):
         """The table of the first `length` positions at least."""
         if length > len(self.table):
             self.table = self._compute(max(length, 2 * len(self.table))).to(self.table)
+        return self.table
+
+
+class Grid(nn.Module):
+    """Sinusoids of a square of `side` × `side` places: half of the dimensions tell the row, half the column. The `extras`
+    before them stand nowhere."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, side: int, extras: int) -> None:
+        super().__init__()
+        line, half = torch.arange(side, device="cpu"), d_model // 2
+        down = sinusoids(line, half, "halves", 10_000.0)[:, None].expand(-1, side, -1)
+        along = sinusoids(line, d_model - half, "halves", 10_000.0)[None].expand(side, -1, -1)
+        table = torch.cat([down, along], dim=-1).flatten(0, 1)
+        table = torch.cat([torch.zeros(extras, d_model, device="cpu"), table]).float()
+        self.register_buffer("table", table, persistent=False)
+
+    def rows(self, length: int) -> Tensor:
         return self.table
 
 
@@ -215,6 +234,26 @@ class Relative(NamedTuple):
         return sum(terms[1:], start=terms[0])
 
 
+class Repeated(nn.Module):
+    """The logarithm of how often a key counts: the first block of `size` `times` more for all but the outer blocks."""
+
+    def __init__(self, size: int, times: int, most: int) -> None:
+        super().__init__()
+        self.size, self.times, self.most = size, times, most
+
+    def over(self, length: int) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What is added to the scores of a sequence of `length` places; None: nothing."""
+        if length <= self.most:
+            return None
+        last = (length - 1) // self.size * self.size
+
+        def term(queries: Tensor, keys: Tensor) -> Tensor:
+            inner = (queries >= self.size) & (queries < last)
+            return (inner[:, None] & (keys < self.size)[None, :])[None, None] * math.log(1 + self.times)
+
+        return term
+
+
 class Alibi(nn.Module):
     """−slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
 
@@ -237,4 +276,45 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(series + between, device="cpu")
 
 
-StackPosition = Rope | Buckets | Alibi | Disentangled
+StackPosition = Rope | Buckets | Alibi | Disentangled | Repeated
+
+# ------------------------------------------------------------------ on the score, another for each layer
+
+
+class RelativeKeys(nn.Module):
+    """q_i · a of the distance i − j, up to `distance` on each side; the same vectors for all heads (Shaw et al. 2018)."""
+
+    def __init__(self, d_k: int, distance: int) -> None:
+        super().__init__()
+        self.distance = distance
+        self.table = nn.Parameter(normal(2 * distance + 1, d_k))
+
+    def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries to look with, and what is added to their scores before these are scaled: [B, H, T, S]."""
+        rows = (queries[:, None] - keys[None, :]).clamp(-self.distance, self.distance) + self.distance
+        each = q @ self.table.mT  # [B, H, T, R]
+        return q, each.gather(-1, rows.expand(*each.shape[:2], -1, -1))
+
+
+class RelativeSinusoids(nn.Module):
+    """(q + u) · k + (q + v) · W r of the distance, r a sinusoid (Dai et al. 2019, Transformer-XL)."""
+
+    def __init__(self, d_model: int, heads: int, d_k: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.content = nn.Parameter(torch.zeros(heads, 1, d_k))
+        self.position = nn.Parameter(torch.zeros(heads, 1, d_k))
+        self.project = Linear(d_model, heads * d_k, bias=False)
+
+    def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries to look with, and what is added to their scores before these are scaled: [B, H, T, S]."""
+        behind = queries[:, None] - keys[None, :]
+        first = behind.min()
+        distances = torch.arange(len(queries) + len(keys) - 1, device=q.device) + first
+        waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)
+        far = self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)  # [H, R, K]
+        each = (q + self.position) @ far.mT  # [B, H, T, R]
+        return q + self.content, each.gather(-1, (behind - first).expand(*each.shape[:2], -1, -1))
+
+
+LayerPosition = RelativeKeys | RelativeSinusoids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,10 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.beside import Neighbours
 from regard.core.block import Block
 from regard.core.dropout import Dropout
+from regard.core.layout import GlobalTokens, Shifted
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
-from regard.core.position import Disentangled, Rope, StackPosition
+from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.state import LayerState
 from regard.core.trace import Trace
 
@@ -46,19 +47,47 @@ class Stack(nn.Module):
         self.beside = beside
         self.recompute = False
 
-    def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
-        """What `length` places from `start` on see of all places up to them, for the layers of this stack."""
+    def sight(
+        self,
+        start: int,
+        length: int,
+        batch: int,
+        padding: Pattern,
+        real: Tensor | None = None,
+        global_tokens: Tensor | None = None,
+    ) -> Sight:
+        """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
+        are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
+        `global_tokens` [B, S] are seen by all, and see all."""
         device = next(self.parameters()).device
-        keys = torch.arange(start + length, device=device)
-        queries = keys if start == 0 else keys[start:]
-        bias = angles = relative = None
+        pattern = self.pattern.over(start + length)
+        if real is not None and pattern.anchored:
+            pattern = Shifted(pattern, real.long().argmax(dim=1))
+        if global_tokens is not None:
+            pattern = pattern | GlobalTokens(global_tokens, keys=self.own_globals)
+        pattern = pattern & padding
+        behind = self.pattern.behind
+        keys = torch.arange(0 if behind is None else max(0, start - behind), start + length, device=device)
+        queries = keys if start == 0 else keys[-length:]
+        angles = relative = None
+        term: Callable[[Tensor, Tensor], Tensor] | None = None
         if isinstance(self.position, Rope):
             angles = self.position.angles(queries)
         elif isinstance(self.position, Disentangled):
             relative = self.position(queries, keys)
-        elif self.position is not None:
-            bias = self.position(queries, keys)
-        return Sight(self.pattern & padding, queries, keys, batch, bias, angles, relative)
+        elif isinstance(self.position, Repeated):
+            term = self.position.over(start + length)
+        else:
+            term = self.position
+        everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
+        return Sight(
+            pattern, queries, keys, batch, None, angles, relative, term=term, start=start, everywhere=everywhere
+        )
+
+    @property
+    def own_globals(self) -> bool:
+        """Whether global tokens look by projections of their own."""
+        return self.blocks[0].attention.everywhere is not None  # type: ignore[union-attr]
 
     def forward(
         self,
@@ -90,5 +119,5 @@ class Stack(nn.Module):
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
         """An empty state for each application of a block."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
-        like = next(self.parameters())
-        return [block.start(rows, capacity, memory, like) for block in applied]  # type: ignore[operator]
+        behind, like = self.pattern.behind, next(self.parameters())
+        return [block.start(rows, capacity, memory, behind, like) for block in applied]  # type: ignore[operator]

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Past(Protocol):
+    """What an attention remembers of the tokens so far."""
+
+    @property
+    def rows(self) -> int: ...
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions and returns the keys and values that its mixer is to be given."""
+        ...
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps `rows`, in that order, which may repeat."""
+        ...
 
 
 @dataclass
@@ -15,6 +30,10 @@ class KeyValues:
     k: Tensor
     v: Tensor
     filled: int = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.k)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new positions and returns all of them up to now."""
@@ -34,6 +53,57 @@ class KeyValues:
 
 
 @dataclass
+class Rolling:
+    """Keys and values of the last `kept` tokens: as much memory for a long text as for a short one."""
+
+    k: Tensor  # [B, G, up to kept, K]
+    v: Tensor  # [B, G, up to kept, E]
+    kept: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.k)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions and returns them behind those that were kept."""
+        k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+        first = max(0, k.shape[2] - self.kept)
+        # Copies: a view would hold on to what is forgotten.
+        self.k, self.v = k[:, :, first:].clone(), v[:, :, first:].clone()
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+
+
+@dataclass
+class Sums:
+    """All tokens so far as one sum for each head: the same memory for any length. `total` is over e^`most`."""
+
+    total: Tensor  # [B, G, F, E + 1]
+    most: Tensor  # [B, G, 1, 1]
+
+    @classmethod
+    def empty(cls, like: Tensor, features: int, d_v: int) -> Sums:
+        """For the rows and groups of `like` [B, G, ..], and never in half precision."""
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        shape = like.shape[:2]
+        most = like.new_full((*shape, 1, 1), float("-inf"), dtype=dtype)
+        return cls(like.new_zeros(*shape, features, d_v + 1, dtype=dtype), most)
+
+    @property
+    def rows(self) -> int:
+        return len(self.total)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: the mixer adds their features."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.total, self.most = self.total.index_select(0, rows), self.most.index_select(0, rows)
+
+
+@dataclass
 class Memory:
     """Keys and values of what cross-attention looks at, computed once for each sentence."""
 
@@ -48,7 +118,7 @@ class Memory:
 class LayerState:
     """One application of a block: its own past, and the memory its cross-attention reads."""
 
-    past: KeyValues
+    past: Past
     memory: Memory | None = None
 
 
@@ -66,10 +136,10 @@ class State:
         for layer in self.layers:
             layer.past.select(rows)
 
-    def widen(self, width: int) -> None:
+    def widen(self, width: int, device: torch.device) -> None:
         """Each row becomes `width` rows of the same past."""
         if width != self.width:
-            rows = torch.arange(len(self.layers[0].past.k), device=self.layers[0].past.k.device)
+            rows = torch.arange(self.layers[0].past.rows, device=device)
             self.reorder(rows.repeat_interleave(width))
             self.width = width
 

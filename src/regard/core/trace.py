@@ -24,7 +24,7 @@ PARTS = ("weights", "q", "k", "v")  # what can be asked of an attention's argume
 
 
 class Mixes(Protocol):
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor: ...
+    def weights(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor, heads: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,13 @@ class Attended:
 
     def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         """[B, heads, rows, S]: attention weights of the query rows and heads asked for, or of all."""
-        q, k, bias = self.q, self.k, self.sight.bias
-        rows = torch.arange(q.shape[2], device=q.device) if rows is None else rows
-        if heads is not None:
-            k = k[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
-            q, bias = q[:, heads], bias[:, heads] if bias is not None else None
-        bias = bias[:, :, rows] if bias is not None else None
-        return self.mixer.weights(q[:, :, rows], k, self.visible(rows), bias)
+        if rows is None:
+            rows = torch.arange(self.q.shape[2], device=self.q.device)
+        return self.mixer.weights(self.q, self.k, self.sight, rows, heads)
 
     def visible(self, rows: Tensor) -> Tensor:
         """[B or 1, 1, rows or 1, S]: which keys these query rows may look at."""
-        positions = self.sight.queries
-        return self.sight.rows(positions.expand(self.q.shape[2])[rows] if len(positions) == 1 else positions[rows])
+        return self.sight.asked(rows)
 
 
 class Trace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from regard import spec
@@ -29,7 +31,8 @@ def transformer(
     **details: Any,
 ) -> spec.EncoderDecoder:
     """The paper's wiring at any size. `details`: d_k, d_v, decoder_layers, attention_dropout, feedforward_dropout,
-    activation, position, residual."""
+    activation, position (at the input), relative (positions inside attention), residual; and how each side looks at itself:
+    attention and decoder_attention, words that `looking` knows, of up to max_length places where that matters."""
     unknown = set(details) - _DETAILS.keys()
     if unknown:
         name = sorted(unknown)[0]
@@ -37,22 +40,27 @@ def transformer(
     choice = {**_DETAILS, **details}
     if d_model % heads and not (choice["d_k"] and choice["d_v"]):
         raise SettingError(f"d_model {d_model} does not divide by {heads} heads", "change one, or give d_k and d_v")
-    attention = spec.Attention(
+    softmax = spec.Attention(
         heads=heads,
         d_k=choice["d_k"] or d_model // heads,
         d_v=choice["d_v"] or d_model // heads,
         mixer=spec.Softmax(choice["attention_dropout"]),
     )
+    looks = [choice["attention"], choice["decoder_attention"] or choice["attention"]]
+    (own, sees), (past, sees_past) = (
+        _looking(word, softmax, choice["max_length"], decodes)
+        for word, decodes in zip(looks, (False, True), strict=True)
+    )
     feedforward = spec.Plain(d_ff, choice["activation"], choice["feedforward_dropout"])
     final = spec.LayerNorm() if isinstance(choice["residual"], spec.PreNorm) else None
-    encoder = spec.Block(attention, feedforward, residual=choice["residual"], dropout=dropout)
-    decoder = spec.Block(attention, feedforward, cross=attention, residual=choice["residual"], dropout=dropout)
+    encoder = spec.Block(own, feedforward, residual=choice["residual"], dropout=dropout)
+    decoder = spec.Block(past, feedforward, cross=softmax, residual=choice["residual"], dropout=dropout)
     return spec.EncoderDecoder(
         d_model=d_model,
         source=spec.Tokens(source_vocabulary, choice["position"], dropout=dropout),
         target=spec.Tokens(target_vocabulary, choice["position"], dropout=dropout),
-        encoder=spec.Stack(layers, encoder, final=final),
-        decoder=spec.Stack(choice["decoder_layers"] or layers, decoder, spec.Causal(), final=final),
+        encoder=spec.Stack(layers, encoder, sees, choice["relative"], final=final),
+        decoder=spec.Stack(choice["decoder_layers"] or layers, decoder, sees_past, choice["relative"], final=final),
         share=share,
     )
 
@@ -65,8 +73,74 @@ _DETAILS: dict[str, Any] = {
     "feedforward_dropout": 0.0,
     "activation": "relu",
     "position": spec.Sinusoidal(),
+    "relative": None,
     "residual": spec.PostNorm(),
+    "attention": "softmax",
+    "decoder_attention": None,
+    "max_length": 512,
 }
+
+
+def _blocks(size: int, draws: int = 1) -> spec.Pattern:
+    around = spec.Either(spec.BlockLocal(size, 1), spec.Global(1, 0, size))
+    return spec.Either(around, spec.RandomBlocks(size, draws, of="before"))
+
+
+# What each word with its numbers means: the places that are seen, or another way to mix them.
+PATTERNS: dict[str, Callable[..., spec.Pattern]] = {
+    "softmax": spec.Everything,
+    "window": spec.Window,
+    "dilated": spec.Dilated,
+    "strided": spec.Strided,
+    "blocks": spec.BlockLocal,
+    "bigbird": _blocks,
+}
+MIXERS: dict[str, Callable[..., spec.Mixer]] = {
+    "topk": lambda top: spec.Softmax(top=top),
+    "linear": lambda: spec.Linear(),
+    "performer": lambda count=None: spec.Linear(spec.Favor(count)),
+    "linformer": lambda rank: spec.Linformer(1, rank),
+    "lsh": lambda buckets, chunk=64: spec.Lsh(buckets, chunk),
+}
+
+
+def looking(word: str) -> tuple[spec.Mixer, spec.Pattern]:
+    """`softmax`, `window:128` (so many on each side), `dilated:64:2`, `strided:16`, `blocks:64`, `bigbird:64` (blocks, their
+    neighbours, the first, and one drawn), `topk:32`, `linear`, `performer` or `performer:256`, `linformer:64`, `lsh:16`."""
+    name, *numbers = word.split(":")
+    if name not in PATTERNS and name not in MIXERS:
+        raise SettingError(f"there is no attention {word!r}", did_you_mean(name, [*PATTERNS, *MIXERS]))
+    try:
+        given = [int(number) for number in numbers]
+        return (
+            (spec.Softmax(), PATTERNS[name](*given)) if name in PATTERNS else (MIXERS[name](*given), spec.Everything())
+        )
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"attention {word!r} has not the numbers that it needs",
+            "write it like window:128, dilated:64:2 or performer",
+        ) from None
+
+
+def _looking(word: str, softmax: spec.Attention, length: int, decodes: bool) -> tuple[spec.Attention, spec.Pattern]:
+    """The self-attention of one side, and what it may see."""
+    mixer, sees = looking(word)
+    dropout = softmax.mixer.dropout
+    if dropout and isinstance(mixer, spec.Linear):
+        raise SettingError(
+            f"attention {word!r} never makes its weights, so none can be dropped", "set attention_dropout = 0"
+        )
+    match mixer:
+        case spec.Softmax() | spec.Lsh():
+            mixer = replace(mixer, dropout=dropout)
+        case spec.Linformer():
+            mixer = replace(mixer, dropout=dropout, length=length)
+        case spec.Linear():
+            pass
+    projection: Literal["apart", "shared"] = "shared" if isinstance(mixer, spec.Lsh) else "apart"
+    if decodes:
+        sees = spec.Causal() if sees == spec.Everything() else spec.Both(spec.Causal(), sees)
+    return replace(softmax, mixer=mixer, projection=projection), sees
 
 
 def preset(name: str, source_vocabulary: int, target_vocabulary: int, **changes: Any) -> spec.EncoderDecoder:

@@ -118,9 +118,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Unread:
-    """A tensor that some files hold and that nothing computes with, neither here nor there. It is not written."""
+    """A tensor that some files hold and that nothing computes with, neither here nor there. It is not written, unless their
+    reader would miss it: then zeros of `shape` are."""
 
     theirs: str
+    shape: tuple[int, ...] | None = None
 
 
 Moved = Same | Rows | Reshaped | Transposed | PerHead
@@ -164,6 +166,7 @@ def to_theirs(table: Sequence[Rule], ours: Mapping[str, Tensor]) -> dict[str, Te
     """Their tensors from our parameters. Every parameter is used, and every rule finds its own."""
     moved = _moved(table, ours)
     theirs = {rule.theirs: rule.make() for rule in table if isinstance(rule, Constant) and rule.written}
+    theirs |= {rule.theirs: torch.zeros(rule.shape) for rule in table if isinstance(rule, Unread) and rule.shape}
     for rule in moved:
         theirs.update(zip(_names(rule), rule.apart(ours[rule.ours]), strict=True))
     return theirs

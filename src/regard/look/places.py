@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.core.embed import Embedding
 from regard.core.frontend import Frames, Patches
-from regard.core.position import Alibi, Buckets, Disentangled, Fixed, Learned, Rope, Sinusoidal
+from regard.core.position import Alibi, Buckets, Disentangled, Fixed, Grid, Learned, Rope, Sinusoidal
 from regard.errors import SettingError
 from regard.look import draw, terminal
 from regard.look.looking import array
@@ -78,7 +78,7 @@ def _of_vectors(what: str, rows: Tensor) -> Positions:
     return Positions(what, array(rows), array(rows @ rows.mT))
 
 
-def _input_position(model: Model, stack: str) -> Sinusoidal | Learned | Fixed | None:
+def _input_position(model: Model, stack: str) -> Sinusoidal | Learned | Fixed | Grid | None:
     match model:
         case EncoderDecoder():
             front = model.source if stack == "encoder" else model.target

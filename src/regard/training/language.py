@@ -34,7 +34,7 @@ _CHANGES = (
     "activation",
 )  # fmt: skip
 # Settings of the translator that no family here has.
-_FOREIGN = ("position", "residual", "share", "vectors", "freeze_embeddings")
+_FOREIGN = ("attention", "decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
 
 
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint import Checkpoints, Saved, Snapshots, Tensors
+from regard.core.kernelized import redraw
 from regard.data.batch import Batch, prefetch
 from regard.errors import DivergenceError
 from regard.training.choice import Average, Best, Ema, Last
@@ -130,6 +131,7 @@ class Loop:
         tokens = sum(batch.tokens for batch in batches)
         progress.step += 1
         self.model.train()
+        redraw(self.model, progress.step)
         verdict = self.step(batches, progress.step, self.settings.seed)
         skipped, _, loss, surprise = verdict.unbind()
         counted = torch.stack([loss, surprise, self.step.tokens])

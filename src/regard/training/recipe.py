@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
+from regard.family.vaswani import looking
 from regard.training.choice import LengthPenaltyChoice, StartChoice, WeightsChoice, length_penalty, start, weights
 
 
@@ -80,7 +81,17 @@ class Model(_Section):
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
     feedforward_dropout: float | None = Field(None, ge=0, lt=1, description="inside the feed-forward")
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
-    position: Literal["sinusoidal", "learned"] | None = Field(None, description="sinusoidal unless said")
+    position: (
+        Literal["sinusoidal", "learned", "none", "concatenated", "relative", "buckets", "alibi", "rope"] | None
+    ) = Field(
+        None, description="how places are told: added (sinusoidal unless said), concatenated, or inside attention"
+    )
+    attention: str | None = Field(
+        None,
+        description="how a side looks at itself: softmax (unless said), window:N, dilated:N:STEP, strided:N, blocks:N, "
+        "bigbird:N, topk:N, linear, performer[:FEATURES], linformer:RANK, lsh:BUCKETS",
+    )
+    decoder_attention: str | None = Field(None, description="that of the decoder, if other than attention")
     residual: Literal["post", "pre"] | None = Field(None, description="where the norm stands: post (the paper) or pre")
     start: str | None = Field(
         None,
@@ -96,6 +107,13 @@ class Model(_Section):
     def _start(cls, value: str | None) -> str | None:
         if value is not None:
             start(value)
+        return value
+
+    @field_validator("attention", "decoder_attention")
+    @classmethod
+    def _attention(cls, value: str | None) -> str | None:
+        if value is not None:
+            looking(value)
         return value
 
 

@@ -104,14 +104,33 @@ def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> 
     changes = {
         key: value
         for key in ("d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout",
-                    "feedforward_dropout", "activation", "share")
+                    "feedforward_dropout", "activation", "share",
+                    "attention", "decoder_attention")
         if (value := getattr(choice, key)) is not None
     }  # fmt: skip
-    changes["position"] = spec.Learned(recipe.data.max_length) if choice.position == "learned" else spec.Sinusoidal()
+    changes["max_length"] = recipe.data.max_length
+    changes |= _positions(recipe)
     changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
     joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
     changes.setdefault("share", "all" if joint else "target")
     return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, **changes)
+
+
+def _positions(recipe: Recipe) -> dict[str, Any]:
+    """Where places are told: at the input, or inside attention."""
+    at_input: dict[str, spec.InputPosition] = {
+        "sinusoidal": spec.Sinusoidal(),
+        "learned": spec.Learned(recipe.data.max_length),
+        "concatenated": spec.Concatenated(64),
+    }
+    inside: dict[str, spec.StackPosition] = {
+        "relative": spec.RelativeKeys(16),
+        "buckets": spec.Buckets(),
+        "alibi": spec.Alibi(),
+        "rope": spec.Rope(),
+    }
+    word = recipe.model.position or "sinusoidal"
+    return {"position": at_input.get(word), "relative": inside.get(word)}
 
 
 def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> Translator:

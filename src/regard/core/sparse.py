@@ -1,0 +1,150 @@
+"""Softmax mixing at a cost proportional to the pairs that may look.
+
+Queries are cut into blocks; for each, only the blocks of keys are gathered that the pattern could reach, and the exact
+predicate masks what remains. Nothing as large as queries × keys is ever made.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.core.pattern import Blocks, Sight
+
+FLEX_BLOCK = 128
+
+
+def blocked(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float, size: int | None = None
+) -> Tensor:
+    """The same function as `mix.explicit`, forward and backward, for a sight whose places follow each other."""
+    if sight.stride > sight.step:
+        return _by_residue(q, k, v, sight, scale, dropout, size)
+    size = size or sight.block or q.shape[2]
+    plan = sight.blocks(size)
+    if plan is None:
+        plan = (_all_blocks(q.shape[2], k.shape[2], size),)
+    cut = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
+    mixed = torch.cat([_mix(cut, part, sight, scale, dropout) for part in plan])
+    order = torch.cat([part.queries for part in plan]).argsort().to(q.device)
+    mixed = mixed if len(plan) == 1 else mixed.index_select(0, order)
+    return mixed.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]
+
+
+def _by_residue(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float, size: int | None
+) -> Tensor:
+    """Where only distances that are multiples of a stride may be seen, each residue is a sequence of its own."""
+    stride, length = sight.stride, q.shape[2]
+    parts = []
+    for first in range(min(stride, length)):
+        inner = sight.every(stride, first)
+        begin = (len(sight.keys) - length + first) % stride
+        rows, columns = slice(first, None, stride), slice(begin, None, stride)
+        parts.append(blocked(q[:, :, rows], k[:, :, columns], v[:, :, columns], inner, scale, dropout, size))
+    longest = parts[0].shape[2]
+    padded = [functional.pad(part, (0, 0, 0, longest - part.shape[2])) for part in parts]
+    return torch.stack(padded, dim=3).flatten(2, 3)[:, :, :length]
+
+
+def _all_blocks(queries: int, keys: int, size: int) -> Blocks:
+    rows, columns = (torch.arange(-(-length // size)) for length in (queries, keys))
+    return Blocks(rows, columns.expand(len(rows), -1))
+
+
+def _cut(x: Tensor, size: int) -> Tensor:
+    """[B, H, T, K] → [blocks, B, H, size, K], the last block filled up with zeros."""
+    x = functional.pad(x, (0, 0, 0, -x.shape[2] % size))
+    return x.unflatten(2, (-1, size)).permute(2, 0, 1, 3, 4)
+
+
+def _mix(cut: list[Tensor], part: Blocks, sight: Sight, scale: float, dropout: float) -> Tensor:
+    """[N, B, H, size, E] of the blocks of queries of one part."""
+    device, size = cut[0].device, cut[0].shape[3]
+    rows, columns = part.queries.to(device), part.keys.to(device)
+    q = cut[0].index_select(0, rows)  # [N, B, H, size, K]
+    if not columns.shape[1]:
+        return q.new_zeros(*q.shape[:4], cut[2].shape[-1])
+    k, v = (_gathered(x, columns) for x in cut[1:])  # [N, B, G, M · size, width]
+    mask = _mask(sight, rows, columns, size)  # [N, B or 1, H or 1, size, M · size]
+    if mask.shape[1] == mask.shape[2] == 1:
+        mask = mask[:, 0]
+        q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+    else:
+        mask = mask.expand(-1, q.shape[1], -1, -1, -1).flatten(0, 1)
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    gqa = q.shape[1] != k.shape[1]
+    out = functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=gqa
+    )
+    if device.type != "cpu":  # some kernels give a blind query the mean of all values
+        seen = mask if mask.dtype == torch.bool else mask > float("-inf")
+        out = out.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
+    return out.reshape(len(rows), *cut[0].shape[1:3], size, -1)
+
+
+def _gathered(blocks: Tensor, columns: Tensor) -> Tensor:
+    """[blocks, B, G, size, K] and [N, M] → [N, B, G, M · size, K]"""
+    taken = blocks.index_select(0, columns.flatten()).unflatten(0, columns.shape)
+    return taken.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
+
+
+def _mask(sight: Sight, rows: Tensor, columns: Tensor, size: int) -> Tensor:
+    """What the blocks see of each other: booleans, or a bias with −∞."""
+    inside = torch.arange(size, device=rows.device)
+    queries = rows[:, None] * size + inside  # [N, size]
+    keys = (columns[:, :, None] * size + inside).flatten(1)  # [N, M · size]
+    real = keys < len(sight.keys)
+    queries = sight.queries[queries.clamp_max(len(sight.queries) - 1)]
+    keys = sight.keys[keys.clamp_max(len(sight.keys) - 1)]
+    seen = sight.between(queries[:, None, None, :, None], keys[:, None, None, None, :])
+    seen = seen & real[:, None, None, None, :]
+    if sight.term is None:
+        return seen
+    term = torch.stack([sight.term(one, other) for one, other in zip(queries, keys, strict=True)])
+    return term.masked_fill(~seen, float("-inf"))
+
+
+# ------------------------------------------------------------------ on a GPU
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+    """The same through FlexAttention, which neither drops weights nor takes a bias here: `mix.best` asks it for neither."""
+    assert dropout == 0
+    assert sight.term is None
+    kernel = _compiled_flex() if q.device.type == "cuda" else _eager_flex()
+    return kernel(q, k, v, block_mask=_block_mask(sight, q.device), scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def _block_mask(sight: Sight, device: torch.device) -> Any:
+    """The blocks that can be seen, from the plan and not from a matrix of all pairs."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    rows, columns = (-(-len(places) // FLEX_BLOCK) for places in (sight.queries, sight.keys))
+    count = torch.zeros(1, 1, rows, dtype=torch.int32, device=device)
+    index = torch.zeros(1, 1, rows, columns, dtype=torch.int32, device=device)
+    for part in sight.blocks(FLEX_BLOCK) or (_all_blocks(len(sight.queries), len(sight.keys), FLEX_BLOCK),):
+        each = part.queries.to(device)
+        count[0, 0, each] = part.keys.shape[1]
+        index[0, 0, each, : part.keys.shape[1]] = part.keys.to(device, torch.int32)
+
+    def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return sight.pattern.allows(b, h, sight.queries[query], sight.keys[key])
+
+    lengths = (len(sight.queries), len(sight.keys))
+    return BlockMask.from_kv_blocks(count, index, BLOCK_SIZE=FLEX_BLOCK, mask_mod=allows, seq_lengths=lengths)
+
+
+@cache
+def _compiled_flex() -> Any:
+    return torch.compile(_eager_flex())
+
+
+def _eager_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention

@@ -1,0 +1,419 @@
+"""Every mixer and every pattern keeps the same promises, inside whole models."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from regard import size, spec
+from regard.build import build, trainable
+from regard.core import hashed, kernelized, lowrank, mix, pattern
+from regard.core.layout import Documents
+from regard.core.pattern import Causal, Everything, Padding, Sight
+from regard.core.trace import Trace
+from regard.errors import DataError, ModelError
+
+FAVOR = spec.Linear(spec.Favor(9, seed=2))
+LSH = spec.Lsh(4, chunk=4, rounds=2, before=1, after=1)
+SPARSE: dict[str, spec.Pattern] = {
+    "everything": spec.Everything(),
+    "window": spec.Window(2),
+    "dilated": spec.Dilated(2, 3),
+    "strided": spec.Strided(4),
+    "blocks": spec.BlockLocal(3),
+    "block neighbours": spec.BlockLocal(3, 1),
+    "window and global": spec.Either(spec.Window(2), spec.Global(1)),
+    "not": spec.Opposite(spec.Window(1)),
+}
+FROM_THE_END: dict[str, spec.Pattern] = {
+    "global ends": spec.Either(spec.Window(1), spec.Global(1, 2)),
+    "random": spec.Either(spec.BlockLocal(3, 1), spec.RandomBlocks(3, 1, seed=4)),
+}
+MIXERS: dict[str, spec.Mixer] = {
+    "softmax": spec.Softmax(),
+    "top": spec.Softmax(top=3),
+    "elu": spec.Linear(),
+    "favor": FAVOR,
+    "linformer": spec.Linformer(30, 5),
+    "linformer none": spec.Linformer(30, 5, "none"),
+    "linformer both": spec.Linformer(30, 5, "both"),
+    "linformer layers": spec.Linformer(30, 5, "layers"),
+    "lsh": LSH,
+}
+
+
+def causal(allowed: spec.Pattern) -> spec.Pattern:
+    return spec.Causal() if allowed == spec.Everything() else spec.Both(spec.Causal(), allowed)
+
+
+def stack(mixer: spec.Mixer, allowed: spec.Pattern, **more: Any) -> spec.Stack:
+    shared = isinstance(mixer, spec.Lsh)
+    attention = spec.Attention(
+        4, 6, 5, groups=None if shared else 2, mixer=mixer, projection="shared" if shared else "apart"
+    )
+    return spec.Stack(2, spec.Block(attention, spec.Plain(20), dropout=0.0, **more), allowed)
+
+
+def encoder(mixer: spec.Mixer, allowed: spec.Pattern = spec.Everything()) -> spec.Encoder:  # noqa: B008
+    return spec.Encoder(24, spec.Tokens(19, dropout=0.0), stack(mixer, allowed))
+
+
+def decoder(mixer: spec.Mixer, allowed: spec.Pattern) -> spec.Decoder:
+    return spec.Decoder(24, spec.Tokens(19, dropout=0.0), stack(mixer, allowed))
+
+
+ENCODERS: dict[str, spec.Encoder] = {
+    **{name: encoder(mixer) for name, mixer in MIXERS.items()},
+    **{name: encoder(spec.Softmax(), allowed) for name, allowed in (SPARSE | FROM_THE_END).items()},
+    "top window": encoder(spec.Softmax(top=2), spec.Window(3)),
+    "elu causal": encoder(spec.Linear(), spec.Causal()),
+    "favor causal": encoder(FAVOR, spec.Causal()),
+    "lsh causal": encoder(LSH, spec.Causal()),
+}
+DECODERS: dict[str, spec.Decoder] = {
+    **{name: decoder(spec.Softmax(), causal(allowed)) for name, allowed in SPARSE.items()},
+    "causal window": decoder(spec.Softmax(), spec.Causal(3)),
+    "random before": decoder(
+        spec.Softmax(), causal(spec.Either(spec.BlockLocal(3), spec.RandomBlocks(3, 1, of="before")))
+    ),
+    "top": decoder(spec.Softmax(top=3), spec.Causal()),
+    "top window": decoder(spec.Softmax(top=2), spec.Causal(4)),
+    "elu": decoder(spec.Linear(), spec.Causal()),
+    "favor": decoder(FAVOR, spec.Causal()),
+}
+CROSSES = ["softmax", "top", "elu", "favor", "linformer", "linformer none", "linformer layers"]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse kernels already for these short inputs."""
+    monkeypatch.setattr(pattern, "SIZES", (2, 4))
+    monkeypatch.setattr(kernelized, "CHUNK", 4)
+
+
+def made(description: Any) -> Any:
+    model = build(description).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+@pytest.mark.parametrize("description", [*ENCODERS.values(), *DECODERS.values()], ids=[*ENCODERS, *DECODERS])
+def test_formula_equals_model_and_json_round_trips(description: Any) -> None:
+    assert size.parameters(description) == trainable(build(description))
+    assert spec.from_dict(spec.to_dict(description)) == description
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_padding_changes_nothing_and_gradients_are_finite(name: str) -> None:
+    model = made(ENCODERS[name])
+    tokens = torch.randint(0, 19, (4, 21))
+    lengths = [21, 10, 3, 1]
+    real = torch.arange(21) < torch.tensor(lengths)[:, None]
+    together, _ = model(tokens, real)
+    for gradient in torch.autograd.grad(together[real].square().sum(), [*model.parameters()]):
+        assert gradient.isfinite().all()
+        assert gradient.abs().sum() > 0
+    if name in FROM_THE_END:
+        return  # what is last or drawn there is so of the padded length
+    for row, length in enumerate(lengths):
+        alone, _ = model(tokens[row : row + 1, :length])
+        torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_cached_equals_uncached_with_padding_in_front(name: str) -> None:
+    model = made(DECODERS[name])
+    tokens = torch.randint(0, 19, (3, 17))
+    real = torch.arange(17) >= torch.tensor([0, 4, 5])[:, None]
+    whole = model.head(model(tokens, real)[0])
+    for length, cuts in ((6, [1, 1, 5, 4, 1]), (9, [9])):
+        state = model.start(model.encode(tokens[:, :length], real[:, :length]), capacity=12)
+        pieces = [model.step(piece, state) for piece in tokens[:, length - 1 :].split(cuts, dim=1)]
+        torch.testing.assert_close(torch.cat(pieces, 1), whole[:, length - 1 :], rtol=1e-9, atol=1e-9)
+    for row, first in enumerate([0, 4, 5]):
+        alone = model.head(model(tokens[row : row + 1, first:])[0])
+        torch.testing.assert_close(whole[row : row + 1, first:], alone, rtol=1e-6, atol=1e-6)
+    changed = tokens.clone()
+    changed[:, 12:] = 5
+    torch.testing.assert_close(model.head(model(changed, real)[0])[:, :12], whole[:, :12], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_beams_fork_and_leave(name: str) -> None:
+    model = made(DECODERS[name])
+    prompt, more = torch.randint(0, 19, (2, 5)), torch.randint(0, 19, (4, 4))
+    state = model.start(model.encode(prompt), width=2, capacity=8)
+    model.step(torch.cat([prompt[:, -1:].repeat_interleave(2, 0), more[:, :2]], 1), state)
+    swap = torch.tensor([1, 0, 2, 2])
+    state.reorder(swap)
+    state.keep(torch.tensor([1]))
+    found = model.step(more[[2, 2], 2:], state)
+    rows = torch.cat([prompt[[1, 1]], more[[2, 2]]], 1)
+    torch.testing.assert_close(found, model.head(model(rows)[0])[:, -2:], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["window", "causal window", "dilated", "blocks", "elu", "favor"])
+def test_a_long_text_needs_no_more_memory_than_a_short_one(name: str) -> None:
+    model = made(DECODERS[name])
+    state = model.start(model.encode(torch.randint(0, 19, (2, 3))), capacity=60)
+    held = []
+    for _ in range(30):
+        model.step(torch.randint(0, 19, (2, 1)), state)
+        held.append(
+            sum(t.untyped_storage().nbytes() for t in vars(state.layers[0].past).values() if torch.is_tensor(t))
+        )
+    assert held[29] == held[9]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_probes_see_the_effective_weights(name: str) -> None:
+    model = made(ENCODERS[name])
+    tokens = torch.randint(0, 19, (3, 13))
+    real = torch.arange(13) < torch.tensor([13, 4, 1])[:, None]
+    trace = Trace(["*.self"])
+    model(tokens, real, trace=trace)
+    for attention, call in trace.attentions.items():
+        mixed = call.mixer(call.q, call.k, call.v, call.sight)  # type: ignore[operator]
+        weights = trace.weights(attention)
+        torch.testing.assert_close(weights @ mix.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9)
+        rows = torch.tensor([3, 0])
+        torch.testing.assert_close(trace.weights(attention, rows), weights[:, :, rows], rtol=1e-9, atol=1e-9)
+        assert (weights[1, :, :, 4:] == 0).all()
+
+
+@pytest.mark.parametrize("name", SPARSE | FROM_THE_END)
+def test_best_fused_and_explicit_are_one_function(name: str) -> None:
+    model = made(ENCODERS[name])
+    tokens = torch.randint(0, 19, (3, 29))
+    real = torch.arange(29) < torch.tensor([29, 14, 1])[:, None]
+    results = []
+    for kernel in (mix.best, mix.fused, mix.explicit):
+        for part in model.modules():
+            if isinstance(part, mix.Softmax):
+                part.kernel = kernel
+        hidden, _ = model(tokens, real)
+        results.append([hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])])
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_query_that_sees_nothing_gets_zeros(name: str) -> None:
+    mixer = made(encoder(MIXERS[name])).stack.blocks[0].attention.mixer
+    q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
+    places = torch.arange(9)
+    real = torch.tensor([[False], [True]]).expand(2, 9)
+    inputs = [q.requires_grad_(), v.requires_grad_()]
+    groups = 4 if name == "lsh" else 2
+    out = mixer(q, q[:, :groups], v[:, :groups], Sight(Padding(real), places, places, 2))
+    assert (out[0] == 0).all()
+    assert (out[1] != 0).all()
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(out.square().sum(), inputs))
+
+
+@pytest.mark.parametrize("name", CROSSES)
+def test_cross_attention(name: str) -> None:
+    """Cached with two beams a sentence = uncached; padded = unpadded."""
+    cross = spec.Attention(4, 6, 5, groups=2, mixer=MIXERS[name])
+    block = stack(spec.Softmax(), spec.Everything(), cross=cross)
+    description = spec.EncoderDecoder(
+        24, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0),
+        stack(spec.Softmax(), spec.Everything()), dataclasses.replace(block, pattern=spec.Causal()),
+    )  # fmt: skip
+    assert size.parameters(description) == trainable(build(description))
+    model = made(description)
+    source, target = torch.randint(0, 19, (2, 9)), torch.randint(0, 19, (2, 2, 11))
+    real = torch.arange(9) < torch.tensor([9, 4])[:, None]
+    state = model.start(model.encode(source, real), width=2, capacity=11)
+    stepped = torch.cat([model.step(piece, state) for piece in target.flatten(0, 1).split([1, 6, 4], 1)], 1)
+    for row, length in enumerate([9, 4]):
+        alone = model.head(model(source[row : row + 1, :length].expand(2, -1), target[row])[0])
+        torch.testing.assert_close(stepped.unflatten(0, (2, 2))[row], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_documents_in_one_row_are_as_if_alone() -> None:
+    model = made(spec.Decoder(24, spec.Tokens(19, None, dropout=0.0), stack(spec.Softmax(), spec.Causal())))
+    tokens = torch.randint(0, 19, (1, 11))
+    together, _ = model(tokens, within=Documents(torch.tensor([[0] * 4 + [1] * 7])))
+    for part in (slice(0, 4), slice(4, 11)):
+        torch.testing.assert_close(together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9)
+    with pytest.raises(ModelError, match="restricted to Documents"):
+        made(ENCODERS["elu"])(tokens, within=Documents(torch.tensor([[0] * 4 + [1] * 7])))
+
+
+class Numbers(TorchDispatchMode):
+    """How many numbers all tensors held that were made."""
+
+    made = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.made += sum(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        return out
+
+
+@pytest.mark.parametrize("mixer", [spec.Linear(), FAVOR, spec.Linformer(2048, 5), LSH], ids=str)
+@pytest.mark.parametrize("allowed", [spec.Everything(), spec.Causal()], ids=str)
+def test_memory_grows_as_the_length_does(mixer: spec.Mixer, allowed: spec.Pattern) -> None:
+    if isinstance(mixer, spec.Linformer) and allowed == spec.Causal():
+        return
+    model, made = build(encoder(mixer, allowed)), []
+    for length in (512, 1024, 2048):
+        with Numbers() as mode:
+            model(torch.randint(0, 19, (1, length)))[0].sum().backward()
+        made.append(mode.made)
+    assert made[2] < 2.2 * made[1] < 2.2 * 2.2 * made[0]  # four times, if it grew as n² does
+
+
+# ------------------------------------------------------------------ what each approximates
+
+
+def test_performer_is_unbiased_and_its_error_falls_as_the_root_of_the_features() -> None:
+    q, k, v = (torch.randn(1, 1, 12, 8).double() * 0.3 for _ in range(3))
+    places = torch.arange(12)
+    sight = Sight(Everything(), places, places)
+    exact = mix.explicit(q, k, v, sight, 8**-0.5, 0.0)
+    errors, kernels = [], []
+    for count in (16, 64, 256, 1024):
+        outs = []
+        for seed in range(24):
+            features = kernelized.Favor(8, count, 8**-0.5, seed, 0).double()
+            outs.append(kernelized.Linear(features)(q, k, v, sight))
+            if count == 64:
+                kernels.append((features._exponents(q).exp() @ features._exponents(k).exp().mT) / count)
+        errors.append(math.sqrt(sum((out - exact).square().mean().item() for out in outs) / len(outs)))
+    slope = (math.log(errors[-1]) - math.log(errors[0])) / math.log(1024 / 16)
+    assert -0.62 < slope < -0.4
+    kernel = torch.stack(kernels)
+    spread = kernel.std(0) / math.sqrt(len(kernels))
+    assert ((kernel.mean(0) - (q @ k.mT * 8**-0.5).exp()).abs() < 4.5 * spread).all()
+
+
+def test_directions_are_orthogonal_and_as_long_as_normal_vectors() -> None:
+    drawn = kernelized.directions(20, 8, 3, 0).double()
+    products = drawn[:8] @ drawn[:8].mT
+    torch.testing.assert_close(products, products.diagonal().diag(), rtol=0, atol=1e-5)
+    assert kernelized.directions(4000, 8, 0, 0).norm(dim=1).square().mean().item() == pytest.approx(8, rel=0.03)
+    assert torch.equal(drawn, kernelized.directions(20, 8, 3, 0).double())
+
+
+def test_redrawing_is_a_function_of_the_step_and_of_training_only() -> None:
+    model = build(encoder(spec.Linear(spec.Favor(9, redraw=10)))).double()
+    tokens = torch.randint(0, 19, (1, 8))
+    with torch.no_grad():
+        before = model.eval()(tokens)[0]
+        seen = {}
+        for step in (0, 9, 10, 25, 10):
+            kernelized.redraw(model, step)
+            seen[step] = model.train()(tokens)[0]
+            assert torch.equal(model.eval()(tokens)[0], before)
+            assert torch.equal(seen.get(step), seen[step])
+    assert torch.equal(seen[0], seen[9])
+    assert not torch.allclose(seen[9], seen[10])
+    assert not torch.allclose(seen[25], seen[10])
+
+
+def test_large_keys_do_not_overflow() -> None:
+    """Steps whose keys grow: sums of the past are brought to the new scale."""
+    mixer = kernelized.Linear(kernelized.Favor(8, 64, 1.0, 0, 0)).eval()
+    q = torch.randn(1, 2, 30, 8)
+    k = torch.randn(1, 2, 30, 8) * torch.linspace(0.1, 9, 30)[:, None]
+    places = torch.arange(30)
+    whole = mixer(q, k, q, Sight(Causal(), places, places))
+    past = mixer.start(q, 1, 30, (2, 8, 8), None)
+    pieces = []
+    for i in range(30):
+        piece = slice(i, i + 1)
+        pieces.append(
+            mixer(q[:, :, piece], k[:, :, piece], q[:, :, piece], Sight(Causal(), places[piece], places[: i + 1]), past)
+        )
+    assert whole.isfinite().all()
+    torch.testing.assert_close(torch.cat(pieces, 2), whole, rtol=1e-3, atol=1e-3)
+
+
+def test_linformer_with_the_identity_is_full_attention() -> None:
+    q, k, v = (torch.randn(2, 4, 9, 6).double() for _ in range(3))
+    lengths = lowrank.Lengths(9, 9, 1, values=True).double()
+    with torch.no_grad():
+        lengths.keys.copy_(torch.eye(9)[None])
+        lengths.values.copy_(torch.eye(9)[None])  # type: ignore[union-attr]
+    places = torch.arange(9)
+    sight = Sight(Everything(), places, places, 2)
+    found = lowrank.Linformer(0.4, 0.0, lengths)(q, k, v, sight)
+    torch.testing.assert_close(found, mix.explicit(q, k, v, sight, 0.4, 0.0), rtol=1e-9, atol=1e-9)
+    with pytest.raises(DataError, match="at most 30"):
+        build(encoder(spec.Linformer(30, 5)))(torch.randint(0, 19, (1, 31)))
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, rounds: int) -> None:
+    q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
+    k = torch.nn.functional.normalize(q, dim=-1)
+    options = {"buckets": 4, "rounds": rounds, "seed": 0, "dropout": 0.0}
+    places = torch.arange(9)
+    sight = Sight(Causal() if hidden else Everything(), places, places, 2)
+    scores = (q @ k.mT).masked_fill(torch.eye(9, dtype=torch.bool), -1e5).masked_fill(~sight.mask, float("-inf"))
+    expected = scores.softmax(-1) @ v
+    # One chunk; two that see each other, sorted by their hashes; and chunks of which the outer ones see all.
+    for chunk, around in ((9, (1, 0)), (5, (1, 1)), (3, (2, 2))):
+        mixer = hashed.Lsh(6, 4, 1.0, chunk=chunk, around=around, **options).eval()  # type: ignore[arg-type]
+        torch.testing.assert_close(mixer(q, k, v, sight), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_alike_places_find_each_other() -> None:
+    """Two clusters of queries in opposite directions share no chunk, whatever their places."""
+    side = torch.tensor([1.0, -1.0]).repeat(8)[None, None, :, None]
+    q = side * torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.01 * torch.randn(1, 1, 16, 4)
+    mixer = hashed.Lsh(4, 1, 1.0, buckets=2, chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0).eval()
+    places = torch.arange(16)
+    weights = mixer.weights(q, torch.nn.functional.normalize(q, dim=-1), Sight(Everything(), places, places), places)
+    assert (weights[0, 0, ::2, 1::2] == 0).all()
+    assert (weights[0, 0, 1::2, ::2] == 0).all()
+
+
+def test_top_keeps_the_best_scores() -> None:
+    q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 7, 4)
+    weights = mix.attention_weights(q, k, torch.ones(1, 1, 3, 7, dtype=torch.bool), 1.0, top=2)
+    best = (q @ k.mT).topk(2, dim=-1).indices
+    assert ((weights > 0).sum(-1) == 2).all()
+    torch.testing.assert_close(weights.gather(-1, best).sum(-1), torch.ones(1, 1, 3))
+
+
+# ------------------------------------------------------------------ what does not exist
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: stack(spec.Linformer(9, 3), spec.Causal()), "no causal form"),
+        (lambda: stack(spec.Linear(), spec.Window(3)), "no pattern but"),
+        (lambda: stack(LSH, spec.BlockLocal(3)), "no pattern but"),
+        (lambda: dataclasses.replace(stack(spec.Linear(), spec.Causal()), position=spec.Alibi()), "no scores"),
+        (lambda: decoder(LSH, spec.Causal()), "could not be kept"),
+        (lambda: decoder(spec.Softmax(), spec.Window(3)), "what follows"),
+        (lambda: decoder(spec.Softmax(), causal(spec.Global(1, 1))), "when the text grows"),
+        (lambda: decoder(spec.Softmax(), causal(spec.RandomBlocks(3))), "when the text grows"),
+        (lambda: spec.Attention(2, 4, 4, mixer=LSH), "shared"),
+        (lambda: spec.Attention(2, 4, 4, scale=1.0, mixer=spec.Linear()), "scale"),
+        (lambda: spec.Attention(4, 4, 4, groups=2, projection="shared"), "groups"),
+        (lambda: spec.Lsh(5), "even"),
+        (lambda: spec.Window(0), "at least 1"),
+        (
+            lambda: stack(spec.Softmax(), spec.Causal(), cross=spec.Attention(2, 4, 4, projection="shared", mixer=LSH)),
+            "no keys of another",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_the_reason(make: Any, word: str) -> None:
+    with pytest.raises(ModelError, match=word):
+        make()

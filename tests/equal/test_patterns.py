@@ -1,0 +1,188 @@
+"""Each pattern is dense softmax with its mask, forward and backward, and costs what its pairs cost."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from regard.core import mix, sparse
+from regard.core.layout import BlockLocal, Dilated, Documents, Global, GlobalTokens, Graph, RandomBlocks, Strided
+from regard.core.pattern import Causal, Everything, Padding, Pattern, Sight
+from regard.core.position import Alibi, Buckets
+
+LENGTH = 53
+
+
+def documents() -> Documents:
+    return Documents(torch.tensor([[0] * 20 + [1] * 13 + [2] * 20, [0] * 3 + [1] * 50]))
+
+
+def graph() -> Graph:
+    edges = torch.randint(0, LENGTH, (150, 3), generator=torch.Generator().manual_seed(1))
+    edges[:, 0] %= 2
+    return Graph(edges, LENGTH)
+
+
+def some() -> torch.Tensor:
+    return torch.zeros(2, LENGTH, dtype=torch.bool).index_put(
+        (torch.tensor([0, 0, 1]), torch.tensor([0, 30, 8])), torch.tensor(True)
+    )
+
+
+PATTERNS: dict[str, Pattern] = {
+    "window": Dilated(5),
+    "causal window": Causal(6),
+    "dilated": Dilated(3, 4),
+    "dilated causal": Dilated(4, 3) & Causal(),
+    "strided": Strided(7),
+    "strided causal": Strided(7) & Causal(),
+    "block-local": BlockLocal(9),
+    "blocks with neighbours": BlockLocal(6, 1),
+    "global": Global(2),
+    "window and global": Dilated(4) | Global(2, 3),
+    "global tokens": Dilated(3) | GlobalTokens(some()),
+    "global keys": Dilated(3) | GlobalTokens(some(), keys=True),
+    "random": RandomBlocks(7, 2, seed=3),
+    "window, global and random": BlockLocal(5, 1) | Global(5, 5) | RandomBlocks(5, 2, seed=3),
+    "random before": (RandomBlocks(7, 2, seed=3, before=True) | BlockLocal(7)) & Causal(),
+    "documents": documents(),
+    "documents causal": documents() & Causal(),
+    "graph": graph(),
+    "graph and itself": graph() | Dilated(1),
+    "not": ~Dilated(3),
+    "everything": Everything(),
+}
+WEAK = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(2)) < 0.7
+
+
+def tensors(heads: int = 4, groups: int = 2, length: int = LENGTH, batch: int = 2) -> list[torch.Tensor]:
+    shapes = [(heads, 6), (groups, 6), (groups, 5)]
+    return [torch.randn(batch, h, length, w, dtype=torch.float64, requires_grad=True) for h, w in shapes]
+
+
+def results(kernel: Any, inputs: list[torch.Tensor], sight: Sight, *more: torch.Tensor) -> list[torch.Tensor]:
+    out = kernel(*inputs, sight, 0.4, 0.0)
+    return [out, *torch.autograd.grad(out.sin().sum(), [*inputs, *more])]
+
+
+def sight_of(pattern: Pattern, length: int = LENGTH, batch: int = 2, **more: Any) -> Sight:
+    places = torch.arange(length)
+    return Sight(pattern.over(length), places, places, batch, start=0, **more)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
+    sight = sight_of(PATTERNS[name] & Padding(WEAK) if padded else PATTERNS[name])
+    inputs = tensors()
+    expected = results(mix.explicit, inputs, sight)
+    for size in (4, 8, 64):  # none divides the length
+        found = results(lambda *a, size=size: sparse.blocked(*a, size=size), inputs, sight)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_reaches_what_it_allows(name: str) -> None:
+    pattern = PATTERNS[name].over(LENGTH)
+    mask = sight_of(pattern).mask.any(dim=0)[0].expand(LENGTH, -1)
+    for low, width in itertools.product(range(0, LENGTH, 5), (1, 4, 11)):
+        high = min(low + width, LENGTH) - 1
+        reached = torch.zeros(LENGTH, dtype=torch.bool)
+        for start, end in pattern.reach(low, high):
+            reached[max(start, 0) : max(end, 0)] = True
+        assert not (mask[low : high + 1].any(dim=0) & ~reached).any()
+    seen = mask.nonzero()
+    if pattern.behind is not None:
+        assert (seen[:, 0] - seen[:, 1]).max() <= pattern.behind
+    assert ((seen[:, 0] - seen[:, 1]) % pattern.stride == 0).all()
+
+
+@pytest.mark.parametrize("term", [Buckets(4, 8, 20, True).double(), Alibi(4)], ids=["buckets", "alibi"])
+@pytest.mark.parametrize("name", ["window", "dilated", "window, global and random", "documents"])
+def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -> None:
+    inputs, more = tensors(), list(term.parameters())
+    sight = sight_of(PATTERNS[name])
+    expected = results(
+        mix.explicit, inputs, Sight(sight.pattern, sight.queries, sight.keys, 2, term=term), *more
+    )  # fmt: skip
+    sight.term = term
+    found = results(lambda *a: sparse.blocked(*a, size=8), inputs, sight, *more)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("name", ["window", "dilated causal", "documents", "window, global and random", "graph"])
+def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
+    """Uncompiled and on a CPU, where it has no backward."""
+    sight = sight_of(PATTERNS[name] & Padding(WEAK))
+    q, k, v = (x.detach().float() for x in tensors(groups=4))
+    v = torch.nn.functional.pad(v, (0, 1))
+    found = sparse.flex(q, k, v, sight, 0.4, 0.0)
+    expected = mix.explicit(q, k, v, sight, 0.4, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 6), st.integers(1, 4))
+def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int) -> None:
+    """Queries from `start` on, keys from the first that is remembered."""
+    pattern = Dilated(size, step) & Causal()
+    keys = torch.arange(max(0, start - size * step), start + length)
+    sight = Sight(pattern, keys[-length:], keys, 1, start=start)
+    q, k, v = tensors(length=start + length, batch=1)
+    q, k, v = q[:, :, start:], k[:, :, keys], v[:, :, keys]
+    found, expected = sparse.blocked(q, k, v, sight, 0.3, 0.0, size=4), mix.explicit(q, k, v, sight, 0.3, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+class Numbers(TorchDispatchMode):
+    """How many numbers all tensors held that were made, and the largest of them."""
+
+    made = largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                self.largest = max(self.largest, leaf.untyped_storage().nbytes() // leaf.element_size())
+                self.made += leaf.numel()
+        return out
+
+
+CHEAP = {
+    "window": Dilated(16),
+    "causal window": Causal(17),
+    "dilated": Dilated(8, 5),
+    "block-local": BlockLocal(32),
+    "window, global and random": BlockLocal(32, 1) | Global(8, 8) | RandomBlocks(32, 2, seed=3),
+    "window and padding": Dilated(16) & Padding(torch.ones(1, 8192, dtype=torch.bool)),
+}
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_memory_grows_as_the_pairs_do(name: str) -> None:
+    """The door itself: no tensor as large as queries × keys, and twice the length needs about twice the memory."""
+    made = []
+    for length in (2048, 4096, 8192):
+        inputs = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
+        with Numbers() as mode:
+            sight = sight_of(CHEAP[name], length, 1)
+            mix.best(*inputs, sight, 0.3, 0.0).sum().backward()
+        made.append(mode.made)
+        assert mode.largest < length * length / 3
+    assert made[2] < 2.5 * made[1] < 2.5 * 2.5 * made[0]  # four times, if it grew as n² does
+
+
+def test_the_door_takes_the_dense_kernel_where_most_is_seen() -> None:
+    for pattern in (Everything(), Causal(), Strided(3), Dilated(900), ~Dilated(2)):
+        assert not sight_of(pattern, 1024).sparse
+    assert sight_of(Dilated(64), 1024).sparse
+    assert not sight_of(Dilated(64), 100).sparse

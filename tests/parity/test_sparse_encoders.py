@@ -1,0 +1,233 @@
+"""Longformer and BigBird against transformers: windows, global tokens, blocks, padding; three seeds, each another config."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from regard import disk, size
+from regard import spec as kinds
+from regard.build import trainable
+from regard.core.pattern import Everything
+from regard.errors import ModelError
+from regard.interop import folder as folders
+from regard.model import Encoder
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "max_position_embeddings": 90,
+}  # fmt: skip
+OTHER = {**SIZES, "num_attention_heads": 4, "type_vocab_size": 1, "num_hidden_layers": 2, "hidden_act": "relu"}
+CONFIGS: dict[str, list[dict[str, Any]]] = {
+    "Longformer": [
+        {**SIZES, "attention_window": 4},
+        {**OTHER, "attention_window": [6, 6], "num_labels": 5, "layer_norm_eps": 1e-5},
+        {**SIZES, "attention_window": 20, "pad_token_id": 3, "hidden_dropout_prob": 0.3},
+    ],
+    "BigBird": [
+        {**SIZES, "block_size": 4, "num_random_blocks": 1},
+        {**OTHER, "block_size": 3, "num_random_blocks": 2, "num_labels": 5, "classifier_dropout": 0.3},
+        {**SIZES, "attention_type": "original_full", "rescale_embeddings": True},
+    ],
+}
+TASKS = {
+    "Longformer": [
+        "Model",
+        "ForMaskedLM",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnswering",
+    ],
+    "BigBird": ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForPreTraining"],
+}
+CASES = [(family, task) for family, tasks in TASKS.items() for task in tasks]
+LENGTH = 41  # longer than what BigBird of these sizes sees whole, and divided by no block or window
+
+
+def saved(family: str, task: str, seed: int, out: Path) -> Any:
+    torch.manual_seed(seed)
+    said = dict(CONFIGS[family][seed])
+    if task == "ForQuestionAnswering":
+        said.pop("num_labels", None)
+    config = getattr(transformers, f"{family}Config")(**said)
+    config._attn_implementation = "eager"
+    model = getattr(transformers, family + task)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(out)
+    return model
+
+
+def batch(family: str, config: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
+    real = torch.arange(length) < torch.tensor([length, length // 2, 7])[:, None]
+    tokens = torch.randint(5, 61, (3, length)).masked_fill(~real, config.pad_token_id)
+    given = {"tokens": tokens, "real": real, "segments": torch.randint(0, config.type_vocab_size, (3, length))}
+    if family == "Longformer":
+        given["global_tokens"] = torch.zeros_like(real)
+        given["global_tokens"][:, 0] = True
+        given["global_tokens"][0, [5, 30]] = True
+        given["global_tokens"][1, 6] = True
+    return given
+
+
+def wanted(model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    extra = {"global_attention_mask": given["global_tokens"].long()} if "global_tokens" in given else {}
+    with torch.inference_mode():
+        out = model(
+            input_ids=given["tokens"], attention_mask=given["real"].long(), token_type_ids=given["segments"], **extra
+        )
+    if "start_logits" in out:
+        return {"labels": torch.stack([out.start_logits, out.end_logits], dim=-1)}
+    if "prediction_logits" in out:
+        return {"head": out.prediction_logits, "labels": out.seq_relationship_logits}
+    if "last_hidden_state" in out:
+        return {"hidden": out.last_hidden_state, "pool": out.pooler_output}
+    return {"head" if type(model).__name__.endswith("MaskedLM") else "labels": out.logits}
+
+
+def found(model: Encoder, given: dict[str, torch.Tensor], names: Any) -> dict[str, torch.Tensor]:
+    real = given["real"]
+    with torch.inference_mode():
+        hidden, _ = model(
+            given["tokens"], real, segments=given["segments"], global_tokens=given.get("global_tokens")
+        )  # fmt: skip
+        made: dict[str, Any] = {
+            "hidden": lambda: hidden,
+            "pool": lambda: model.pool(hidden, real),  # type: ignore[misc]
+            "head": lambda: model.head(hidden),  # type: ignore[misc]
+            "labels": lambda: model.classes(hidden, real),
+        }
+        return {name: made[name]() for name in names}
+
+
+def assert_close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor) -> None:
+    assert one.keys() == other.keys()
+    for name, theirs in other.items():
+        ours = one[name]
+        assert ours.shape == theirs.shape
+        if theirs.ndim == 3:
+            ours, theirs = ours[real], theirs[real]
+        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), name
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Path) -> None:
+    theirs = saved(family, task, seed, tmp_path / "theirs")
+    model, opened = folders.open_model(tmp_path / "theirs")
+    assert isinstance(model, Encoder)
+    assert trainable(model) == size.parameters(opened.spec)
+    assert kinds.from_dict(kinds.to_dict(opened.spec)) == opened.spec
+    given = batch(family, theirs.config)
+    expected = wanted(theirs, given)
+    assert_close(found(model, given, expected), expected, given["real"])
+
+    back = tmp_path / "ours"
+    back.mkdir()
+    disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions, kind=opened.kind))
+    folders.write_weights(back / "model.safetensors", model, opened.spec, opened.positions, opened.kind)
+    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    assert before.keys() == after.keys()
+    unread = (
+        {"bert.pooler.weight", "bert.pooler.bias"} if (family, task) == ("BigBird", "ForSequenceClassification") else {}
+    )
+    assert all(torch.equal(before[key], after[key]) for key in before if key not in unread)
+    again, report = getattr(transformers, family + task).from_pretrained(
+        back, attn_implementation="eager", output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    for name, output in wanted(again.eval(), given).items():
+        torch.testing.assert_close(output, expected[name], rtol=0, atol=1e-6)
+    for key in ("block_size", "num_random_blocks", "attention_type", "rescale_embeddings", "hidden_act"):
+        if key in CONFIGS[family][seed]:
+            assert getattr(again.config, key) == CONFIGS[family][seed][key], key
+
+
+@pytest.mark.parametrize("length", [28, 29, 32, 33, 80])
+def test_bigbird_of_any_length(length: int, tmp_path: Path) -> None:
+    """28 is the longest input that sees everything; and both sides of whole blocks."""
+    theirs = saved("BigBird", "Model", 0, tmp_path)
+    model, _ = folders.open_model(tmp_path)
+    given = batch("BigBird", theirs.config, length)
+    expected = wanted(theirs, given)
+    assert_close(found(model, given, expected), expected, given["real"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("global_tokens", ["none", "all"])
+def test_longformer_without_global_tokens_and_with_nothing_else(global_tokens: str, tmp_path: Path) -> None:
+    theirs = saved("Longformer", "Model", 0, tmp_path)
+    model, _ = folders.open_model(tmp_path)
+    given = batch("Longformer", theirs.config)
+    given["global_tokens"] = given["real"] if global_tokens == "all" else torch.zeros_like(given["real"])
+    expected = wanted(theirs, given)
+    assert_close(found(model, given, expected), expected, given["real"])  # type: ignore[arg-type]
+
+
+def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.LongformerConfig(**{**SIZES, "attention_window": 16, "max_position_embeddings": 600})
+    theirs = transformers.LongformerModel(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model, _ = folders.open_model(tmp_path)
+    assert isinstance(model, Encoder)
+    assert model.stack.sight(0, 580, 3, Everything()).sparse
+    given = batch("Longformer", config, 580)
+    expected = wanted(theirs, given)
+    assert_close(found(model, given, expected), expected, given["real"])
+
+
+def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
+    for family, task, changes in (
+        (
+            "Longformer", "ForMaskedLM",
+            [
+                ({"attention_window": [4, 6, 4]}, "differ between layers"), ({"attention_window": 5}, "even"),
+                ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"), ({"rotary": 1}, "rotary"),
+            ],
+        ),
+        (
+            "BigBird", "ForMaskedLM",
+            [
+                ({"use_bias": False}, "use_bias"), ({"attention_type": "sparse"}, "attention_type"),
+                ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"), ({"rotary": 1}, "rotary"),
+                ({"architectures": ["BigBirdForQuestionAnswering"]}, "BigBirdForQuestionAnswering"),
+            ],
+        ),
+    ):  # fmt: skip
+        saved(family, task, 0, tmp_path / family)
+        path = tmp_path / family / "config.json"
+        config = json.loads(path.read_text())
+        for change, word in changes:
+            path.write_text(json.dumps({**config, **change}))
+            with pytest.raises(ModelError, match=word):
+                folders.open_model(tmp_path / family)
+        path.write_text(json.dumps(config))
+        tensors = load_file(tmp_path / family / "model.safetensors")
+        name = next(n for n in tensors if n.endswith("layer.1.attention.self.key.bias"))
+        for changed, word in (
+            ({**tensors, "extra.weight": torch.zeros(2)}, "extra.weight, which nothing uses"),
+            ({n: t for n, t in tensors.items() if n != name}, f"lacks {name}"),
+            ({**tensors, name: torch.zeros(35)}, "shape"),
+        ):
+            save_file(changed, tmp_path / family / "model.safetensors")
+            with pytest.raises(ModelError, match=word):
+                folders.open_model(tmp_path / family)
+
+
+def test_another_pattern_is_no_longformer(tmp_path: Path) -> None:
+    saved("Longformer", "Model", 0, tmp_path)
+    model = folders.read(tmp_path).spec
+    assert isinstance(model, kinds.Encoder)
+    assert folders.describe(model)["model_type"] == "longformer"
+    wide = replace(model, stack=replace(model.stack, pattern=kinds.Dilated(2, 3)))
+    assert folders.describe(wide)["model_type"] == "regard"

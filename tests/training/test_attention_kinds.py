@@ -1,0 +1,144 @@
+"""A translator trains and decodes with every kind of attention and position that a recipe can name."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard import size, spec
+from regard.build import build, trainable
+from regard.core import kernelized
+from regard.data import builtin
+from regard.errors import ModelError, SettingError
+from regard.family.vaswani import MIXERS, PATTERNS, looking, transformer
+from regard.interop import folder as folders
+from regard.model import EncoderDecoder
+from regard.training import loop
+from regard.training import recipe as recipes
+from regard.training.place import begin
+from regard.training.run import describe, go_on, run
+
+TINY: dict[str, Any] = {
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 3,
+    "warmup": 2, "save_every": 9, "validate_every": 9, "samples": 0, "tokenizer": "words", "vocabulary": 300, "beam": 2,
+    "threads": 1, "max_length": 60,
+}  # fmt: skip
+BOTH = [
+    "softmax", "window:3", "dilated:2:2", "strided:3", "blocks:4", "bigbird:3", "topk:3", "linear", "performer",
+    "performer:20",
+]  # fmt: skip
+ENCODER = ["linformer:5", "lsh:4:8"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("text")
+    pairs = list(itertools.islice(builtin.sentences("train"), 60))
+    files = {}
+    for side in ("source", "target"):
+        path = folder / f"train.{side}"
+        path.write_text("".join(getattr(pair, side) + "\n" for pair in pairs))
+        short = folder / f"valid.{side}"
+        short.write_text("".join(getattr(pair, side) + "\n" for pair in pairs[:4]))
+        files |= {side: str(path), f"valid_{side}": str(short), f"test_{side}": str(short)}
+    return files
+
+
+def trained(text: dict[str, str], out: Path, **changes: Any) -> EncoderDecoder:
+    """The model of a run folder, as others open it."""
+    recipe = recipes.load(None, TINY | text | changes)
+    run(begin(recipe, out, "test"), recipe, "test", quiet=True)
+    model, opened = folders.open_model(out)
+    assert isinstance(model, EncoderDecoder)
+    assert trainable(model) == size.parameters(opened.spec)
+    return model
+
+
+CASES = [
+    *({"attention": word} for word in BOTH),
+    *({"attention": word, "decoder_attention": "window:2"} for word in ENCODER),
+    *({"position": word} for word in ("none", "concatenated", "relative", "buckets", "alibi", "rope")),
+    {"attention": "window:4", "position": "buckets"},
+    {"attention": "performer", "position": "rope"},
+]
+
+
+@pytest.mark.parametrize("changes", CASES, ids=lambda c: "-".join(c.values()))
+def test_trains_and_decodes_cached_as_uncached(changes: dict[str, str], text: dict[str, str], tmp_path: Path) -> None:
+    model = trained(text, tmp_path / "run", **changes).double()
+    source, target = torch.randint(4, 60, (3, 13)), torch.randint(4, 60, (3, 15))
+    real = torch.arange(13) < torch.tensor([13, 6, 1])[:, None]
+    whole = model.head(model(source, target, real)[0])
+    state = model.start(model.encode(source, real), capacity=15)
+    pieces = [model.step(piece, state) for piece in target.split([1, 1, 9, 4], dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
+    assert regard.load(tmp_path / "run").translate("the dog sleeps") is not None
+
+
+def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
+    text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MIXERS, "performer", lambda: spec.Linear(spec.Favor(8, redraw=2)))
+    seen: list[int] = []
+    plain = kernelized.Favor.redraw
+    monkeypatch.setattr(kernelized.Favor, "redraw", lambda part, draw: (seen.append(draw), plain(part, draw))[1])
+    whole = trained(text, tmp_path / "whole", attention="performer", steps=6, save_every=2)
+    assert seen[::2] == [0, 1, 1, 2, 2, 3]  # of the first of the two sides
+    recipe = recipes.load(None, TINY | text | {"attention": "performer", "steps": 6, "save_every": 2})
+    place = begin(recipe, tmp_path / "parts", "test")
+    stopped = loop.Loop._after_step
+
+    def stop(self: Any) -> None:
+        stopped(self)
+        if self.progress.step == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(loop.Loop, "_after_step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(place, recipe, "test", quiet=True)
+    go_on(tmp_path / "parts", quiet=True)
+    model, _ = folders.open_model(tmp_path / "parts")
+    for one, other in zip(whole.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_word_is_tried() -> None:
+    tried = {word.partition(":")[0] for word in BOTH + ENCODER}
+    assert tried == PATTERNS.keys() | MIXERS.keys()
+
+
+def test_what_does_not_exist_is_refused() -> None:
+    for word, message in (
+        ("windw:3", "did you mean 'window'"), ("window", "numbers"), ("window:x", "numbers"), ("linear:2", "numbers"),
+        ("dilated:3", "numbers"),
+    ):  # fmt: skip
+        with pytest.raises(SettingError, match=message):
+            looking(word)
+        with pytest.raises(SettingError, match=message):
+            recipes.load(None, {"decoder_attention": word})
+    with pytest.raises(ModelError, match="at least 1"):
+        looking("window:0")
+    for changes, message in (
+        ({"attention": "linformer:8"}, "no causal form"),
+        ({"attention": "lsh:8"}, "could not be kept"),
+        ({"attention": "linear", "position": "alibi"}, "no scores"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            describe(recipes.load(None, {"preset": "tiny", **changes}), 50, 50)
+    with pytest.raises(SettingError, match="none can be dropped"):
+        describe(recipes.load(None, {"preset": "tiny", "attention": "performer", "attention_dropout": 0.1}), 50, 50)
+
+
+def test_a_recipe_says_what_the_spec_then_is() -> None:
+    recipe = recipes.load(None, {"preset": "tiny", "attention": "linformer:8", "decoder_attention": "window:5"})
+    made = describe(recipe, 50, 50)
+    assert made.encoder.block.attention.mixer == spec.Linformer(256, 8)
+    assert made.decoder.pattern == spec.Both(spec.Causal(), spec.Window(5))
+    assert made.decoder.block.cross == transformer(50, 50, d_model=128, heads=4).decoder.block.cross
+    build(made)
