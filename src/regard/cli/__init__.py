@@ -29,6 +29,7 @@ Examples:
   regard train --source train.en --target train.de --preset tiny --out runs/mine
   echo "The dog sees a cat." | regard translate runs/builtin
   regard evaluate runs/builtin --source test.en --target test.de --json
+  regard show vaswani:base
 """
 
 

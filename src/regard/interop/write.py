@@ -35,7 +35,7 @@ def config(opened: folders.Opened, kind: str) -> dict[str, Any]:
     notes = {k: v for k, v in opened.config.items() if k in HARMLESS - _OF_OTHERS and v is not None}
     precisions = {str(tensor.dtype).removeprefix("torch.") for tensor in opened.weights.values()}
     stored = {"dtype": precisions.pop()} if len(precisions) == 1 else {}
-    named = {key: notes[key] for key in ("id2label", "label2id") if key in notes}
+    named: dict[str, Any] = {key: notes[key] for key in ("id2label", "label2id") if key in notes}
     return {**notes, **folders.describe(opened.spec, opened.ids, opened.positions, kind), **named, **stored}
 
 
