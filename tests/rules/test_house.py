@@ -103,7 +103,10 @@ def test_no_pickle_no_eval(path: Path) -> None:
     assert "pickle" not in imports(path)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["data", "builtin", "--help"], ["trian"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["data", "builtin", "--help"], ["show", "--help"], ["convert", "--help"], ["trian"]],
+)
 def test_help_imports_no_torch(arguments: list[str]) -> None:
     script = (
         "import sys; sys.argv = ['regard', *sys.argv[1:]]\n"

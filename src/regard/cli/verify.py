@@ -73,8 +73,8 @@ def command(model: str, against: str | None, seed: int, precision: str, device: 
 
 def line(finding: Any) -> str:
     if finding.difference is None:
-        return f"{finding.name:22} skipped  {finding.note}"
+        return f"{finding.name:32} skipped  {finding.note}"
     return (
-        f"{finding.name:22} {finding.verdict:8} largest difference {finding.difference:.2e}, "
+        f"{finding.name:32} {finding.verdict:8} largest difference {finding.difference:.2e}, "
         f"allowed {finding.tolerance:.2e}  ({finding.note})"
     )

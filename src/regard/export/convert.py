@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ BESIDE = (
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model",
     "sentencepiece.bpe.model", "tokenizer.model", "source.spm", "target.spm", "preprocessor_config.json",
     "processor_config.json", "normalizer.json", "chat_template.jinja", "README.md",
+    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json",
 )  # fmt: skip
 
 
@@ -57,7 +58,8 @@ def convert(source: str | Path, out: str | Path, to: str = "huggingface", *, sha
         raise SettingError(f"there is no format {to!r}", f"known: {', '.join(writers)}")
     model, opened = folders.open_model(source)
     compare = writers[to](source, out, model, opened, shard)
-    return Converted(out, to, {path.name: path.stat().st_size for path in sorted(out.iterdir())}, compare())
+    files = {str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
+    return Converted(out, to, files, compare())
 
 
 Writer = Callable[[Path, Path, Model, folders.Opened, int], Callable[[], list[Finding]]]
@@ -89,13 +91,18 @@ def _folder(
 
 
 def _beside(source: Path, out: Path, opened: folders.Opened, name: str, kind: str) -> None:
-    for file in BESIDE:
-        if (source / file).is_file():
-            shutil.copyfile(source / file, out / file)
+    _copy(source, out, BESIDE)
     if opened.ids is not None and not (out / "generation_config.json").exists():
         disk.write_json(out / "generation_config.json", folders.generation_config(opened.ids))
     if not (out / "README.md").exists():
         disk.write_file(out / "README.md", _card(name, kind, opened))
+
+
+def _copy(source: Path, out: Path, files: Iterable[str]) -> None:
+    for file in files:
+        if (source / file).is_file():
+            (out / file).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / file, out / file)
 
 
 def _card(name: str, kind: str, opened: folders.Opened) -> str:
@@ -126,16 +133,12 @@ def _ctranslate2(
 ) -> Callable[[], list[Finding]]:
     with disk.committing(out) as temporary:
         written = ctranslate.write(temporary, source, model, opened)
-        for file in BESIDE:
-            if (source / file).is_file() and not (temporary / file).exists():
-                shutil.copyfile(source / file, temporary / file)
+        _copy(source, temporary, BESIDE)
     return lambda: ctranslate.compare(out, written, model, opened)
 
 
 def _onnx(source: Path, out: Path, model: Model, opened: folders.Opened, shard: int) -> Callable[[], list[Finding]]:
     with disk.committing(out) as temporary:
         graph.write(temporary, model, opened)
-        for file in ("config.json", *BESIDE):
-            if (source / file).is_file():
-                shutil.copyfile(source / file, temporary / file)
+        _copy(source, temporary, ("config.json", *BESIDE))
     return lambda: graph.compare(out, model, opened)

@@ -392,7 +392,9 @@ def _compare_sequences(
     scored = theirs.score_batch(_texts(sources, names[0]), _texts(targets, names[1]))
     found = torch.tensor([row.log_probs for row in scored])
     logits = run(model, batch)["logits"].tensor
-    return comparison(model, batch, opened.kind)(NAME, ("logits", found, _chosen(logits, labels)))
+    check = comparison(model, batch, opened.kind)
+    check.rounding = {"log probabilities": check.rounding["logits"]}
+    return check(NAME, ("log probabilities", found, _chosen(logits, labels)))
 
 
 def _chosen(logits: Tensor, labels: Tensor) -> Tensor:
