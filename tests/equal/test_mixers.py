@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from regard.core.trace import Trace
 from regard.errors import DataError, ModelError
 
 FAVOR = spec.Linear(spec.Favor(9, seed=2))
+ATTENTION = spec.Attention(4, 6, 5)
 LSH = spec.Lsh(4, chunk=4, rounds=2, before=1, after=1)
 SPARSE: dict[str, spec.Pattern] = {
     "everything": spec.Everything(),
@@ -248,6 +250,32 @@ def test_documents_in_one_row_are_as_if_alone() -> None:
         torch.testing.assert_close(together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9)
     with pytest.raises(ModelError, match="restricted to Documents"):
         made(ENCODERS["elu"])(tokens, within=Documents(torch.tensor([[0] * 4 + [1] * 7])))
+
+
+def test_global_tokens_look_by_projections_of_their_own() -> None:
+    block = spec.Block(spec.Attention(4, 6, 5, groups=2, projection="global"), spec.Plain(20), dropout=0.0)
+    description = spec.Encoder(24, spec.Tokens(19, dropout=0.0), spec.Stack(1, block, spec.Window(2)))
+    assert size.parameters(description) == trainable(build(description))
+    model = made(description)
+    tokens, real = torch.randint(0, 19, (2, 13)), torch.arange(13) < torch.tensor([13, 6])[:, None]
+    named = torch.zeros(2, 13, dtype=torch.bool)
+    named[0, [0, 9]] = named[1, 3] = True
+    x, part = model.input(tokens), model.stack.blocks[0].attention
+    sight = model.stack.sight(0, 13, 2, Padding(real), global_tokens=named)
+    trace = Trace(["*"])
+    found = part(x, sight, trace=trace.scope("self"))
+    mixed = [trace.weights(name) @ mix.per_query_head(trace.attentions[name].v, 4) for name in ("self", "self.global")]
+    expected = part.output(torch.where(named[:, None, :, None], mixed[1], mixed[0]).transpose(1, 2).flatten(-2))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    local = trace.weights("self")
+    assert (local[0, :, 12, [0, 9]] > 0).all()
+    assert (local[0, :, 12, 1:9] == 0).all()
+    assert (local[1, :, :, 6:] == 0).all()
+    assert (trace.weights("self.global")[0] > 0).all()
+    plain = replace(description, stack=replace(description.stack, block=replace(block, attention=ATTENTION)))
+    seen = made(plain).stack.sight(0, 13, 2, Padding(real), global_tokens=named).mask
+    assert (seen[0, 0, 9] == real[0]).all()  # without projections of their own they see by those of all
+    assert seen[1, 0, 5].tolist() == [False, False, False, True, True, True] + [False] * 7
 
 
 class Numbers(TorchDispatchMode):

@@ -76,7 +76,7 @@ class Global(Pattern):
     size: int = 1
     length: int | None = None
 
-    def over(self, length: int) -> Pattern:
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
         return Global(self.first, self.last, self.size, length) if self.last else self
 
     @property
@@ -105,8 +105,8 @@ class Beyond(Pattern):
     most: int
     inner: Pattern
 
-    def over(self, length: int) -> Pattern:
-        return self.inner.over(length) if length > self.most else Everything()
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
+        return self.inner.over(length, device) if length > self.most else Everything()
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +141,8 @@ class RandomBlocks(Pattern):
     seed: int
     before: bool = False
 
-    def over(self, length: int) -> Pattern:
-        return _drawn(self, -(-length // self.size))
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
+        return _drawn(self, -(-length // self.size), device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,29 +151,30 @@ class Drawn(Pattern):
 
     anchored = True
     size: int
-    table: Tensor  # [blocks, count]
+    table: Tensor  # [blocks, count], where it is asked
+    host: Tensor  # the same, where blocks are planned
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        columns = self.table.to(query.device).unbind(1)
+        columns = self.table.unbind(1)
         block, seen = key // self.size, columns[0][query // self.size] == key // self.size
         for column in columns[1:]:
             seen = seen | (column[query // self.size] == block)
         return seen
 
     def reach(self, low: int, high: int) -> Ranges:
-        blocks = self.table[low // self.size : high // self.size + 1].flatten().tolist()
+        blocks = self.host[low // self.size : high // self.size + 1].flatten().tolist()
         return merged([(block * self.size, (block + 1) * self.size) for block in blocks if block >= 0])
 
 
 @lru_cache(maxsize=64)
-def _drawn(part: RandomBlocks, blocks: int) -> Drawn:
+def _drawn(part: RandomBlocks, blocks: int, device: torch.device | None) -> Drawn:
     """Each block's draws are its own, so that a longer sequence changes nothing for those that look `before` only."""
     table = torch.full((blocks, part.count), -1, device="cpu")
     for block in range(blocks):
         pool = block if part.before else blocks
         chosen = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")[: part.count]
         table[block, : len(chosen)] = chosen
-    return Drawn(part.size, table)
+    return Drawn(part.size, table.to(device), table)
 
 
 @dataclass(frozen=True, eq=False)

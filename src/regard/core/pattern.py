@@ -42,8 +42,9 @@ class Pattern:
         """Where keys may stand that queries from `low` to `high`, both included, look at."""
         return WHOLE
 
-    def over(self, length: int) -> Pattern:
-        """The pattern for a sequence of `length` places: what counts from its end, or is drawn, is settled."""
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
+        """The pattern for a sequence of `length` places: what counts from its end, or is drawn, is settled, and lies on the
+        `device` that will ask."""
         return self
 
     def outline(self) -> Pattern:
@@ -127,8 +128,8 @@ class Both(Pattern):
         ]
         return merged([(start, end) for start, end in crossed if start < end])
 
-    def over(self, length: int) -> Pattern:
-        return Both(self.first.over(length), self.second.over(length))
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
+        return Both(self.first.over(length, device), self.second.over(length, device))
 
     def outline(self) -> Pattern:
         return self.first.outline() & self.second.outline()
@@ -158,8 +159,8 @@ class Either(Pattern):
     def reach(self, low: int, high: int) -> Ranges:
         return merged(self.first.reach(low, high) + self.second.reach(low, high))
 
-    def over(self, length: int) -> Pattern:
-        return Either(self.first.over(length), self.second.over(length))
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
+        return Either(self.first.over(length, device), self.second.over(length, device))
 
     def outline(self) -> Pattern:
         return self.first.outline() | self.second.outline()
@@ -176,8 +177,8 @@ class Opposite(Pattern):
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return ~self.inner.allows(batch, head, query, key)
 
-    def over(self, length: int) -> Pattern:
-        return Opposite(self.inner.over(length))
+    def over(self, length: int, device: torch.device | None = None) -> Pattern:
+        return Opposite(self.inner.over(length, device))
 
     def outline(self) -> Pattern:
         return Everything()
@@ -335,7 +336,8 @@ class Sight:
         """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
         assert self.start is not None
         outline = self.pattern.outline()
-        return _blocks(outline, size, self.start, len(self.queries), self._first_key, len(self.keys), self.step)
+        places = (self.start, len(self.queries), self._first_key, len(self.keys), self.step)
+        return _blocks(outline, size, places, self.keys.device)
 
     @property
     def _first_key(self) -> int:
@@ -358,9 +360,10 @@ def _cost(size: int, plan: tuple[Blocks, ...]) -> int:
 
 @lru_cache(maxsize=64)
 def _blocks(
-    pattern: Pattern, size: int, start: int, queries: int, first_key: int, keys: int, step: int
+    pattern: Pattern, size: int, places: tuple[int, int, int, int, int], device: torch.device
 ) -> tuple[Blocks, ...] | None:
-    """Made once for each pattern and length, on the host."""
+    """Made once for each pattern and length, on the host; a recorded step must find it on its device."""
+    start, queries, first_key, keys, step = places
     seen: dict[int, list[tuple[int, list[int]]]] = {}
     total, most = 0, -(-queries // size) * -(-keys // size) // 2
     for block, first in enumerate(range(0, queries, size)):
@@ -374,6 +377,9 @@ def _blocks(
             return None
         seen.setdefault(len(found), []).append((block, sorted(found)))
     return tuple(
-        Blocks(torch.tensor([b for b, _ in rows]), torch.tensor([k for _, k in rows], dtype=torch.long))
+        Blocks(
+            torch.tensor([block for block, _ in rows], device=device),
+            torch.tensor([found for _, found in rows], dtype=torch.long, device=device),
+        )
         for _, rows in sorted(seen.items())
     )

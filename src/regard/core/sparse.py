@@ -27,10 +27,10 @@ def blocked(
     size = size or sight.block or q.shape[2]
     plan = sight.blocks(size)
     if plan is None:
-        plan = (_all_blocks(q.shape[2], k.shape[2], size),)
+        plan = (_all_blocks(q.shape[2], k.shape[2], size, q.device),)
     cut = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
     mixed = torch.cat([_mix(cut, part, sight, scale, dropout) for part in plan])
-    order = torch.cat([part.queries for part in plan]).argsort().to(q.device)
+    order = torch.cat([part.queries for part in plan]).argsort()
     mixed = mixed if len(plan) == 1 else mixed.index_select(0, order)
     return mixed.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]
 
@@ -51,8 +51,8 @@ def _by_residue(
     return torch.stack(padded, dim=3).flatten(2, 3)[:, :, :length]
 
 
-def _all_blocks(queries: int, keys: int, size: int) -> Blocks:
-    rows, columns = (torch.arange(-(-length // size)) for length in (queries, keys))
+def _all_blocks(queries: int, keys: int, size: int, device: torch.device) -> Blocks:
+    rows, columns = (torch.arange(-(-length // size), device=device) for length in (queries, keys))
     return Blocks(rows, columns.expand(len(rows), -1))
 
 
@@ -64,8 +64,7 @@ def _cut(x: Tensor, size: int) -> Tensor:
 
 def _mix(cut: list[Tensor], part: Blocks, sight: Sight, scale: float, dropout: float) -> Tensor:
     """[N, B, H, size, E] of the blocks of queries of one part."""
-    device, size = cut[0].device, cut[0].shape[3]
-    rows, columns = part.queries.to(device), part.keys.to(device)
+    size, (rows, columns) = cut[0].shape[3], part
     q = cut[0].index_select(0, rows)  # [N, B, H, size, K]
     if not columns.shape[1]:
         return q.new_zeros(*q.shape[:4], cut[2].shape[-1])
@@ -81,7 +80,7 @@ def _mix(cut: list[Tensor], part: Blocks, sight: Sight, scale: float, dropout: f
     out = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=gqa
     )
-    if device.type != "cpu":  # some kernels give a blind query the mean of all values
+    if q.device.type != "cpu":  # some kernels give a blind query the mean of all values
         seen = mask if mask.dtype == torch.bool else mask > float("-inf")
         out = out.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
     return out.reshape(len(rows), *cut[0].shape[1:3], size, -1)
@@ -127,10 +126,9 @@ def _block_mask(sight: Sight, device: torch.device) -> Any:
     rows, columns = (-(-len(places) // FLEX_BLOCK) for places in (sight.queries, sight.keys))
     count = torch.zeros(1, 1, rows, dtype=torch.int32, device=device)
     index = torch.zeros(1, 1, rows, columns, dtype=torch.int32, device=device)
-    for part in sight.blocks(FLEX_BLOCK) or (_all_blocks(len(sight.queries), len(sight.keys), FLEX_BLOCK),):
-        each = part.queries.to(device)
-        count[0, 0, each] = part.keys.shape[1]
-        index[0, 0, each, : part.keys.shape[1]] = part.keys.to(device, torch.int32)
+    for part in sight.blocks(FLEX_BLOCK) or (_all_blocks(len(sight.queries), len(sight.keys), FLEX_BLOCK, device),):
+        count[0, 0, part.queries] = part.keys.shape[1]
+        index[0, 0, part.queries, : part.keys.shape[1]] = part.keys.int()
 
     def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return sight.pattern.allows(b, h, sight.queries[query], sight.keys[key])

@@ -60,7 +60,7 @@ class Stack(nn.Module):
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all."""
         device = next(self.parameters()).device
-        pattern = self.pattern.over(start + length)
+        pattern = self.pattern.over(start + length, device)
         if real is not None and pattern.anchored:
             pattern = Shifted(pattern, real.long().argmax(dim=1))
         if global_tokens is not None:
