@@ -50,7 +50,9 @@ def _option(key: str) -> click.Option:
 def _shared(key: str) -> click.Option:
     option = flag(key)
     if key in _OTHERS:
-        option.help = f"{(option.help or '').rpartition('[')[0] or option.help or ''}  [{_OTHERS[key]}]".strip()
+        option.help = (
+            f"{recipes.SECTIONS[recipes.KEYS[key]].model_fields[key].description or ''}  [{_OTHERS[key]}]".strip()
+        )
     return option
 
 
