@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.api import LanguageModel, Translator, load
-    from regard.training.run import train
+    from regard.training.run import finetune, train
 
 __version__ = "0.1.0"
 
@@ -16,10 +16,11 @@ _HOMES = {
     "load": "regard.api",
     "LanguageModel": "regard.api",
     "Translator": "regard.api",
+    "finetune": "regard.training.run",
     "train": "regard.training.run",
 }
 
-__all__ = ["LanguageModel", "Translator", "load", "train"]
+__all__ = ["LanguageModel", "Translator", "finetune", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

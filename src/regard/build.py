@@ -21,12 +21,12 @@ from regard.core import (
     kernelized,
     layout,
     linear,
-    lowrank,
     mix,
     norm,
     pattern,
     position,
     residual,
+    shortened,
     stack,
 )
 from regard.errors import ModelError
@@ -312,7 +312,7 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
 
 
 def _block(
-    whole: spec.Stack, d_model: int, place: position.StackPosition | None, lengths: list[lowrank.Lengths | None]
+    whole: spec.Stack, d_model: int, place: position.StackPosition | None, lengths: list[shortened.Lengths | None]
 ) -> block.Block:
     """`place` and `lengths` are what all layers of the stack share: positions, and of self- and cross-attention each."""
     part, relative = whole.block, _layer_position(whole, d_model)
@@ -353,7 +353,7 @@ def _attention(
     part: spec.Attention,
     d_model: int,
     projection: type[attention.Projection],
-    lengths: lowrank.Lengths | None,
+    lengths: shortened.Lengths | None,
     place: position.StackPosition | None = None,
     relative: position.LayerPosition | None = None,
 ) -> attention.Attention:
@@ -374,7 +374,7 @@ def _attention(
     )
 
 
-def _mixer(part: spec.Attention, scale: float, lengths: lowrank.Lengths | None) -> attention.Mixer:
+def _mixer(part: spec.Attention, scale: float, lengths: shortened.Lengths | None) -> attention.Mixer:
     match part.mixer:
         case spec.Softmax(dropout, top):
             return mix.Softmax(scale, dropout, top=top)
@@ -386,7 +386,7 @@ def _mixer(part: spec.Attention, scale: float, lengths: lowrank.Lengths | None) 
         case spec.Linformer(dropout=dropout):
             own = lengths or _lengths(part)
             assert own is not None
-            return lowrank.Linformer(scale, dropout, own)
+            return shortened.Linformer(scale, dropout, own)
         case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout):
             return hashed.Lsh(
                 part.d_k, part.heads, scale,
@@ -396,12 +396,12 @@ def _mixer(part: spec.Attention, scale: float, lengths: lowrank.Lengths | None) 
             raise AssertionError(part.mixer)
 
 
-def _lengths(part: spec.Attention | None, *, shared: bool = False) -> lowrank.Lengths | None:
+def _lengths(part: spec.Attention | None, *, shared: bool = False) -> shortened.Lengths | None:
     """The projections of one layer, or those that all layers share; None where there are none such."""
     if part is None or not isinstance(part.mixer, spec.Linformer) or (part.mixer.share == "layers") != shared:
         return None
     heads = part.key_heads if part.mixer.share == "none" else 1
-    return lowrank.Lengths(part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads"))
+    return shortened.Lengths(part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads"))
 
 
 def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.FeedForward:

@@ -54,6 +54,10 @@ def write_json(path: Path, value: Any) -> None:
     write_file(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def json_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary sibling to write to; it takes the place of `path` when the block ends well."""

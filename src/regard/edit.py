@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import nn
 
 from regard.core import frozen
 from regard.core.head import LanguageHead
 from regard.core.linear import Linear
+from regard.core.lowrank import LowRank
+from regard.core.stack import Stack
+from regard.errors import SettingError, did_you_mean
+
+PROJECTIONS = ("qkv", "q", "kv")  # of attention: all three of one sequence, or queries here and keys and values there
 
 
 def freeze(model: nn.Module, precision: str = "float32") -> None:
     """Makes a model on a CPU faster and, below float32, smaller and a little less exact. It cannot be trained or written
     afterwards."""
     frozen.check(precision)
+    merge(model)
     kind = frozen.FROZEN[precision]
     for part in model.eval().modules():
         if isinstance(part, (Linear, LanguageHead)) and part.frozen is None:
             part.freeze(kind)
+
+
+def lora(
+    model: nn.Module, rank: int, alpha: float | None = None, dropout: float = 0.0, which: Sequence[str] = PROJECTIONS
+) -> list[str]:
+    """Lets a finished model change by matrices of low rank only: all its parameters are fixed, and beside the linear maps of
+    its blocks that are called `which` (see `named_modules`; "all" for every one) stand small ones that train. The maps of q,
+    k and v are one matrix here and get one change. Gives the names of the maps that were changed; `merge` folds it in.
+    """
+    maps = {
+        f"{place}.{name}": part
+        for place, stack in model.named_modules()
+        if isinstance(stack, Stack)
+        for name, part in stack.named_modules()
+        if isinstance(part, Linear)
+    }
+    known = {name.rsplit(".", 1)[-1] for name in maps}
+    wrong = [word for word in which if word != "all" and word not in known | set(PROJECTIONS)]
+    if wrong:
+        raise SettingError(f"no linear map is called {wrong[0]!r}", did_you_mean(wrong[0], known | {"all"}))
+    chosen = [name for name in maps if "all" in which or name.rsplit(".", 1)[-1] in which]
+    if rank < 1 or not chosen:
+        raise SettingError(f"rank {rank} for {len(chosen)} maps changes nothing", "give a rank of 1 or more")
+    model.requires_grad_(False)
+    for name in chosen:
+        part = maps[name]
+        outputs, inputs = part.weight.shape
+        part.added = LowRank(inputs, outputs, rank, alpha or 2.0 * rank, dropout).to(part.weight.device)
+    return chosen
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> None:
+    """Folds the changes of `lora` into the matrices beside which they stand: an ordinary model again."""
+    for part in model.modules():
+        if isinstance(part, Linear) and isinstance(part.added, LowRank):
+            part.weight.copy_(part.weight.double() + part.added.whole())
+            part.added = None

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core import hashed, kernelized, lowrank, mix, pattern
+from regard.core import hashed, kernelized, mix, pattern, shortened
 from regard.core.layout import Documents
 from regard.core.pattern import Causal, Everything, Padding, Sight
 from regard.core.trace import Trace
@@ -370,13 +370,13 @@ def test_large_keys_do_not_overflow() -> None:
 
 def test_linformer_with_the_identity_is_full_attention() -> None:
     q, k, v = (torch.randn(2, 4, 9, 6).double() for _ in range(3))
-    lengths = lowrank.Lengths(9, 9, 1, values=True).double()
+    lengths = shortened.Lengths(9, 9, 1, values=True).double()
     with torch.no_grad():
         lengths.keys.copy_(torch.eye(9)[None])
         lengths.values.copy_(torch.eye(9)[None])  # type: ignore[union-attr]
     places = torch.arange(9)
     sight = Sight(Everything(), places, places, 2)
-    found = lowrank.Linformer(0.4, 0.0, lengths)(q, k, v, sight)
+    found = shortened.Linformer(0.4, 0.0, lengths)(q, k, v, sight)
     torch.testing.assert_close(found, mix.explicit(q, k, v, sight, 0.4, 0.0), rtol=1e-9, atol=1e-9)
     with pytest.raises(DataError, match="at most 30"):
         build(encoder(spec.Linformer(30, 5)))(torch.randint(0, 19, (1, 31)))

@@ -112,7 +112,8 @@ def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None]) -> tuple[Model, folders.Opened]:
     """A run whose exported weights are damaged still has its training state: the newest that is whole."""
     saved = Checkpoints(folder / "state" / "checkpoints").newest(say)
-    if saved is None:
+    # Low-rank changes are only in the exported weights folded in; without them the rest would be the model they began with.
+    if saved is None or any(".added." in name for name in saved.groups["weights"]):
         raise error
     say(f"{error.problem}; using the checkpoint of step {saved.step} instead")
     return folders.open_model(folder, saved.groups["weights"])

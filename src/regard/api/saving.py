@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,21 @@ from regard.errors import DiskError
 from regard.interop import folder as folders
 
 # What a model's folder holds beside config.json and weights: how text, images and sound are prepared, how text is generated.
+TEXTS = (
+    "generation_config.json",
+    "tokenizer.json",
+    "target_tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
 BESIDE = (
-    "generation_config.json", "tokenizer.json", "target_tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "preprocessor_config.json", "processor_config.json",
-    "chat_template.jinja", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
-    "1_Pooling/config.json",
+    *TEXTS, "preprocessor_config.json", "processor_config.json", "modules.json", "sentence_bert_config.json",
+    "config_sentence_transformers.json", "1_Pooling/config.json",
 )  # fmt: skip
 _SENTENCEPIECE = ("*.model", "*.spm")
 # Notes in config.json that no spec knows, and which belong to the model all the same.
@@ -42,23 +52,43 @@ def save(
 ) -> Path:
     """`home`: the folder it came from, whose other files are copied; `files`: what stands in for them without one."""
     _vacant(target)
-    opened = folders.Opened(description, {}, None, dict(config))
     more = files.get("config.json")
-    said = folders.describe(description, None, opened.positions, opened.kind)
-    said |= more if isinstance(more, dict) else {}
     with disk.committing(target.absolute()) as folder:
-        disk.write_json(folder / "config.json", _carried(said, config))
-        folders.write_weights(folder / folders.WEIGHTS, model, description, opened.positions, opened.kind)
+        disk.write_json(
+            folder / "config.json", described(description, config, more if isinstance(more, dict) else None)
+        )
+        write_weights(folder / folders.WEIGHTS, model, description, config)
         for name, content in files.items():
             if isinstance(content, str):
                 disk.write_file(folder / name, content)
             elif name != "config.json":
                 disk.write_json(folder / name, content)
-        for path in _beside(home) if home is not None else []:
-            place = folder / path.relative_to(home or path)
-            place.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, place)
+        if home is not None:
+            copy_beside(home, folder, BESIDE)
     return target
+
+
+def described(
+    description: kinds.Model, config: Mapping[str, Any], more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """config.json of a model that was opened with `config`, in the words of the same family; `more` is added."""
+    opened = folders.Opened(description, {}, None, dict(config))
+    return _carried(folders.describe(description, None, opened.positions, opened.kind) | dict(more or {}), config)
+
+
+def write_weights(path: Path, model: Model, description: kinds.Model, config: Mapping[str, Any]) -> None:
+    """The weights as `described` announces them."""
+    opened = folders.Opened(description, {}, None, dict(config))
+    folders.write_weights(path, model, description, opened.positions, opened.kind)
+
+
+def copy_beside(home: Path, folder: Path, names: Sequence[str]) -> None:
+    """Copies the files of these names, and those of SentencePiece, from a model's folder to another."""
+    named = [home / name for name in names if (home / name).is_file()]
+    for path in [*named, *(path for pattern in _SENTENCEPIECE for path in home.glob(pattern) if path.is_file())]:
+        place = folder / path.relative_to(home)
+        place.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, place)
 
 
 def _carried(said: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,11 +100,6 @@ def _carried(said: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
         key: _carried(said[key], config[key]) for key in _TOWERS if key in said and isinstance(config.get(key), dict)
     }
     return {**said, **kept, **inside}
-
-
-def _beside(home: Path) -> list[Path]:
-    named = [home / name for name in BESIDE if (home / name).is_file()]
-    return [*named, *(path for pattern in _SENTENCEPIECE for path in home.glob(pattern) if path.is_file())]
 
 
 def _vacant(target: Path) -> None:

@@ -42,9 +42,8 @@ class Translator(Held):
         super().__init__(model, description, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
-        never = {target.pad, target.bos, start, target.unk} - {target.eos, None}
         self.start = start
-        self.ends = Ends(source.pad, start, target.eos, tuple(sorted(i for i in never if i is not None)))
+        self.ends = Ends(source.pad, start, target.eos, tuple(sorted((target.frame | {start}) - {target.eos})))
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer

@@ -18,6 +18,10 @@ VERBS = {
         "regard.cli.train",
         "Train a translator or a language model: on your text, a recipe, or the built-in language.",
     ),
+    "finetune": (
+        "regard.cli.finetune",
+        "Train a finished model further: classes, tags, answers, pairs, or plain text.",
+    ),
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": ("regard.cli.generate", "Go on from a prompt with a language model, token by token."),
     "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.errors import SettingError, did_you_mean
 from regard.training import place as places
 from regard.training import recipe as recipes
+
+if TYPE_CHECKING:
+    from regard.training.run import Result
 
 EXAMPLES = """\b
 Examples:
@@ -28,7 +31,7 @@ _NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 _DIGITS = {"exact_match": 1, "loss": 4, "perplexity": 3}
 
 
-class _Train(click.Command):
+class Flags(click.Command):
     """Flags follow from the recipe's keys; a wrong one is answered with the nearest right one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -41,7 +44,7 @@ class _Train(click.Command):
             ) from None
 
 
-def _flag(key: str) -> click.Option:
+def flag(key: str) -> click.Option:
     section = recipes.KEYS[key]
     field = recipes.SECTIONS[section].model_fields[key]
     kind, name = recipes.value_type(key), key.replace("_", "-")
@@ -85,7 +88,11 @@ def train(
         place = places.begin(parsed, Path(out) if out else None, name)
     from regard.training.run import run
 
-    result = run(place, parsed, name)
+    tell(run(place, parsed, name), as_json)
+
+
+def tell(result: Result, as_json: bool) -> None:
+    """A finished run, on standard output."""
     if as_json:
         scores = {key: asdict(score) for key, score in result.scores.items()}
         click.echo(
@@ -101,7 +108,7 @@ def train(
         click.echo(f"run\t{result.folder}")
 
 
-command = _Train(
+command = Flags(
     "train",
     callback=train,
     help=train.__doc__,
@@ -113,6 +120,6 @@ command = _Train(
         click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(["--json", "as_json"], is_flag=True, help="print the result as one JSON object"),
-        *(_flag(key) for key in recipes.KEYS),
+        *(flag(key) for key in recipes.KEYS),
     ],
 )

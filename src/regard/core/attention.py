@@ -9,10 +9,10 @@ from torch.nn import functional
 from regard.core.hashed import Lsh
 from regard.core.kernelized import Linear as LinearMixer
 from regard.core.linear import Linear
-from regard.core.lowrank import Linformer
 from regard.core.mix import Softmax, attention_weights, per_query_head
 from regard.core.pattern import Sight
 from regard.core.position import LayerPosition, Rope
+from regard.core.shortened import Linformer
 from regard.core.state import Memory, Past
 from regard.core.trace import Attended, Trace
 

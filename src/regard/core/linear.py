@@ -20,7 +20,8 @@ class Linear(nn.Module):
     """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix, which starts as one (Xavier): for q, k and v
     together that is 1/√2 of what each would get alone, without which post-norm stacks diverge at high rates (LOG.md).
 
-    `bias` says which parts have one; the vector holds only those. `frozen`, once set, stands in for the weight.
+    `bias` says which parts have one; the vector holds only those. `frozen`, once set, stands in for the weight; `added`,
+    once set, is a map whose result is added.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Linear(nn.Module):
         held = sum(width for width, has in zip(self.parts, self.biased, strict=True) if has)
         self.bias = nn.Parameter(torch.zeros(held)) if held else None
         self.frozen: nn.Module | None = None
+        self.added: nn.Module | None = None
         if not self.weight.is_meta:
             bound = math.sqrt(6.0 / (inputs + outputs))
             self.weight.data.uniform_(-bound, bound)
@@ -40,7 +42,8 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.frozen is not None:
             return self.frozen(x)  # type: ignore[no-any-return]
-        return functional.linear(x, self.weight, self._full_bias())
+        y = functional.linear(x, self.weight, self._full_bias())
+        return y if self.added is None else y + self.added(x)
 
     def freeze(self, kind: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
         """Gives the weight up for something faster that is made of it."""

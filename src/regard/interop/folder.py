@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,6 +224,25 @@ def _forced(ids: Ids) -> dict[str, int | None]:
 def _tokens(ids: Ids) -> dict[str, int]:
     names = {"pad_token_id": ids.pad, "bos_token_id": ids.start, "decoder_start_token_id": ids.start}
     return {**names, "eos_token_id": ids.end}
+
+
+def with_labels(
+    config: Mapping[str, Any], task: kinds.Task, names: Sequence[str]
+) -> tuple[kinds.Model, dict[str, Any]]:
+    """What a model's config.json would say, and what it would be, with labels for `task` on top instead of its head: in all
+    families the architecture is the family's name followed by that of the task."""
+    tops = {"classify": "ForSequenceClassification", "tag": "ForTokenClassification", "answer": "ForQuestionAnswering"}
+    kind, said = str(config.get("model_type")), config.get("architectures")
+    stem = re.fullmatch(r"(\w+?)(Model|For[A-Z]\w+)", str(said[0])) if isinstance(said, list) and said else None
+    if stem is None or kind not in FAMILIES or task not in tops:
+        raise ModelError(f"a model of the type {kind!r} cannot have labels to {task}", "give an encoder, such as BERT")
+    dropped = ("num_labels", "regard_pooler", "problem_type", "id2label", "label2id")
+    changed = {key: value for key, value in config.items() if key not in dropped}
+    changed["architectures"] = [stem[1] + tops[task]]
+    if task != "answer":
+        changed["id2label"] = {str(i): name for i, name in enumerate(names)}
+        changed["label2id"] = {name: i for i, name in enumerate(names)}
+    return FAMILIES[kind].spec(changed), changed
 
 
 # ------------------------------------------------------------------ in

@@ -1,7 +1,10 @@
-"""How good translations are: sacreBLEU, chrF, exact match. Scores run from 0 to 100 and carry their signatures."""
+"""How good answers are, from 0 to 100: of translations sacreBLEU (with its signatures), chrF and exact match; of classes,
+tags and answers how many are right, and F1."""
 
 from __future__ import annotations
 
+import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,3 +55,73 @@ def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = 
         signature=str(bleu.get_signature()),
         chrf_signature=str(chrf.get_signature()),
     )
+
+
+@dataclass(frozen=True)
+class Graded:
+    """Of `examples` classes or tags, how many are right, and F1: the mean over classes, or of whole stretches if the tags
+    are of the kind B-x, I-x, O."""
+
+    accuracy: float
+    f1: float
+    examples: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of `examples` answers, how many are the expected words, and how many of the words are shared (F1), as SQuAD counts."""
+
+    exact_match: float
+    f1: float
+    examples: int
+
+
+AnyScore = Score | Surprise | Graded | Found
+
+
+def graded(found: Sequence[int | str], expected: Sequence[int | str]) -> Graded:
+    """F1 is the mean over the classes that are expected or found."""
+    right = Counter(e for f, e in zip(found, expected, strict=True) if f == e)
+    total = Counter(found) + Counter(expected)
+    means = [2 * right[name] / total[name] for name in total]
+    share = right.total() / max(1, len(expected))
+    return Graded(100.0 * share, 100.0 * sum(means) / max(1, len(means)), len(expected))
+
+
+def span_score(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> Graded:
+    """Tags sentence by sentence. A stretch counts as found if its first word, its last word and its kind are right."""
+    every = graded([t for tags in found for t in tags], [t for tags in expected for t in tags])
+    if not any(tag.startswith("B-") for tags in expected for tag in tags):
+        return every
+    ours = {(i, *span) for i, tags in enumerate(found) for span in stretches(tags)}
+    theirs = {(i, *span) for i, tags in enumerate(expected) for span in stretches(tags)}
+    return Graded(every.accuracy, 200.0 * len(ours & theirs) / max(1, len(ours) + len(theirs)), every.examples)
+
+
+def stretches(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """First word, word after the last, kind. I-x after anything but x begins a stretch, as conlleval counts."""
+    spans: list[tuple[int, int, str]] = []
+    for i, tag in enumerate(tags):
+        mark, _, kind = tag.partition("-")
+        if mark == "I" and spans and spans[-1][1:] == (i, kind):
+            spans[-1] = (spans[-1][0], i + 1, kind)
+        elif mark in ("B", "I"):
+            spans.append((i, i + 1, kind))
+    return spans
+
+
+def found_score(found: Sequence[str], expected: Sequence[str]) -> Found:
+    same = shared = 0.0
+    for one, other in zip(found, expected, strict=True):
+        ours, theirs = _plain_words(one), _plain_words(other)
+        same += ours == theirs
+        common = (Counter(ours) & Counter(theirs)).total()
+        shared += 2 * common / (len(ours) + len(theirs)) if ours and theirs else float(ours == theirs)
+    count = max(1, len(expected))
+    return Found(100.0 * same / count, 100.0 * shared / count, len(expected))
+
+
+def _plain_words(text: str) -> list[str]:
+    """In lower case, without punctuation and articles."""
+    kept = "".join(character for character in text.lower() if character not in string.punctuation)
+    return [word for word in kept.split() if word not in ("a", "an", "the")]

@@ -177,6 +177,11 @@ class Tokenizer:
         """The id of what is not in the vocabulary; None for tokenizers that can spell everything."""
         return self._unk
 
+    @property
+    def frame(self) -> frozenset[int]:
+        """The ids that stand for no text: padding, start, end and unknown, as far as there are."""
+        return self._skipped
+
     def _find(self, names: Iterable[str]) -> int | None:
         return next((self._vocabulary[name] for name in names if name in self._vocabulary), None)
 

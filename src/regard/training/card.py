@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard import __version__, disk
-from regard.text.score import Score, Surprise
+from regard.text.score import AnyScore, Found, Graded, Score, Surprise
 from regard.training.place import Place
 from regard.training.recipe import SECTIONS, Recipe
 
@@ -15,7 +15,7 @@ class Facts:
     parameters: int
     steps: int
     seconds: float
-    scores: dict[str, Score | Surprise]
+    scores: dict[str, AnyScore]
 
 
 def write(place: Place, recipe: Recipe, name: str, facts: Facts) -> None:
@@ -23,20 +23,25 @@ def write(place: Place, recipe: Recipe, name: str, facts: Facts) -> None:
     disk.write_file(place.folder / "README.md", text(recipe, name, facts))
 
 
-# objective → (Hugging Face's name of the task, what the model is, how it is used)
+# objective, or what it is tuned for → (Hugging Face's name of the task, what the model is, how it is used)
 _KINDS = {
     "translate": ("translation", "A Transformer for translation", "regard translate FOLDER < source.txt > target.txt"),
     "causal": ("text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'),
     "masked": ("fill-mask", "An encoder that fills in hidden tokens", 'model = regard.load("FOLDER")'),
     "span": ("text2text-generation", "An encoder–decoder that fills in hidden spans", 'model = regard.load("FOLDER")'),
     "denoise": ("text2text-generation", "An encoder–decoder that restores texts", 'model = regard.load("FOLDER")'),
+    "classify": ("text-classification", "A classifier of texts", 'regard.load("FOLDER").classify("a text")'),
+    "tag": ("token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'),
+    "answer": ("question-answering", "A finder of answers", 'regard.load("FOLDER").answer("question?", "context")'),
+    "summarize": ("summarization", "An encoder–decoder that summarises", "regard translate FOLDER < texts > summaries"),
+    "lm": ("text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'),
     "replaced": ("feature-extraction", "An encoder that finds replaced tokens", 'model = regard.load("FOLDER")'),
 }
 
 
 def text(recipe: Recipe, name: str, facts: Facts) -> str:
     languages = (recipe.data.languages or "").split("-")
-    task, what, use = _KINDS[recipe.train.objective]
+    task, what, use = _KINDS[recipe.tune.task if recipe.tune else recipe.train.objective]
     header = ["---", "library_name: regard", f"pipeline_tag: {task}"]
     header += ["language:", *(f"- {code}" for code in languages)] if len(languages) == 2 else []
     body = [
@@ -68,6 +73,8 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
 
 def _origin(recipe: Recipe) -> str:
     data = recipe.data
+    if recipe.tune:
+        return f"{', '.join(f'`{file}`' for file in recipe.tune.files)}, beginning with `{recipe.tune.base}`"
     if recipe.train.objective != "translate":
         return f"`{data.text}`"
     if recipe.builtin:
@@ -75,7 +82,12 @@ def _origin(recipe: Recipe) -> str:
     return f"`{data.pairs}`" if data.pairs else f"`{data.source}` and `{data.target}`"
 
 
-def _scores(recipe: Recipe, scores: dict[str, Score | Surprise]) -> list[str]:
+def _scores(recipe: Recipe, scores: dict[str, AnyScore]) -> list[str]:
+    rated = {name: s for name, s in scores.items() if isinstance(s, Graded | Found)}
+    if rated:
+        keys = [key for key in vars(next(iter(rated.values()))) if key != "examples"]
+        told = [f"| {n} | {' | '.join(f'{vars(s)[k]:.2f}' for k in keys)} | {s.examples:,} |" for n, s in rated.items()]
+        return [f"| set | {' | '.join(keys)} | examples |".replace("_", " "), "|---" * (len(keys) + 2) + "|", *told]
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
     surprises = {name: s for name, s in scores.items() if isinstance(s, Surprise)}
@@ -96,7 +108,7 @@ def _scores(recipe: Recipe, scores: dict[str, Score | Surprise]) -> list[str]:
 
 def _settings(recipe: Recipe) -> list[str]:
     lines: list[str] = []
-    for section in SECTIONS:
+    for section in (*SECTIONS, *(["tune"] if recipe.tune else [])):
         values = getattr(recipe, section).model_dump(exclude_none=True)
         lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.text.score import Score, Surprise
+from regard.text.score import AnyScore
 from regard.training.recipe import Recipe
 from regard.training.task import Task
 
@@ -19,7 +19,7 @@ class Job:
     task: Task
     d_model: int
     export: Callable[[], None]
-    scores: Callable[[], dict[str, Score | Surprise]]
+    scores: Callable[[], dict[str, AnyScore]]
 
 
 def multiple(recipe: Recipe, where: torch.device) -> int:

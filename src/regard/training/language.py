@@ -15,7 +15,7 @@ from regard.errors import SettingError
 from regard.family import bart, bert, electra, gpt, palm, t5
 from regard.interop import folder as folders
 from regard.text.exact import Exact
-from regard.text.score import Score, Surprise
+from regard.text.score import AnyScore, Surprise
 from regard.training.causal import Causal
 from regard.training.initial import draw
 from regard.training.job import Job, multiple
@@ -162,7 +162,7 @@ def _ids(words: Exact) -> dict[str, int | None]:
     return {"pad_token_id": words.pad, "bos_token_id": words.start, "eos_token_id": words.end}
 
 
-def final(task: Task, talk: Talk) -> dict[str, Score | Surprise]:
+def final(task: Task, talk: Talk) -> dict[str, AnyScore]:
     """The kept weights on the held-out text."""
     found = task.validate(nullcontext())
     assert found is not None

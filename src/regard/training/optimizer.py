@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,10 @@ from regard.training.schedule import Schedule
 
 
 class Updater:
-    """Adam with what surrounds it. The fused kernel takes the factor and the skip as tensors on the device."""
+    """Adam with what surrounds it. The fused kernel takes the factor and the skip as tensors on the device.
+
+    `rates`: the share of the learning rate that a parameter gets, by its name; the whole of it unless said.
+    """
 
     def __init__(
         self,
@@ -25,31 +29,38 @@ class Updater:
         weight_decay: float = 0.0,
         clip: float = 0.0,
         loss_scaling: bool = False,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self.named = [(name, p) for name, p in parameters if p.requires_grad]
         self.schedule = schedule
         self.clip = clip
         device = self.named[0][1].device
         make = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
-        # Norms, biases and other vectors are not decayed; matrices are.
-        groups = [
-            {"params": [p for _, p in self.named if p.ndim > 1], "weight_decay": weight_decay},
-            {"params": [p for _, p in self.named if p.ndim <= 1], "weight_decay": 0.0},
-        ]
         on_gpu = device.type == "cuda"
-        self.rate = torch.zeros((), device=device)
+        # Norms, biases and other vectors are not decayed; matrices are.
+        groups: dict[tuple[bool, float], list[nn.Parameter]] = defaultdict(list)
+        for name, p in self.named:
+            groups[p.ndim <= 1, (rates or {}).get(name, 1.0)].append(p)
+        order = sorted(groups)
+        self.rates = [(torch.zeros((), device=device), share) for _, share in order]
         self.adam = make(
-            [g for g in groups if g["params"]], lr=self.rate, betas=betas, eps=eps, fused=True, capturable=on_gpu
+            [{"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay} for key in order],
+            lr=self.rates[0][0],
+            betas=betas,
+            eps=eps,
+            fused=True,
+            capturable=on_gpu,
         )
-        for group in self.adam.param_groups:
-            group["lr"] = self.rate
+        for group, (rate, _) in zip(self.adam.param_groups, self.rates, strict=True):
+            group["lr"] = rate
         self.scale = torch.tensor(65536.0 if loss_scaling else 1.0, device=device)
         self.streak = torch.zeros((), device=device)  # good steps since the loss scale last changed
         self.loss_scaling = loss_scaling
 
     def prepare(self, step: int) -> None:
         """Sets what the next update takes from the host."""
-        self.rate.fill_(self.schedule(step))
+        for rate, share in self.rates:
+            rate.fill_(self.schedule(step) * share)
 
     def update(self, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Applies the gradients; returns the gradient norm and whether the update was skipped (1.0), both on the device."""

@@ -137,7 +137,7 @@ class Train(_Section):
     batch_tokens: int = Field(4096, ge=1, description="padded positions of one batch; for causal, rows × context")
     accumulate: int = Field(1, ge=1, description="batches summed into one update")
     optimizer: Literal["adam", "adamw"] = "adam"
-    schedule: Literal["paper", "cosine", "constant"] = "paper"
+    schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
     learning_rate: float | None = Field(None, gt=0, description="peak; the paper's own if not given")
     warmup: int = Field(4000, ge=1, description="steps until the peak")
     floor: float = Field(0.0, ge=0, lt=1, description="cosine: the last learning rate as a share of the peak")
@@ -152,7 +152,9 @@ class Train(_Section):
     recompute: bool = Field(False, description="activation checkpointing: less memory, a second forward")
     weights: str = Field("best", description="what is kept at the end: best, last, average:N or ema:DECAY")
     validate_every: int = Field(500, ge=1)
-    metric: Literal["loss", "bleu", "chrf", "exact_match"] = Field("loss", description="what best and patience look at")
+    metric: Literal["loss", "bleu", "chrf", "exact_match", "accuracy", "f1"] = Field(
+        "loss", description="what best and patience look at"
+    )
     patience: int = Field(0, ge=0, description="validations without improvement before the run stops; 0 never stops it")
     save_every: int = Field(500, ge=1)
     log_every: int = Field(10, ge=1)
@@ -183,6 +185,39 @@ class Decode(_Section):
         return value
 
 
+TunedTask = Literal["classify", "tag", "answer", "translate", "summarize", "lm"]
+
+
+class Tune(_Section):
+    """What a finished model is trained further for. Only `regard finetune` writes this section; its steps are counted from
+    the data."""
+
+    task: TunedTask
+    base: str = Field(description="the folder of the model to begin with")
+    files: tuple[str, ...] = Field(min_length=1, description="training data")
+    prefixes: tuple[str, ...] = Field((), description="put before the source texts of each of the files")
+    valid: str | None = Field(None, description="validation data; without it a tenth of the training data is held out")
+    test: str | None = Field(None, description="scored once, after training")
+    epochs: float = Field(3.0, gt=0, description="how often the data is seen")
+    warm_up: float = Field(0.1, ge=0, lt=1, description="share of the steps until the peak of the learning rate")
+    freeze: int | None = Field(None, ge=0, description="leave the embeddings and this many of the lowest blocks alone")
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="learning rate of a block as a share of the next higher one's"
+    )
+    lora: int = Field(0, ge=0, description="rank of low-rank changes, which train instead of the model; 0: all of it")
+    lora_alpha: float | None = Field(
+        None, gt=0, description="their weight: they are scaled by alpha / rank  [2 · rank]"
+    )
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_in: str = Field("qkv,q,kv", description="the linear maps they stand beside, by name, or all")
+
+
+_METRICS: dict[str, tuple[str, ...]] = {
+    "classify": ("loss", "accuracy", "f1"), "tag": ("loss", "accuracy", "f1"), "answer": ("loss", "exact_match", "f1"),
+    "translate": ("loss", "bleu", "chrf", "exact_match"), "summarize": ("loss", "bleu", "chrf", "exact_match"),
+}  # fmt: skip
+
+
 class Recipe(_Section):
     """The sections together."""
 
@@ -191,16 +226,22 @@ class Recipe(_Section):
     model: Model = Model()
     train: Train = Train()
     decode: Decode = Decode()
+    tune: Tune | None = None
 
     @model_validator(mode="after")
     def _fits_the_objective(self) -> Recipe:
         objective, data, train = self.train.objective, self.data, self.train
+        task = self.tune.task if self.tune else objective
+        metrics = _METRICS.get(task, ("loss",))
+        if train.metric not in metrics:
+            raise SettingError(f"{train.metric} is no score of {task}", f"choose: {', '.join(metrics)}")
+        if self.tune:
+            return self
         if objective == "translate" and data.text:
             raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
         if objective != "translate" and (data.source or data.pairs or not data.text):
             raise SettingError(f"the objective {objective!r} learns from one text", "give --text FILE")
         for key, given, fits in (
-            ("metric", train.metric != "loss", objective == "translate"),
             ("agreement", train.agreement > 0, objective == "translate"),
             ("family", self.model.family is not None, objective == "causal"),
             ("next_sentence", train.next_sentence, objective == "masked"),

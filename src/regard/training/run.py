@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embed import Embedding
 from regard.data.vectors import read_vectors
-from regard.decode.search import Settings
-from regard.decode.strategy import Beam
 from regard.errors import SettingError
 from regard.family import vaswani
 from regard.interop import folder as folders
-from regard.text.score import Score, Surprise, score
-from regard.training import card
+from regard.text.score import AnyScore
+from regard.training import card, depth
+from regard.training import finetune as tuning
 from regard.training import recipe as recipes
 from regard.training.initial import draw
 from regard.training.job import Job, multiple
@@ -34,8 +32,8 @@ from regard.training.place import Place, begin, resume
 from regard.training.prepare import Prepared, prepared, test_sets
 from regard.training.recipe import Recipe
 from regard.training.report import Metrics, Talk
-from regard.training.schedule import Constant, Cosine, Paper, Schedule
-from regard.training.translation import Translation
+from regard.training.schedule import Constant, Cosine, Linear, Paper, Schedule
+from regard.training.translation import Translation, final_scores
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Result:
     """A finished run: where it is, how it scores on each test set, and what it took."""
 
     folder: Path
-    scores: dict[str, Score | Surprise]
+    scores: dict[str, AnyScore]
     seconds: float
     parameters: int
 
@@ -59,6 +57,25 @@ def train(
     return run(begin(parsed, Path(out) if out else None, name), parsed, name)
 
 
+def finetune(
+    model: str | Path,
+    task: str,
+    data: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **changes: Any,
+) -> Result:
+    """Trains a finished model further: `regard.finetune("bert/", "classify", "train.tsv", valid="dev.tsv", lora=8)`. The
+    changes are the settings of `regard finetune`; several files of pairs come with as many `prefixes`."""
+    files = [str(Path(data).absolute())] if isinstance(data, str | Path) else [str(Path(d).absolute()) for d in data]
+    named = {key: str(Path(changes[key]).absolute()) for key in ("valid", "test") if changes.get(key) is not None}
+    base = str(Path(model).absolute())
+    values = {**changes, **named, "task": task, "base": base, "files": files}
+    place, recipe, name = tuning.start(values, Path(out) if out else None)
+    return run(place, recipe, name, quiet=quiet)
+
+
 def go_on(folder: str | Path, *, quiet: bool = False) -> Result:
     """Resumes a run where its newest intact checkpoint left it."""
     place, recipe, name = resume(Path(folder))
@@ -71,7 +88,7 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    job = _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
+    job = _job(place, recipe, talk)
     parameters = sum(parameter.numel() for parameter in job.task.model.parameters())
     where = choose_device(recipe.train.device)
     talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
@@ -96,6 +113,12 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
         scores = job.scores()
     card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
     return Result(place.folder, scores, loop.progress.seconds, parameters)
+
+
+def _job(place: Place, recipe: Recipe, talk: Talk) -> Job:
+    if recipe.tune:
+        return tuning.job(place, recipe, talk)
+    return _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
 
 
 def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> spec.EncoderDecoder:
@@ -175,7 +198,7 @@ def _translation(place: Place, recipe: Recipe, talk: Talk) -> Job:
         Translation(translator, data, recipe.train, multiple(recipe, translator.device)),
         translator.spec.d_model,
         lambda: folders.write_weights(place.weights, translator.model, translator.spec),
-        lambda: _final_scores(recipe, translator, talk),
+        lambda: final_scores(test_sets(recipe), translator, recipe, talk),
     )
 
 
@@ -190,6 +213,7 @@ def _updater(recipe: Recipe, model: nn.Module, d_model: int) -> Updater:
         weight_decay=train.weight_decay,
         clip=train.clip,
         loss_scaling=train.precision == "fp16",
+        rates=depth.rates(model, recipe.tune.layer_decay) if recipe.tune else None,
     )
 
 
@@ -202,23 +226,8 @@ def schedule(recipe: Recipe, d_model: int) -> Schedule:
         )
     if train.learning_rate is None:
         raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
+    if train.schedule == "linear":
+        return Linear(train.learning_rate, train.warmup, train.steps)
     if train.schedule == "cosine":
         return Cosine(train.learning_rate, train.warmup, train.steps, train.floor)
     return Constant(train.learning_rate, train.warmup)
-
-
-def _final_scores(recipe: Recipe, translator: Translator, talk: Talk) -> dict[str, Score | Surprise]:
-    """Scores on the test sets, with the recipe's beam."""
-    scores: dict[str, Score | Surprise] = {}
-    settings = Settings(Beam(recipe.decode.beam, recipe.penalty))
-    for name, pairs in test_sets(recipe).items():
-        began = time.perf_counter()
-        found = translator.hypotheses([source for source, _ in pairs], settings)
-        texts = [translator.text(h[0]) if h else "" for h in found]
-        result = score(texts, [target for _, target in pairs], recipe.decode.tokenize)
-        scores[name] = result
-        talk.say(
-            f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  exact match {result.exact_match:.1f} %  "
-            f"({len(pairs):,} sentences in {time.perf_counter() - began:.1f} s)  {result.signature}"
-        )
-    return scores

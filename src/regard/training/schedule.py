@@ -50,4 +50,18 @@ class Constant:
         return self.peak * min(1.0, step / max(1, self.warmup))
 
 
-Schedule = Paper | Cosine | Constant
+@dataclass(frozen=True)
+class Linear:
+    """Linear warm-up, then straight down to 0 just after `steps`: the usual curve of fine-tuning."""
+
+    peak: float
+    warmup: int
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        return self.peak * max(0.0, (self.steps + 1 - step) / (self.steps + 1 - self.warmup))
+
+
+Schedule = Paper | Cosine | Constant | Linear

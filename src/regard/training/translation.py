@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,14 +14,15 @@ from regard.api import Translator
 from regard.data.batch import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.search import Settings
-from regard.decode.strategy import Greedy
+from regard.decode.strategy import Beam, Greedy
 from regard.model import EncoderDecoder
-from regard.text.score import score
+from regard.text.score import AnyScore, score
 from regard.text.tokenizer import Tokenizer
 from regard.training.loss import cross_entropy, minimised
 from regard.training.optimizer import perplexity
 from regard.training.prepare import Prepared
-from regard.training.recipe import Train
+from regard.training.recipe import Recipe, Train
+from regard.training.report import Talk
 
 
 class Translation:
@@ -106,3 +108,22 @@ class Translation:
 def _spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
     """The text of a row with its unknown tokens visible, without its end token."""
     return "".join(tokenizer.tokens(ids[:-1])).replace("▁", " ").strip()
+
+
+def final_scores(
+    sets: Mapping[str, Sequence[tuple[str, str]]], translator: Translator, recipe: Recipe, talk: Talk
+) -> dict[str, AnyScore]:
+    """Scores on test sets, with the recipe's beam."""
+    scores: dict[str, AnyScore] = {}
+    settings = Settings(Beam(recipe.decode.beam, recipe.penalty))
+    for name, pairs in sets.items():
+        began = time.perf_counter()
+        found = translator.hypotheses([source for source, _ in pairs], settings)
+        texts = [translator.text(h[0]) if h else "" for h in found]
+        result = score(texts, [target for _, target in pairs], recipe.decode.tokenize)
+        scores[name] = result
+        talk.say(
+            f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  exact match {result.exact_match:.1f} %  "
+            f"({len(pairs):,} sentences in {time.perf_counter() - began:.1f} s)  {result.signature}"
+        )
+    return scores
