@@ -25,6 +25,7 @@ VERBS = {
         "regard.cli.look",
         "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
     ),
+    "studio": ("regard.cli.studio", "The same in the browser: look, decode, watch runs, learn how it works."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
 
