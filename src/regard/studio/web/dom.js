@@ -22,7 +22,11 @@ export const h = (tag, attributes, ...children) => fill(document.createElement(t
 export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 export const put = (place, ...children) => { place.replaceChildren(...children.flat(3).filter((c) => c !== null && c !== undefined && c !== false)); return place; };
 
-export const shown = (token) => token === "" ? "∅" : token.replace(/^[▁Ġ]/, "·").replaceAll("Ċ", "⏎").replaceAll("\n", "⏎");
+// A token as people read it: without the mark that a word begins, and with white space that can be seen.
+export function shown(token) {
+  const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "") : token;
+  return (bare === "" || bare === " " ? "␣" : bare).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+}
 export const clipped = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 export const fixed = (value, digits = 3) => value === null || value === undefined ? "–" : value.toFixed(digits);
 
