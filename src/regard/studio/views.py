@@ -53,6 +53,10 @@ class OfAttention(OfText):
     rows: list[int] | None = Field(None, max_length=LONGEST)
 
 
+class OfAlignment(OfText):
+    layer: int | None = None
+
+
 class OfTensor(OfText):
     name: str = Field(max_length=100)
     head: int = Field(0, ge=0)
@@ -197,10 +201,10 @@ def grid(shelf: Shelf, ask: OfText) -> dict[str, Any]:
     return {"pictures": pictures, "entropy": share, "flags": entropy.flags}
 
 
-def alignment(shelf: Shelf, ask: OfText) -> dict[str, Any]:
+def alignment(shelf: Shelf, ask: OfAlignment) -> dict[str, Any]:
     opened = shelf.model(ask.model)
     with opened.lock:
-        found = looking.alignment(opened.look(ask.text, ask.target, ask.off, WEIGHTS))
+        found = looking.alignment(opened.look(ask.text, ask.target, ask.off, WEIGHTS), ask.layer)
     if found.weights.size > CELLS:
         raise SettingError("this translation is too long to show whole", "give a shorter text")
     return {**found.to_dict(), "note": found.note}
@@ -283,7 +287,7 @@ VIEWS: dict[str, tuple[type[Ask], Callable[[Shelf, Any], dict[str, Any]]]] = {
     "look": (OfText, look),
     "attention": (OfAttention, attention),
     "grid": (OfText, grid),
-    "alignment": (OfText, alignment),
+    "alignment": (OfAlignment, alignment),
     "steps": (OfSteps, steps),
     "beam": (OfBeam, beam),
     "anatomy": (OfText, anatomy),

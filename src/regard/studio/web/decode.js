@@ -58,16 +58,18 @@ async function stepping(place, state, gone, atEnd) {
 function tree(found, pruned) {
   const nodes = found.nodes.map((node, i) => ({ ...node, i, faint: node.fate === "pruned" || node.fate === "left" }));
   const shownNodes = nodes.filter((node) => pruned || !node.faint);
-  const children = new Map(nodes.map((node) => [node.i, []]));
-  for (const node of shownNodes) if (node.i) children.get(node.parent).push(node.i);
-  const row = new Map(); let following = 0;
-  for (const trail = [[0, false]]; trail.length;) { // children first, without recursion
-    const [i, done] = trail.pop(), below = children.get(i);
-    if (done) row.set(i, below.reduce((sum, k) => sum + row.get(k), 0) / below.length);
-    else if (below.length) { trail.push([i, true]); for (const k of [...below].reverse()) trail.push([k, false]); } else row.set(i, following++);
+  // A column a step, in the order of the parents: the answer is the first line, and no branch crosses another.
+  const rank = (node) => (node.fate === "best" ? 0 : node.faint ? 2 : 1);
+  const row = new Map([[0, 0]]);
+  const steps = new Map();
+  for (const node of shownNodes) if (node.i) steps.set(node.step, [...(steps.get(node.step) || []), node]);
+  for (const column of steps.values()) {
+    column.sort((a, b) => row.get(a.parent) - row.get(b.parent) || rank(a) - rank(b) || b.log_probability - a.log_probability);
+    column.forEach((node, i) => row.set(node.i, i));
   }
+  const following = Math.max(1, ...[...steps.values()].map((column) => column.length));
   const long = Math.max(5, ...shownNodes.map((node) => Math.min(14, shown(node.token).length)));
-  const box = long * 8.4 + 62, column = box + 34, tall = 30;
+  const box = long * 8 + 52, column = box + 30, tall = 32;
   const x = (node) => 8 + (node.step + 1) * column, y = (node) => 20 + row.get(node.i) * tall;
   const width = 8 + (Math.max(...shownNodes.map((n) => n.step)) + 2) * column, height = following * tall + 14;
   const kind = (node) => node.fate === "best" ? "best" : node.faint ? "faint" : "";
@@ -76,7 +78,7 @@ function tree(found, pruned) {
     shownNodes.map((node) => s("g", { class: node.fate === "best" ? "best" : node.faint ? "faintly" : "", "data-fate": node.fate },
       s("title", { text: `${node.fate}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}` }),
       s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
-      s("text", { x: x(node) + 9, y: y(node) + 5, text: node.i ? clipped(shown(node.token), 14) + (node.score !== null ? " ●" : "") : "start" }),
+      s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: node.i ? clipped(shown(node.token), 14) + (node.score !== null ? " ●" : "") : "start" }),
       node.i ? s("text", { class: "sum", x: x(node) + box - 7, y: y(node) + 4, "text-anchor": "end", text: node.log_probability.toFixed(2) }) : null))));
 }
 

@@ -40,7 +40,8 @@ function column(prefix, layer, layers, shapes) {
   return list;
 }
 
-function drawing(shapes, stacks, layer, open, choose) {
+function drawing(all, stacks, layer, open, choose, speaks = true) {
+  const { logits, ...rest } = all, shapes = speaks ? all : rest;
   const names = Object.keys(stacks);
   const W = 300, GAP = 60, STEP = 62, TALL = 46;
   const lists = names.map((name) => column(name, Math.min(layer, stacks[name] - 1), stacks[name], shapes));
@@ -73,6 +74,13 @@ function drawing(shapes, stacks, layer, open, choose) {
   return s("svg", { class: "anatomy", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Anatomy of the model" }, marks.flat(3).filter(Boolean));
 }
 
+// On a narrow screen the stacks stand on top of each other.
+function anatomical(shapes, stacks, layer, open) {
+  const choose = (station) => go({ station }), names = Object.keys(stacks);
+  if (window.innerWidth >= 640) return drawing(shapes, stacks, layer, open, choose);
+  return [...names].reverse().map((name, i) => drawing(shapes, { [name]: stacks[name] }, layer, open, choose, i === 0));
+}
+
 function numbers(found) {
   const signed = !found.name.endsWith(".weights");
   const most = Math.max(1e-9, ...found.values.flat().filter((v) => v !== null).map(Math.abs));
@@ -91,7 +99,7 @@ const WORDS = ["The", "cat", "sat", "on", "the", "mat"];
 const KEYS = [[0, 0, 0, 1], [1, 0, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]];
 const VALUES = [[0.1, 0, 0, 0.8], [0.9, 0, 0.1, 0.7], [0, 0.9, 0, 0.3], [0, 0, 0.5, 0], [0, 0, 0, 0.9], [0, 0, 0.9, 0.6]];
 const QUERY = [0.9, 0.1, 0.2, 0.3];
-const two = (v) => (Math.round((v + 1e-9) * 100) / 100).toFixed(2).replace(/^(-?)0\./, "$1.");
+const two = (v) => Math.abs(v) < 1e-9 ? "0" : (Math.round((v + 1e-9) * 100) / 100).toFixed(2).replace(/^(-?)0\./, "$1.");
 const list = (row) => "[" + row.map((v) => String(v).replace(/^0\./, ".")).join(", ") + "]";
 
 export function attend(query) {
@@ -146,7 +154,7 @@ export default async function learn({ main, state, gone }) {
     const move = (to) => go({ layer: to, station: open.replace(/\.\d+\./, `.${Math.min(to, layers - 1)}.`) });
     put(place, h("section", { class: "card", "aria-label": "Anatomy" }, h("header", {}, h("h2", { text: `${state.model}: ${model.kind}` }), h("span", { class: "note", text: `${model.parameters.toLocaleString("en")} parameters` }),
       segment("Layer", [...Array(layers).keys()].map((k) => [k, String(k)]), layer, move)),
-      drawing(anatomy.shapes, model.stacks, layer, open, (station) => go({ station })), h("p", { class: "note", text: "Open a station to see what passes it. Read it from below." })), panel);
+      anatomical(anatomy.shapes, model.stacks, layer, open), h("p", { class: "note", text: "Open a station to see what passes it. Read it from below." })), panel);
     const found = await ask("tensor", { ...question, name: open, head });
     if (gone()) return;
     put(values, numbers(found), h("p", { class: "note", text: found.name.endsWith(".weights") ? "One row a query, one column a key: shares of 1." : "One row a token; the first 16 columns. Blue is above zero, brown (in the dark: amber) below." }));

@@ -7,7 +7,7 @@ const ROW = 30, TOP = 30, MOST_LINES = 400;
 export function links(weights, rows, columns, { pinned = -1, pin = () => {}, names = ["looks", "is looked at"], label = "" } = {}) {
   const wide = Math.max(...rows.map((t) => Math.min(16, shown(t).length)), 6) * 8.6 + 26;
   const right = Math.max(...columns.map((t) => Math.min(16, shown(t).length)), 6) * 8.6 + 26;
-  const gap = 170, shares = 92;
+  const gap = Math.max(70, Math.min(250, window.innerWidth * 0.18)), shares = 84;
   const width = wide + gap + right + shares;
   const height = TOP + ROW * Math.max(rows.length, columns.length) + 6;
   const y = (i) => TOP + i * ROW + ROW / 2;

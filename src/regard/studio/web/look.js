@@ -7,8 +7,8 @@ import { alignment, links } from "./links.js";
 import { go, offList, offText } from "./route.js";
 
 export const EXAMPLES = [
-  "The dog sees a cat.", "The cat sat on the mat.", "The book does not fit into this drawer since it is too small.",
-  "In my house the happy queen wants to work.",
+  "The cat sat on the mat.", "The dog does not enter the house because it is too tired.",
+  "The dog does not enter the house because it is too empty.", "In my house the happy queen wants to work.",
 ];
 const KINDS = { "encoder.self": "Encoder", "decoder.self": "Decoder", "decoder.cross": "Decoder → encoder" };
 const CELLS = 1 << 19;
@@ -69,7 +69,7 @@ async function pane(place, state, question, name, head, compare) {
 function grid(pictures, state, name, head, off) {
   const kinds = new Map();
   for (const each of Object.keys(pictures.pictures)) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
-  return [...kinds].map(([kind, names]) => h("div", { class: "heads" }, h("h3", { text: titled(kind) }),
+  return [...kinds].map(([kind, names]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
     names.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `layer ${layerOf(each)}` }),
       h("div", { class: "cells" }, pictures.pictures[each].heads.map((data, k) => {
         const out = off.some(([n, i]) => n === each && i === k);
@@ -100,7 +100,7 @@ export default async function look({ main, state, shelf, gone }) {
   const found = await ask("look", question);
   const names = Object.keys(found.attentions);
   if (gone()) return;
-  const usual = names.filter((each) => each.endsWith(".cross")).at(0) || names[0];
+  const usual = names.filter((each) => each.endsWith(".cross")).at(-1) || names[0];
   const name = found.attentions[state.at] ? state.at : usual;
   const heads = found.attentions[name].heads;
   const head = Math.min(Number(state.head || 0), heads - 1);
@@ -125,7 +125,7 @@ export default async function look({ main, state, shelf, gone }) {
   await Promise.all([
     shown(first, pane(first, state, question, name, head, Boolean(second))),
     second && shown(second, pane(second, state, other, name, head, true)),
-    aligned && shown(aligned, ask("alignment", question).then((map) => put(aligned, h("header", {}, h("h2", { text: "Alignment" }), h("span", { class: "note", text: `${map.title}. ${map.note}` })), alignment(map)))),
-    shown(all, ask("grid", question).then((pictures) => { all.querySelector(".loading").replaceWith(h("div", { class: "heads" }, grid(pictures, state, name, head, off))); })),
+    aligned && shown(aligned, ask("alignment", { ...question, layer: name.endsWith(".cross") ? layerOf(name) : null }).then((map) => put(aligned, h("header", {}, h("h2", { text: "Alignment" }), h("span", { class: "note", text: `${map.title}. ${map.note}` })), alignment(map)))),
+    shown(all, ask("grid", question).then((pictures) => { all.querySelector(".loading").replaceWith(h("div", { class: "kinds" }, grid(pictures, state, name, head, off))); })),
   ]);
 }

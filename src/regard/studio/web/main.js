@@ -20,8 +20,22 @@ function theme(name) {
   document.getElementById("theme").textContent = name === "dark" ? "☀" : "☾";
 }
 
+// What had the focus, as a selector that finds it again after the page is drawn anew.
+function focused() {
+  const element = document.activeElement;
+  if (!element || !main.contains(element)) return null;
+  if (element.id) return "#" + CSS.escape(element.id);
+  for (const name of ["data-head", "data-row", "data-station"]) {
+    if (element.hasAttribute(name)) return `[${name}="${CSS.escape(element.getAttribute(name))}"]`;
+  }
+  const group = element.closest("[role=group][aria-label]");
+  if (group && element.hasAttribute("data-value")) return `[aria-label="${CSS.escape(group.getAttribute("aria-label"))}"] [data-value="${CSS.escape(element.dataset.value)}"]`;
+  return element.getAttribute("aria-label") ? `${element.localName}[aria-label="${CSS.escape(element.getAttribute("aria-label"))}"]` : null;
+}
+
 async function show() {
   const mine = ++current;
+  const before = focused();
   const state = read();
   const page = PAGES[state.page] ? state.page : "look";
   put(document.getElementById("tabs"), Object.entries(PAGES).map(([name, [title]]) => {
@@ -43,6 +57,7 @@ async function show() {
   leave();
   const fresh = main.dataset.page !== page;
   main.dataset.page = page;
+  main.style.minHeight = fresh ? "" : main.offsetHeight + "px"; // the page does not jump while it is drawn
   if (fresh) put(main, loading());
   main.setAttribute("aria-busy", "true");
   let left = false;
@@ -59,7 +74,10 @@ async function show() {
     if (!left) put(main, error.problem && main.querySelector("form") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
     if (!error.problem) console.error(error);
   }
-  if (mine === current) main.setAttribute("aria-busy", "false");
+  if (mine !== current) return;
+  main.setAttribute("aria-busy", "false");
+  main.style.minHeight = "";
+  if (before && !main.contains(document.activeElement)) main.querySelector(before)?.focus({ preventScroll: true });
 }
 
 takeToken();

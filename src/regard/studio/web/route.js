@@ -1,6 +1,6 @@
 // The address is the state: what is on the page is what the part after # says, so a link restores the exact view.
 
-const DEFAULTS = { text: "The dog sees a cat." };
+const DEFAULTS = { text: "The cat sat on the mat." };
 
 export function read() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");

@@ -13,6 +13,8 @@ const followed = new Map(); // run → what is known of it; kept while the page 
 
 const short = (v) => v === 0 ? "0" : Math.abs(v) >= 1e5 ? (v / 1000).toFixed(0) + "k" : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 1 ? v.toFixed(2) : Math.abs(v) >= 1e-3 ? v.toPrecision(3) : v.toExponential(1);
 
+const tick = (v) => { const n = Number(v.toPrecision(6)); return Math.abs(n) >= 1e4 ? n / 1000 + "k" : Math.abs(n) < 1e-3 && n !== 0 ? n.toExponential() : String(n); };
+
 async function advance(name) {
   const known = followed.get(name) || { offset: 0, curves: { step: [] }, events: [], last: null, grew: 0 };
   followed.set(name, known);
@@ -46,7 +48,7 @@ function ticks(least, most, count = 4) {
 }
 
 function chart(key, title, runs, colours) {
-  const [W, H, L, R, T, B] = [560, 260, 58, 12, 12, 30];
+  const [W, H, L, R, T, B] = [window.innerWidth < 640 ? 340 : 560, window.innerWidth < 640 ? 210 : 260, 50, 24, 14, 30];
   const points = runs.map(([name, known]) => [name, known.curves.step.map((x, i) => [x, known.curves[key]?.[i] ?? null]).filter((p) => p[1] !== null),
     key === "loss" ? known.events.filter((e) => e.event === "validation" && typeof e.loss === "number").map((e) => [e.step, e.loss]) : []]);
   const all = points.flatMap(([, line, dots]) => [...line, ...dots]);
@@ -66,8 +68,8 @@ function chart(key, title, runs, colours) {
       cross.setAttribute("x1", X(near[0][1][0])); cross.setAttribute("x2", X(near[0][1][0]));
       told.textContent = `step ${near[0][1][0]}: ` + near.map(([name, p]) => (runs.length > 1 ? name + " " : "") + short(p[1])).join(" · ");
     } },
-    ticks(y0, y1).map((v) => [s("line", { class: "grid", x1: L, x2: W - R, y1: Y(v), y2: Y(v) }), s("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end", text: short(Number(v.toPrecision(6))) })]),
-    ticks(x0, x1, 5).map((v) => s("text", { x: X(v), y: H - 9, "text-anchor": "middle", text: String(v) })), cross,
+    ticks(y0, y1).map((v) => [s("line", { class: "grid", x1: L, x2: W - R, y1: Y(v), y2: Y(v) }), s("text", { x: L - 7, y: Y(v) + 4, "text-anchor": "end", text: tick(v) })]),
+    ticks(x0, x1, 5).map((v) => s("text", { x: X(v), y: H - 9, "text-anchor": "middle", text: tick(v) })), cross,
     points.map(([name, line, dots]) => { const [colour, dash] = colours.get(name); return [
       s("path", { d: line.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join(""), stroke: colour, "stroke-dasharray": dash, "data-points": line.length }),
       dots.map(([x, y]) => s("circle", { cx: X(x), cy: Y(y), r: 4.5, fill: "var(--card)", stroke: colour, "stroke-width": 2.2 }, s("title", { text: `validation at step ${x}: ${y.toFixed(4)}` })))]; }));
