@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.api import load
-from regard.api.held import Held
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.look import Look, Subject, look
 from regard.look.subject import Head
@@ -26,7 +25,6 @@ KEPT_LOOKS = 6
 class Opened:
     """A model in use. One request at a time runs it; what it showed last is kept, so that another head is only a lookup."""
 
-    held: Held
     subject: Subject
     lock: threading.RLock = field(default_factory=threading.RLock)
     looks: OrderedDict[tuple[object, ...], Look] = field(default_factory=OrderedDict)
@@ -83,8 +81,8 @@ class Shelf:
         written = max((file.stat().st_mtime for file in known[name].glob("*.safetensors*")), default=0.0)
         with self._lock:
             if name not in self._opened or self._opened[name][0] != written:
-                held = load(known[name], device=self.device, say=self.say)
-                self._opened[name] = (written, Opened(held, held.subject()))
+                subject = load(known[name], device=self.device, say=self.say).subject()
+                self._opened[name] = (written, Opened(subject))
             self._opened.move_to_end(name)
             while len(self._opened) > OPEN_MODELS:
                 self._opened.popitem(last=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch.nn import functional
 
 from regard import look as looking
-from regard.api.held import Held
 from regard.core.trace import Trace
 from regard.decode.search import Settings
 from regard.decode.strategy import Beam, Gnmt, Greedy, Limit, Sample
@@ -29,6 +27,7 @@ THUMB = 48  # the side of a small heat map
 SHOWN = 64  # rows and columns of a tensor in one answer
 WEIGHTS = ("*.weights",)
 LONGEST = 8192  # characters of a text
+KINDS = {"EncoderDecoder": "encoder–decoder", "Decoder": "decoder", "Encoder": "encoder", "Pair": "two towers"}
 
 
 class Ask(BaseModel):
@@ -94,7 +93,7 @@ def model(shelf: Shelf, ask: OfModel) -> dict[str, Any]:
     writes = isinstance(inside, EncoderDecoder | Decoder) and opened.subject.ends is not None
     return {
         "name": ask.model,
-        "kind": _kind(opened.held),
+        "kind": KINDS[type(inside).__name__],
         "parameters": sum(parameter.numel() for parameter in inside.parameters()),
         "reads": opened.subject.source is not None,
         "writes": writes,
@@ -102,13 +101,7 @@ def model(shelf: Shelf, ask: OfModel) -> dict[str, Any]:
         "stacks": {name: stack.layers for name, stack in stacks(inside).items()},
         "attentions": {name: part.project.heads for name, part in attentions(inside).items()},
         "device": str(opened.subject.device),
-        "spec": plain(asdict(opened.held.spec)) if is_dataclass(opened.held.spec) else {},
     }
-
-
-def _kind(held: Held) -> str:
-    wiring = {"EncoderDecoder": "encoder–decoder", "Decoder": "decoder", "Encoder": "encoder", "Pair": "two towers"}
-    return wiring.get(type(held.model).__name__, type(held.model).__name__)
 
 
 def look(shelf: Shelf, ask: OfText) -> dict[str, Any]:
