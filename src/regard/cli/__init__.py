@@ -29,6 +29,7 @@ VERBS = {
         "regard.cli.look",
         "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
     ),
+    "studio": ("regard.cli.studio", "The same in the browser: look, decode, watch runs, learn how it works."),
     "show": ("regard.cli.show", "Print a model's architecture on one page: stations, shapes, parameters."),
     "verify": ("regard.cli.verify", "Check a model's invariants: cached, batched, padded, fused, saved; and parity."),
     "convert": ("regard.cli.convert", "Write a model for others: Hugging Face's layout, CTranslate2, ONNX."),

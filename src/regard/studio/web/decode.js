@@ -1,0 +1,109 @@
+// Decode: how the next token is chosen, step by step, and what a beam search turned down.
+
+import { ask } from "./api.js";
+import { clipped, failure, h, loading, put, s, segment, shown, slider } from "./dom.js";
+import { sentence } from "./look.js";
+import { go, offList } from "./route.js";
+
+const number = (text, usual) => text === undefined || text === "" ? usual : Number(text);
+
+function bars(step) {
+  const sorted = [...step.candidates].sort((a, b) => b.probability - a.probability);
+  return h("div", { class: "candidates" }, sorted.map((c) => [
+    h("span", { class: `word${c.id === step.id ? " taken" : ""}`, text: (c.id === step.id ? "▸ " : "") + shown(c.token) }),
+    h("span", { class: "track", role: "img", "aria-label": `${(100 * c.probability).toFixed(1)} percent` },
+      h("span", { class: "own", style: { width: 100 * c.probability + "%" } }), h("span", { class: "drawn", style: { width: 100 * c.drawn + "%" } })),
+    h("span", { class: "number", text: `${(100 * c.probability).toFixed(c.probability < 0.001 ? 3 : 1)} %` })]));
+}
+
+async function stepping(place, state, gone, atEnd) {
+  const sample = state.how === "sample";
+  const settings = { sample, temperature: number(state.temperature, 1), top_k: number(state.topk, 0), top_p: number(state.topp, 1), seed: number(state.seed, 0) };
+  const controls = h("div", { class: "bar" },
+    segment("Choose", [["greedy", "the likeliest"], ["sample", "by chance"]], sample ? "sample" : "greedy", (how) => go({ how, step: "" })),
+    sample ? [
+      slider("Temperature", settings.temperature, [0.1, 3, 0.1], (v) => go({ temperature: v, step: "" }), (v) => v.toFixed(1)),
+      slider("Top-k", settings.top_k, [0, 50, 1], (v) => go({ topk: v, step: "" }), (v) => v === 0 ? "off" : String(v)),
+      slider("Top-p", settings.top_p, [0.05, 1, 0.05], (v) => go({ topp: v, step: "" }), (v) => v === 1 ? "off" : v.toFixed(2)),
+      h("button", { type: "button", text: `Draw again (seed ${settings.seed})`, onclick: () => go({ seed: settings.seed + 1, step: "" }) })] : null);
+  const body = h("div", {}, loading("The model writes…"));
+  put(place, controls, body);
+  const found = await ask("steps", { model: state.model, text: state.text, off: offList(state), ...settings });
+  if (gone()) return;
+  let at = Math.min(number(state.step, 0), found.steps.length - 1), timer = 0;
+  const words = h("div", { class: "words", role: "group", "aria-label": "Tokens written" });
+  const picture = h("div", { id: "bars" });
+  const title = h("h3", { id: "which" });
+  const back = h("button", { type: "button", text: "◂ Back", onclick: () => move(at - 1) });
+  const next = h("button", { type: "button", class: "main", text: "Next ▸", onclick: () => move(at + 1) });
+  const play = h("button", { type: "button", text: "Play", onclick: () => (timer ? stop() : start()) });
+  const start = () => { if (at === found.steps.length - 1) move(0); play.textContent = "Pause"; timer = setInterval(() => (at < found.steps.length - 1 ? move(at + 1) : stop()), 800); };
+  const stop = () => { clearInterval(timer); timer = 0; play.textContent = "Play"; };
+  atEnd(stop);
+  function move(to) {
+    at = Math.max(0, Math.min(found.steps.length - 1, to));
+    go({ step: at }, { quietly: true });
+    const step = found.steps[at];
+    put(words, found.steps.map((each, i) => h("button", { type: "button", class: i > at ? "later" : "", "aria-pressed": String(i === at), text: shown(each.token), onclick: () => move(i) })));
+    title.textContent = `Step ${at + 1} of ${found.steps.length}: “${shown(step.token)}” is written`;
+    put(picture, bars(step));
+    back.disabled = at === 0; next.disabled = at === found.steps.length - 1;
+  }
+  put(body, h("p", { class: "said" }, state.text, h("span", { class: "arrow", text: "→" }), h("span", { id: "output", text: found.output })), words,
+    h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, title), picture,
+    h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")));
+  move(at);
+}
+
+function tree(found, pruned) {
+  const nodes = found.nodes.map((node, i) => ({ ...node, i, faint: node.fate === "pruned" || node.fate === "left" }));
+  const shownNodes = nodes.filter((node) => pruned || !node.faint);
+  // A column a step, in the order of the parents: the answer is the first line, and no branch crosses another.
+  const rank = (node) => (node.fate === "best" ? 0 : node.faint ? 2 : 1);
+  const row = new Map([[0, 0]]);
+  const steps = new Map();
+  for (const node of shownNodes) if (node.i) steps.set(node.step, [...(steps.get(node.step) || []), node]);
+  for (const column of steps.values()) {
+    column.sort((a, b) => row.get(a.parent) - row.get(b.parent) || rank(a) - rank(b) || b.log_probability - a.log_probability);
+    column.forEach((node, i) => row.set(node.i, i));
+  }
+  const following = Math.max(1, ...[...steps.values()].map((column) => column.length));
+  const long = Math.max(5, ...shownNodes.map((node) => Math.min(14, shown(node.token).length)));
+  const box = long * 8 + 52, column = box + 30, tall = 32;
+  const x = (node) => 8 + (node.step + 1) * column, y = (node) => 20 + row.get(node.i) * tall;
+  const width = 8 + (Math.max(...shownNodes.map((n) => n.step)) + 2) * column, height = following * tall + 14;
+  const kind = (node) => node.fate === "best" ? "best" : node.faint ? "faint" : "";
+  return h("div", { class: "scroll tall", tabindex: 0, "aria-label": "Beam tree, scrolls" }, s("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": found.title },
+    shownNodes.filter((node) => node.i).map((node) => { const p = nodes[node.parent], a = x(p) + box, b = x(node); return s("path", { class: `edge ${kind(node)}`, d: `M${a} ${y(p)}C${a + 18} ${y(p)} ${b - 18} ${y(node)} ${b} ${y(node)}`, "stroke-width": 1.6 }); }),
+    shownNodes.map((node) => s("g", { class: node.fate === "best" ? "best" : node.faint ? "faintly" : "", "data-fate": node.fate },
+      s("title", { text: `${node.fate}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}` }),
+      s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
+      s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: node.i ? clipped(shown(node.token), 14) + (node.score !== null ? " ●" : "") : "start" }),
+      node.i ? s("text", { class: "sum", x: x(node) + box - 7, y: y(node) + 4, "text-anchor": "end", text: node.log_probability.toFixed(2) }) : null))));
+}
+
+async function searching(place, state, gone) {
+  const width = number(state.width, 4), alpha = number(state.alpha, 0.6), pruned = state.pruned !== "no";
+  const body = h("div", {}, loading("The search runs…"));
+  put(place, h("div", { class: "bar" },
+    slider("Beam width", width, [1, 10, 1], (v) => go({ width: v })), slider("Length penalty α", alpha, [0, 2, 0.1], (v) => go({ alpha: v }), (v) => v.toFixed(1)),
+    h("button", { type: "button", "aria-pressed": String(pruned), text: "Pruned branches", onclick: () => go({ pruned: pruned ? "no" : "" }) })), body);
+  const found = await ask("beam", { model: state.model, text: state.text, off: offList(state), width, alpha });
+  if (gone()) return;
+  put(body, h("p", { class: "said" }, state.text, h("span", { class: "arrow", text: "→" }), h("span", { id: "output", text: found.output })), tree(found, pruned),
+    h("p", { class: "note", text: `${found.note} Dashed: pruned, or left when the search was decided.` }));
+}
+
+export default async function decode({ main, state, gone, atEnd }) {
+  const model = await ask("model", { model: state.model });
+  if (gone()) return;
+  if (!model.writes) {
+    put(main, failure({ problem: `${state.model} reads but does not write (${model.kind})`, repair: "choose a translator or a language model above" }));
+    return;
+  }
+  const how = state.view === "beam" ? "beam" : "steps";
+  const place = h("div", {}, loading());
+  put(main, sentence(state, "Decode"), h("section", { class: "card" },
+    h("header", {}, segment("View", [["steps", "Step by step"], ["beam", "Beam tree"]], how, (view) => go({ view }))), place));
+  await (how === "beam" ? searching(place, state, gone) : stepping(place, state, gone, atEnd)).catch((error) => { if (!gone()) put(place, failure(error)); });
+}

@@ -1,0 +1,92 @@
+// Heat maps on a canvas. Both scales run steadily from one lightness to another, so that no hue has to be told apart.
+
+import { clipped, h, shown } from "./dom.js";
+
+const LIGHT = ["#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"];
+const DARK = ["#171a20", "#123570", "#575c6d", "#a69d75", "#fee838"];
+const SIGNED = { light: ["#8c510a", "#dfc27d", "#f7f7f7", "#6baed6", "#08306b"], dark: ["#ffb454", "#7a5518", "#171a20", "#21508f", "#8ab8ff"] };
+
+export const dark = () => document.documentElement.dataset.theme === "dark";
+const parts = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+
+export function colour(share, signed = false) {
+  const stops = signed ? SIGNED[dark() ? "dark" : "light"] : dark() ? DARK : LIGHT;
+  const at = Math.min(1, Math.max(0, share)) * (stops.length - 1);
+  const i = Math.min(stops.length - 2, Math.floor(at));
+  const [a, b] = [parts(stops[i]), parts(stops[i + 1])];
+  return a.map((value, k) => Math.round(value + (b[k] - value) * (at - i)));
+}
+export const css = (share, signed) => `rgb(${colour(share, signed).join(" ")})`;
+export const inkOn = (share, signed) => { const [r, g, b] = colour(share, signed); return r * 0.3 + g * 0.59 + b * 0.11 > 140 ? "#15181e" : "#ffffff"; };
+
+export function paint(canvas, rows, columns, value) {
+  canvas.width = columns; canvas.height = rows;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  for (let i = 0; i < rows * columns; i++) {
+    const [r, g, b] = colour(value(i));
+    image.data.set([r, g, b, 255], i * 4);
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+export function thumb(text, rows, columns) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return paint(h("canvas", { "aria-hidden": "true" }), rows, columns, (i) => bytes[i] / 255);
+}
+
+export const scale = () => h("span", { class: "scale" }, "0", paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), "1");
+
+// A map with its names beside it; `say` is told of the cell under the pointer.
+export function heat(weights, rows, columns, { marked = -1, say = () => {}, pick = () => {} } = {}) {
+  const side = Math.max(4, Math.min(30, Math.floor(620 / Math.max(rows.length, columns.length))));
+  const named = side >= 13;
+  const left = named ? Math.min(130, 12 + 8 * Math.max(...rows.map((t) => Math.min(14, shown(t).length)))) : 4;
+  const up = named ? Math.min(120, 12 + 7.4 * Math.max(...columns.map((t) => Math.min(14, shown(t).length)))) : 4;
+  const [width, height] = [left + side * columns.length + 2, up + side * rows.length + 2];
+  const ratio = window.devicePixelRatio || 1;
+  const canvas = h("canvas", { class: "map", role: "img", "aria-label": `heat map of ${rows.length} by ${columns.length} weights`,
+    style: { width: width + "px", height: height + "px", border: "0" } });
+  canvas.width = width * ratio; canvas.height = height * ratio;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  const style = getComputedStyle(document.documentElement);
+  context.font = `${Math.min(14, side * 0.62 + 3)}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  for (let i = 0; i < rows.length; i++) {
+    for (let j = 0; j < columns.length; j++) {
+      context.fillStyle = css(weights[i][j]);
+      context.fillRect(left + j * side, up + i * side, side - (side > 8 ? 1 : 0), side - (side > 8 ? 1 : 0));
+    }
+  }
+  context.fillStyle = style.getPropertyValue("--ink");
+  if (named) {
+    context.textAlign = "right";
+    rows.forEach((token, i) => {
+      context.fillStyle = style.getPropertyValue(i === marked ? "--accent" : "--ink");
+      context.fillText(clipped(shown(token), 14), left - 6, up + (i + 0.5) * side);
+    });
+    context.fillStyle = style.getPropertyValue("--ink");
+    context.textAlign = "left";
+    columns.forEach((token, j) => {
+      context.save();
+      context.translate(left + (j + 0.5) * side, up - 6);
+      context.rotate(-Math.PI / 2.6);
+      context.fillText(clipped(shown(token), 14), 0, 0);
+      context.restore();
+    });
+  }
+  if (marked >= 0) {
+    context.strokeStyle = style.getPropertyValue("--warm"); context.lineWidth = 2;
+    context.strokeRect(left, up + marked * side, side * columns.length, side);
+  }
+  const cell = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const i = Math.floor((event.clientY - box.top - up) / side), j = Math.floor((event.clientX - box.left - left) / side);
+    return i >= 0 && j >= 0 && i < rows.length && j < columns.length ? [i, j] : null;
+  };
+  canvas.addEventListener("pointermove", (event) => { const at = cell(event); if (at) say(...at); });
+  canvas.addEventListener("click", (event) => { const at = cell(event); if (at) pick(at[0]); });
+  return h("div", { class: "scroll tall heat" }, canvas);
+}

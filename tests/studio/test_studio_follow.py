@@ -1,0 +1,62 @@
+"""Following a run: from a byte on, whatever the run does meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.studio.follow import POINTS, follow
+
+
+def line(step: int, **more: Any) -> str:
+    return json.dumps({"step": step, "loss": 1 / step, "gradient_norm": 0.5, "learning_rate": 0.1, **more}) + "\n"
+
+
+def test_only_whole_lines_are_taken_and_each_once(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    second = line(2)
+    log.write_text(line(1) + second[:10])
+    first = follow(log, 0)
+    assert first["curves"]["step"] == [1]
+    assert first["offset"] == len(line(1))
+    assert follow(log, first["offset"])["lines"] == 0
+    with log.open("a") as file:
+        file.write(second[10:] + line(3))
+    then = follow(log, first["offset"])
+    assert then["curves"]["step"] == [2, 3]
+    assert then["last"]["step"] == 3
+    assert then["offset"] == log.stat().st_size
+    assert then["curves"]["loss"] == [0.5, 1 / 3]
+
+
+def test_a_log_that_was_cut_back_is_begun_again(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text(line(1) + line(2) + line(3))
+    end = follow(log, 0)["offset"]
+    log.write_text(line(1))
+    found = follow(log, end)
+    assert found["restarted"]
+    assert found["curves"]["step"] == [1]
+
+
+def test_words_for_numbers_are_gaps_and_damaged_lines_are_counted(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    event = {"event": "validation", "step": 2, "loss": 0.5, "samples": [{"source": "<b>", "translation": "x"}]}
+    log.write_text(line(1, loss="nan") + "not json\n" + json.dumps(event) + "\n[1]\n" + line(2, loss=True))
+    found = follow(log, 0)
+    assert found["curves"]["loss"] == [None, True]
+    assert found["unreadable"] == 1
+    assert found["events"] == [event]
+    assert found["curves"]["step"] == [1, 2]
+
+
+def test_100_000_steps_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("".join(line(step) for step in range(1, 100_001)))
+    found = follow(log, 0)
+    assert len(found["curves"]["step"]) <= POINTS + 1
+    assert found["curves"]["step"][-1] == 100_000
+    assert found["lines"] == 100_000
+    assert not found["more"]
+    assert len(json.dumps(found)) < 300_000

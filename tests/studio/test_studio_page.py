@@ -1,0 +1,246 @@
+"""The four pages in a real browser, driven as a person would. Skipped where Chromium is not installed.
+
+Pictures are kept in $REGARD_SCREENSHOTS, or in pytest's own folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+DEMO = Path(__file__).parents[2] / "src" / "regard" / "studio" / "demo"
+HOSTILE = "<img src=x onerror=window.broken=1>"
+TEXT = "The cat sat on the mat."
+
+
+@dataclass
+class Studio:
+    browser: Any
+    address: str
+    folder: Path
+    shots: Path
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def base(self) -> str:
+        return self.address.partition("#")[0]
+
+    def page(self, view: str = "", width: int = 1400, scheme: str = "light") -> Any:
+        """A new visitor, who came by the printed address and then followed a link."""
+        context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page = context.new_page()
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        page.goto(self.address)
+        ready(page)
+        if view:
+            page.goto(self.base + "#/" + view)
+            ready(page)
+        return page
+
+
+def ready(page: Any) -> None:
+    page.wait_for_timeout(50)
+    page.wait_for_selector("main[aria-busy=false]")
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    folder = tmp_path_factory.mktemp("runs")
+    shutil.copytree(DEMO, folder / "demo")
+    hostile = folder / HOSTILE
+    shutil.copytree(DEMO, hostile)
+    words = (hostile / "tokenizer.json").read_text(encoding="utf-8")
+    assert '"▁Katze"' in words
+    (hostile / "tokenizer.json").write_text(words.replace('"▁Katze"', json.dumps("▁" + HOSTILE)), encoding="utf-8")
+    sample = {
+        "event": "validation",
+        "step": 5000,
+        "loss": 0.1,
+        "samples": [{"source": HOSTILE, "translation": HOSTILE}],
+    }
+    with (hostile / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps(sample) + "\n")
+    shots = Path(os.environ.get("REGARD_SCREENSHOTS") or tmp_path_factory.mktemp("shots"))
+    shots.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "regard", "studio", str(folder), "--port", "0", "--device", "cpu"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", server.stdout.readline())
+        assert address is not None
+        with playwright.sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            browser_studio = Studio(browser, address[0], folder, shots)
+            yield browser_studio
+            browser.close()
+            own = browser_studio.base
+            assert browser_studio.requests
+            assert not [url for url in browser_studio.requests if not url.startswith((own, "data:"))]
+            assert not browser_studio.complaints
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def link(page: str, **more: str) -> str:
+    from urllib.parse import urlencode
+
+    return f"{page}?{urlencode({'model': 'demo', 'text': TEXT, **more})}"
+
+
+def test_look(studio: Studio) -> None:
+    page = studio.page(link("look"))
+    assert page.inner_text("#output") == "Die Katze saß auf der Matte."
+    assert page.locator("[data-head]").count() == 24
+    page.fill("input[name=text]", "The dog does not enter the house because it is too tired.")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#output')?.textContent.includes('weil er')")
+    ready(page)
+    page.click('[data-head="encoder.1.self.2"]')
+    ready(page)
+    assert page.get_attribute('[data-head="encoder.1.self.2"]', "aria-pressed") == "true"
+    assert page.evaluate("document.activeElement.dataset.head") == "encoder.1.self.2"  # the keyboard stays where it was
+    it = page.locator("g.token[data-row='8']")
+    assert it.text_content() == "it"
+    it.focus()
+    assert "“it” looks most at" in page.inner_text("[aria-label=Attention]")
+    page.keyboard.press("Enter")
+    ready(page)
+    assert page.get_attribute("g.token[data-row='8']", "aria-pressed") == "true"
+    assert page.locator("path.look").count() > 0
+    restored = studio.page(page.url.partition("#/")[2])
+    assert restored.inner_text("[aria-label=Attention]") == page.inner_text("[aria-label=Attention]")
+    page.screenshot(path=studio.shots / "look.png", full_page=True)
+
+
+def test_heads_off_and_on_again(studio: Studio) -> None:
+    off = ",".join(f"decoder.1.cross.{head}" for head in range(3))
+    page = studio.page(link("look", off=off, at="decoder.1.cross", head="3"))
+    page.click("#switch")
+    page.wait_for_function("document.querySelector('#switched')?.textContent.startsWith('4 heads off')")
+    assert page.inner_text("#output") != "Die Katze saß auf der Matte."
+    assert "With all heads on: Die Katze saß auf der Matte." in page.inner_text("#switched")
+    page.screenshot(path=studio.shots / "look-off.png", full_page=True)
+    page.click("text=all on")
+    page.wait_for_selector("#switched", state="detached")
+    ready(page)
+    assert page.inner_text("#output") == "Die Katze saß auf der Matte."
+
+
+def test_two_sentences_side_by_side(studio: Studio) -> None:
+    page = studio.page(link("look"))
+    page.click("summary")
+    page.fill("[aria-label='Second sentence']", "The dog sees a cat.")
+    page.click("button:text-is('Compare')")
+    page.wait_for_function("document.querySelectorAll('svg.links g.token').length > 20")
+    ready(page)
+    assert "The dog sees a cat. → Der Hund sieht eine Katze." in page.inner_text("[aria-label=Attention]")
+
+
+def test_decode(studio: Studio) -> None:
+    page = studio.page(link("decode"))
+    assert page.inner_text("#which") == "Step 1 of 8: “Die” is written"
+    page.click("text=Next")
+    assert "“Katze”" in page.inner_text("#which")
+    assert page.locator("#bars .track").count() == 8
+    page.click("text=by chance")
+    ready(page)
+    page.locator("input[aria-label=Temperature]").press("ArrowRight")
+    page.wait_for_function("location.hash.includes('temperature=1.1')")
+    ready(page)
+    page.screenshot(path=studio.shots / "decode.png", full_page=True)
+    page.click("text=Beam tree")
+    page.wait_for_selector("svg.tree")
+    best = page.locator("svg.tree [data-fate=best] .name").all_text_contents()
+    assert best[:3] == ["start", "Die", "Katze"]
+    assert page.locator("svg.tree [data-fate=pruned]").count() > 5
+    page.click("text=Pruned branches")
+    page.wait_for_function("document.querySelectorAll('svg.tree [data-fate=pruned]').length === 0")
+    page.screenshot(path=studio.shots / "beam.png", full_page=True)
+
+
+def test_train_follows_a_run(studio: Studio) -> None:
+    run = studio.folder / "begun"
+    run.mkdir()
+    log = run / "metrics.jsonl"
+    line = {"loss": 2.0, "gradient_norm": 1.0, "learning_rate": 0.1, "tokens_per_second": 1000.0}
+    log.write_text("".join(json.dumps({"step": step, **line}) + "\n" for step in range(1, 11)))
+    page = studio.page("train?runs=begun")
+    curve = "section[aria-label^=Loss] path[data-points]"
+    assert page.get_attribute(curve, "data-points") == "10"
+    with log.open("a") as file:
+        file.write("".join(json.dumps({"step": step, **line}) + "\n" for step in range(11, 31)))
+    page.wait_for_selector("section[aria-label^=Loss] path[data-points='30']", timeout=10_000)
+    page.check("label.run:has-text('demo') >> nth=0 >> input")
+    page.wait_for_function("document.querySelectorAll('section[aria-label^=Loss] path[data-points]').length === 2")
+    assert page.locator(".chart").count() == 4
+    page.screenshot(path=studio.shots / "train.png", full_page=True)
+
+
+def test_learn(studio: Studio) -> None:
+    page = studio.page(link("learn"))
+    scores = page.locator("#example .score").all_text_contents()
+    assert scores == [".30", ".96", ".10", "0", ".30", ".20"]
+    assert page.locator("#example .weight").all_text_contents() == [".16", ".23", ".15", ".14", ".16", ".16"]
+    assert page.inner_text("#mixed") == "[.22 .14 .24 .57]"
+    page.locator("[data-station='decoder.0.cross.k']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#station h2')?.textContent === 'Keys'")
+    ready(page)
+    assert page.inner_text("#shape") == "4 × 8 × 16"
+    assert "memory W_K" in page.inner_text("#station .formula")
+    assert page.locator("#station table.numbers tr").count() == 8
+    page.screenshot(path=studio.shots / "learn.png", full_page=True)
+
+
+def test_hostile_names_words_and_samples_stay_text(studio: Studio) -> None:
+    for view in ("look", "decode", "decode&view=beam", "learn", "train"):
+        name, _, rest = view.partition("&")
+        page = studio.page(link(name, model=HOSTILE, text="The cat sat " + HOSTILE) + ("&" + rest if rest else ""))
+        assert HOSTILE in page.inner_text("body")
+        assert page.locator("main img").count() == 0
+        assert page.evaluate("window.broken") is None
+    page = studio.page(link("look", model=HOSTILE))
+    assert HOSTILE in page.inner_text("#output")
+    assert page.locator("main img").count() == 0
+
+
+def test_a_mistake_is_told_and_can_be_repaired(studio: Studio) -> None:
+    page = studio.browser.new_context().new_page()
+    page.goto(studio.base)
+    page.wait_for_selector(".error")
+    assert "open the address that it printed" in page.inner_text(".error")
+    page = studio.page(link("look", off="encoder.0.self.77"))
+    assert "has no head 77" in page.inner_text(".error")
+    page.fill("input[name=text]", "The dog sees a cat.")
+    studio.complaints.clear()  # the browser itself reports the refused request
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
+    for view in ("look", "decode", "train", "learn"):
+        page = studio.page(link(view), width, scheme)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        page.screenshot(path=studio.shots / f"{view}-{scheme}-{width}.png", full_page=True)
+        page.context.close()
