@@ -172,9 +172,11 @@ def _characters(texts: Iterable[str], size: int, marks: Sequence[str]) -> tokeni
             f"the text has {len(known):,} different characters, more than the vocabulary of {size:,}",
             "raise vocabulary, or use tokenizer = 'bpe'",
         )
-    tokens = [*dict.fromkeys((*marks, framed.UNKNOWN)), *known]
-    backend = tokenizers.Tokenizer(models.WordLevel({t: i for i, t in enumerate(tokens)}, unk_token=framed.UNKNOWN))
-    backend.add_special_tokens([*dict.fromkeys((*marks, framed.UNKNOWN))])
+    unknown = next((mark for mark in marks if mark in framed.UNKNOWN_NAMES), framed.UNKNOWN)
+    special = [*dict.fromkeys((*marks, unknown))]
+    tokens = {token: i for i, token in enumerate([*special, *known])}
+    backend = tokenizers.Tokenizer(models.WordLevel(tokens, unk_token=unknown))
+    backend.add_special_tokens(special)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     return backend
