@@ -336,7 +336,9 @@ def test_t5_learns_several_tasks_by_prefix(text: Path, tmp_path: Path) -> None:
     (tmp_path / "first.tsv").write_text("".join(f"{p}\t{p.split()[0]}\n" for p in pairs))
     files, prefixes = [tmp_path / "copy.tsv", tmp_path / "first.tsv"], ["copy: ", "first: "]
     out = tmp_path / "run"
-    regard.finetune(tmp_path / "t5", "translate", files, prefixes=prefixes, out=out, **FAST | {"epochs": 20, "learning_rate": 0.02})
+    regard.finetune(
+        tmp_path / "t5", "translate", files, prefixes=prefixes, out=out, **FAST | {"epochs": 20, "learning_rate": 0.02}
+    )
     kept = [json.loads(line)["source"] for line in (Place(out).data / "train.jsonl").read_text().splitlines()]
     assert {"copy: fox runs", "first: fox runs"} <= set(kept)
     assert len(kept) == 32
