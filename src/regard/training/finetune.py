@@ -183,6 +183,9 @@ def _labels(where: Place, recipe: Recipe, talk: Talk) -> Job:
     sets = _kept(where, _tune(recipe))
     task = _reading(recipe, sets)
     talk.say(f"data: {len(sets['train']):,} examples to train on, {len(sets.get('valid', [])):,} to validate")
+    full = sum(len(row.ids) == task.most for row in task.train)
+    if full and not isinstance(task, Answering):  # which reads long contexts in parts
+        talk.say(f"{full:,} examples fill the limit of {task.most} tokens; what is longer was cut off (--max-length)")
     reader = task.reader
 
     def scores() -> dict[str, AnyScore]:
