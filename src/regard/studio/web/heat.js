@@ -54,11 +54,13 @@ export function heat(weights, rows, columns, { marked = -1, say = () => {}, pick
   const style = getComputedStyle(document.documentElement);
   context.font = `${Math.min(14, side * 0.62 + 3)}px system-ui, sans-serif`;
   context.textBaseline = "middle";
-  for (let i = 0; i < rows.length; i++) {
-    for (let j = 0; j < columns.length; j++) {
-      context.fillStyle = css(weights[i][j]);
-      context.fillRect(left + j * side, up + i * side, side - (side > 8 ? 1 : 0), side - (side > 8 ? 1 : 0));
-    }
+  const cells = paint(document.createElement("canvas"), rows.length, columns.length, (i) => weights[Math.floor(i / columns.length)][i % columns.length]);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(cells, left, up, side * columns.length, side * rows.length);
+  if (side > 8) {
+    context.fillStyle = style.getPropertyValue("--card");
+    for (let i = 1; i <= rows.length; i++) context.fillRect(left, up + i * side - 1, side * columns.length, 1);
+    for (let j = 1; j <= columns.length; j++) context.fillRect(left + j * side - 1, up, 1, side * rows.length);
   }
   context.fillStyle = style.getPropertyValue("--ink");
   if (named) {
