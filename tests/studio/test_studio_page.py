@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,6 +109,35 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     finally:
         server.terminate()
         server.wait()
+
+
+def large(folder: Path) -> None:
+    """144 heads that read 512 tokens, and a run of 100,000 logged steps."""
+    import tokenizers
+    import transformers
+
+    sizes = {"hidden_size": 48, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 48}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=8, **sizes))
+    model.save_pretrained(folder)
+    words = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "the", "dog", "sees"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "cls", "sep", "unk", "mask")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    with (folder / "metrics.jsonl").open("w") as log:
+        for step in range(1, 100_001):
+            line = {
+                "step": step,
+                "loss": 5 / step**0.3,
+                "gradient_norm": 1.0,
+                "learning_rate": 1e-3,
+                "tokens_per_second": 9e3,
+            }
+            log.write(json.dumps(line) + "\n")
 
 
 def link(page: str, **more: str) -> str:
@@ -243,6 +273,28 @@ def test_a_mistake_is_told_and_can_be_repaired(studio: Studio) -> None:
     assert "has no head 77" in page.inner_text(".error")
     assert page.locator("input[name=text]").count() == 1
     studio.complaints[:] = before  # the browser itself reports the refused requests
+
+
+def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -> None:
+    pytest.importorskip("transformers")
+    large(studio.folder / "large")
+    text = ("the dog sees " * 170).strip()
+    page = studio.page(link("look", model="large", text=text, at="encoder.3.self", head="5"))
+    assert page.locator("[data-head]").count() == 144
+    assert page.locator("g.token[data-row]").count() == 512
+    assert 0 < page.locator("path.look").count() <= 400
+    began = time.perf_counter()
+    page.click('[data-head="encoder.7.self.2"]')
+    until(page, "document.querySelector('svg.links')?.getAttribute('aria-label') === 'encoder.7.self, head 2'")
+    print(f"another head after {time.perf_counter() - began:.2f} s")
+    page.context.close()
+    began = time.perf_counter()
+    page = studio.page("train?runs=large")
+    points = int(page.get_attribute("section[aria-label^=Loss] path[data-points]", "data-points"))
+    print(f"run of 100,000 steps after {time.perf_counter() - began:.2f} s")
+    assert 500 <= points <= 2001
+    assert "100,000" in page.inner_text("[aria-label=Runs]")
+    shutil.rmtree(studio.folder / "large")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -15,6 +15,9 @@ export function links(weights, rows, columns, { pinned = -1, pin = () => {}, nam
   const bars = s("g", { "aria-hidden": "true" });
   const told = h("p", { class: "read faint", role: "status" });
 
+  const strongest = weights.reduce((most, line) => line.reduce((a, b) => Math.max(a, b), most), 0);
+  const faintest = Math.min(0.01, strongest / 3); // a head that looks everywhere has lines too
+
   function curve(i, j, weight) {
     const [a, b] = [wide, wide + gap];
     return s("path", { class: "look", d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
@@ -23,7 +26,7 @@ export function links(weights, rows, columns, { pinned = -1, pin = () => {}, nam
   function draw(row, column) {
     const all = [];
     weights.forEach((line, i) => line.forEach((w, j) => {
-      if ((row < 0 || i === row) && (column < 0 || j === column) && w > 0.01) all.push([w, i, j]);
+      if ((row < 0 || i === row) && (column < 0 || j === column) && w > faintest) all.push([w, i, j]);
     }));
     all.sort((a, b) => b[0] - a[0]);
     lines.replaceChildren(...all.slice(0, MOST_LINES).reverse().map(([w, i, j]) => curve(i, j, w)));
