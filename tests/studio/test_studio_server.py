@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,15 +149,19 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
     block = spec.Block(spec.Attention(12, 4, 4), spec.Gated(20), norm=spec.RmsNorm(), dropout=0.0)
     model = build(spec.Encoder(48, spec.Tokens(len(WORDS), None, dropout=0.0), spec.Stack(12, block))).eval()
     sharpened(model)
-    with client(Given({"long": Subject(model, Words.of(WORDS))})) as studio:
+    subject = Subject(model, Words.of(WORDS))
+    with client(Given({"long": subject})) as studio:
         text = "dog " * 512
         head = {"x-regard-token": TOKEN}
         sent = studio.post("/api/grid", json={"model": "long", "text": text}, headers=head)
         assert sent.status_code == 200
         assert len(sent.content) < 700_000
         assert sum(len(each["heads"]) for each in sent.json()["pictures"].values()) == 144
-        one = {"model": "long", "text": text, "name": "encoder.3.self", "heads": [5]}
-        assert len(studio.post("/api/attention", json=one, headers=head).content) < 4_000_000
+        one = ask(studio, "attention", model="long", text=text, name="encoder.3.self", heads=[5])
+        assert len(one["packed"]) < 1_500_000
+        found = np.frombuffer(base64.b64decode(one["packed"]), "<f4").reshape(512, 512)
+        own = looking.look(subject, text).weights("encoder.3.self", heads=[5])[0]
+        assert np.abs(found - own).max() <= 1e-6
         refused = ask(studio, "attention", expect=400, model="long", text=text, name="encoder.3.self")
         assert refused["error"]["repair"] == "ask for fewer rows"
 

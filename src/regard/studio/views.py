@@ -23,6 +23,7 @@ from regard.studio.follow import follow
 from regard.studio.shelf import Opened, Shelf
 
 CELLS = 1 << 19  # weights in one answer
+PACKED = 1 << 14  # more than these are sent as the bytes of float32 numbers
 THUMB = 48  # the side of a small heat map
 SHOWN = 64  # rows and columns of a tensor in one answer
 WEIGHTS = ("*.weights",)
@@ -155,7 +156,7 @@ def _loss(opened: Opened, reading: Reading, off: Sequence[Head]) -> float | None
 
 
 def attention(shelf: Shelf, ask: OfAttention) -> dict[str, Any]:
-    """The weights of some heads and rows of one attention."""
+    """The weights of some heads and rows of one attention, as lists, or as bytes where they are many."""
     opened = shelf.model(ask.model)
     with opened.lock:
         found = opened.look(ask.text, ask.target, ask.off, WEIGHTS)
@@ -167,7 +168,11 @@ def attention(shelf: Shelf, ask: OfAttention) -> dict[str, Any]:
                 f"{heads} heads × {rows} rows × {call.k.shape[2]} columns are too many at once", "ask for fewer rows"
             )
         map = found.attention(ask.name, rows=ask.rows, heads=ask.heads)
-    return {**map.to_dict(), "weights": np.round(map.weights.astype(np.float64), 7).tolist(), "note": map.note}
+    said = {"title": map.title, "heads": list(map.heads), "rows": list(map.rows), "columns": list(map.columns)}
+    if map.weights.size > PACKED:
+        data = np.ascontiguousarray(map.weights, dtype="<f4").tobytes()
+        return {**said, "note": map.note, "weights": None, "packed": base64.b64encode(data).decode()}
+    return {**said, "note": map.note, "weights": np.round(map.weights.astype(np.float64), 7).tolist()}
 
 
 def grid(shelf: Shelf, ask: OfText) -> dict[str, Any]:

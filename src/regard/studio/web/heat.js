@@ -19,14 +19,16 @@ export function colour(share, signed = false) {
 export const css = (share, signed) => `rgb(${colour(share, signed).join(" ")})`;
 export const inkOn = (share, signed) => { const [r, g, b] = colour(share, signed); return r * 0.3 + g * 0.59 + b * 0.11 > 140 ? "#15181e" : "#ffffff"; };
 
+const tables = {}; // 1,024 colours of each theme as pixels, so that a large map is only looked up
+function table() {
+  return tables[dark()] ||= Uint32Array.from({ length: 1024 }, (_, i) => { const [r, g, b] = colour(i / 1023); return (255 << 24 | b << 16 | g << 8 | r) >>> 0; });
+}
+
 export function paint(canvas, rows, columns, value) {
   canvas.width = columns; canvas.height = rows;
   const context = canvas.getContext("2d");
-  const image = context.createImageData(columns, rows);
-  for (let i = 0; i < rows * columns; i++) {
-    const [r, g, b] = colour(value(i));
-    image.data.set([r, g, b, 255], i * 4);
-  }
+  const image = context.createImageData(columns, rows), pixels = new Uint32Array(image.data.buffer), colours = table();
+  for (let i = 0; i < rows * columns; i++) pixels[i] = colours[Math.round(1023 * Math.min(1, Math.max(0, value(i))))];
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -54,11 +56,13 @@ export function heat(weights, rows, columns, { marked = -1, say = () => {}, pick
   const style = getComputedStyle(document.documentElement);
   context.font = `${Math.min(14, side * 0.62 + 3)}px system-ui, sans-serif`;
   context.textBaseline = "middle";
-  for (let i = 0; i < rows.length; i++) {
-    for (let j = 0; j < columns.length; j++) {
-      context.fillStyle = css(weights[i][j]);
-      context.fillRect(left + j * side, up + i * side, side - (side > 8 ? 1 : 0), side - (side > 8 ? 1 : 0));
-    }
+  const cells = paint(document.createElement("canvas"), rows.length, columns.length, (i) => weights[Math.floor(i / columns.length)][i % columns.length]);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(cells, left, up, side * columns.length, side * rows.length);
+  if (side > 8) {
+    context.fillStyle = style.getPropertyValue("--card");
+    for (let i = 1; i <= rows.length; i++) context.fillRect(left, up + i * side - 1, side * columns.length, 1);
+    for (let j = 1; j <= columns.length; j++) context.fillRect(left + j * side - 1, up, 1, side * rows.length);
   }
   context.fillStyle = style.getPropertyValue("--ink");
   if (named) {

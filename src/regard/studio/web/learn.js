@@ -157,7 +157,7 @@ export default async function learn({ main, state, gone }) {
       anatomical(anatomy.shapes, model.stacks, layer, open), h("p", { class: "note", text: "Open a station to see what passes it. Read it from below." })), panel);
     const found = await ask("tensor", { ...question, name: open, head });
     if (gone()) return;
-    put(values, numbers(found), h("p", { class: "note", text: found.name.endsWith(".weights") ? "One row a query, one column a key: shares of 1." : "One row a token; the first 16 columns. Blue is above zero, brown (in the dark: amber) below." }));
+    put(values, numbers(found), h("p", { class: "note", text: found.name.endsWith(".weights") ? "One row a query, one column a key: shares of 1." : `One row a token${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
   } catch (error) {
     if (!gone()) put(place, failure(error));
   }

@@ -14,7 +14,9 @@ export function links(weights, rows, columns, { pinned = -1, pin = () => {}, nam
   const lines = s("g", { "aria-hidden": "true" });
   const bars = s("g", { "aria-hidden": "true" });
   const told = h("p", { class: "read faint", role: "status" });
-  const tops = columns.map((_, j) => Math.max(...weights.map((row) => row[j])));
+
+  const strongest = weights.reduce((most, line) => line.reduce((a, b) => Math.max(a, b), most), 0);
+  const faintest = Math.min(0.01, strongest / 3); // a head that looks everywhere has lines too
 
   function curve(i, j, weight) {
     const [a, b] = [wide, wide + gap];
@@ -24,14 +26,12 @@ export function links(weights, rows, columns, { pinned = -1, pin = () => {}, nam
   function draw(row, column) {
     const all = [];
     weights.forEach((line, i) => line.forEach((w, j) => {
-      if ((row < 0 || i === row) && (column < 0 || j === column) && w > 0.01) all.push([w, i, j]);
+      if ((row < 0 || i === row) && (column < 0 || j === column) && w > faintest) all.push([w, i, j]);
     }));
     all.sort((a, b) => b[0] - a[0]);
     lines.replaceChildren(...all.slice(0, MOST_LINES).reverse().map(([w, i, j]) => curve(i, j, w)));
-    bars.replaceChildren(...columns.flatMap((_, j) => {
-      const share = row >= 0 ? weights[row][j] : tops[j];
-      if (row < 0) return [];
-      const x = wide + gap + right;
+    bars.replaceChildren(...(row < 0 ? [] : columns).flatMap((_, j) => {
+      const share = weights[row][j], x = wide + gap + right;
       return [s("rect", { class: "share", x, y: y(j) - 7, width: Math.max(0.5, 46 * share), height: 14, rx: 3 }),
         s("text", { class: "percent", x: x + 46 * share + 5, y: y(j) + 4, text: `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%` })];
     }));

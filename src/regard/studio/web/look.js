@@ -45,6 +45,12 @@ function result(found, state, off) {
   return parts;
 }
 
+// Many weights come as bytes, which are a tenth of the work to read.
+function unpacked(text, columns) {
+  const all = new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+  return Array.from({ length: all.length / columns }, (_, i) => all.subarray(i * columns, (i + 1) * columns));
+}
+
 async function pane(place, state, question, name, head, compare) {
   put(place, loading());
   const found = await ask("look", question);
@@ -53,7 +59,7 @@ async function pane(place, state, question, name, head, compare) {
   const most = Math.max(1, Math.floor(CELLS / part.columns.length));
   const rows = part.rows.length > most ? [...Array(most).keys()] : null;
   const map = await ask("attention", { ...question, name, heads: [Math.min(head, part.heads - 1)], rows });
-  const weights = map.weights[0];
+  const weights = map.weights?.[0] ?? unpacked(map.packed, map.columns.length);
   const pinned = state.pin === undefined || state.pin === "" ? -1 : Math.min(Number(state.pin), map.rows.length - 1);
   const told = h("p", { class: "read faint", text: "Point at a cell for its weight." });
   const crossing = name.endsWith(".cross");
@@ -80,6 +86,16 @@ function grid(pictures, state, name, head, off) {
           onclick: () => go({ at: each, head: k }) },
         thumb(data, pictures.pictures[each].rows, pictures.pictures[each].columns), `head ${k}${flag ? " ⚑" : ""}`);
       }))))));
+}
+
+// The layer that looks most sharply, unless one is chosen.
+async function aligning(question, state) {
+  const { entropy } = await ask("grid", question);
+  const mean = (values) => values.reduce((sum, v) => sum + (v ?? 1), 0) / values.length;
+  const layers = Object.entries(entropy).filter(([name]) => name.endsWith(".cross")).map(([name, values]) => [layerOf(name), mean(values)]);
+  const sharpest = layers.reduce((best, each) => (each[1] < best[1] ? each : best))[0];
+  const chosen = layers.some(([k]) => String(k) === state.aligned) ? Number(state.aligned) : sharpest;
+  return [await ask("alignment", { ...question, layer: chosen }), layers.map(([k]) => k)];
 }
 
 function comparing(state, shelf) {
@@ -125,7 +141,8 @@ export default async function look({ main, state, shelf, gone }) {
   await Promise.all([
     shown(first, pane(first, state, question, name, head, Boolean(second))),
     second && shown(second, pane(second, state, other, name, head, true)),
-    aligned && shown(aligned, ask("alignment", { ...question, layer: name.endsWith(".cross") ? layerOf(name) : null }).then((map) => put(aligned, h("header", {}, h("h2", { text: "Alignment" }), h("span", { class: "note", text: `${map.title}. ${map.note}` })), alignment(map)))),
+    aligned && shown(aligned, aligning(question, state).then(([map, layers]) => put(aligned, h("header", {}, h("h2", { text: "Alignment" }),
+      segment("Decoder layer", layers.map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map)))),
     shown(all, ask("grid", question).then((pictures) => { all.querySelector(".loading").replaceWith(h("div", { class: "kinds" }, grid(pictures, state, name, head, off))); })),
   ]);
 }

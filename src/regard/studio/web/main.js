@@ -91,6 +91,6 @@ document.getElementById("theme").addEventListener("click", () => {
   show();
 });
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-models.addEventListener("change", () => go({ model: models.value, at: "", head: "", off: "", pin: "", step: "" }));
+models.addEventListener("change", () => go({ model: models.value, aligned: "", at: "", head: "", off: "", pin: "", step: "" }));
 window.addEventListener("hashchange", show);
 show();

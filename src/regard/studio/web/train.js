@@ -104,7 +104,7 @@ export default async function train({ main, state, shelf, gone, atEnd }) {
     }
     const chosen = state.runs === undefined || state.runs === "" ? list.slice(0, 3) : state.runs.split("|").filter((name) => names.has(name));
     const palette = COLOURS[dark() ? "dark" : "light"];
-    const colours = new Map(list.map((name, i) => [name, [palette[i % 6], DASHES[i % 6]]]));
+    const colours = new Map(list.map((name, i) => [name, [palette[i % 6], DASHES[Math.max(0, chosen.indexOf(name)) % 6]]]));
     const runs = await Promise.all(chosen.map(async (name) => [name, await advance(name)]));
     if (gone()) return;
     const live = runs.some(([, known]) => Date.now() - known.grew < 15000 && known.seen) ;
