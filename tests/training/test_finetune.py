@@ -287,7 +287,7 @@ def test_a_tagger(bert: Path, tmp_path: Path) -> None:
 
 
 def test_windows_find_the_span(bert: Path) -> None:
-    context = "the lazy dog naps. " * 6 + "a fox runs over the dog"
+    context = "the lazy dog naps. " * 6 + "'a fox' runs over the dog"
     example = Question("who runs?", context, context.index("a fox"), "a fox")
     rows = windowed(Framed.open(bert), example, 24)
     assert len(rows) > 2
