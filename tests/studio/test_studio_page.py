@@ -294,6 +294,7 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
     print(f"run of 100,000 steps after {time.perf_counter() - began:.2f} s")
     assert 500 <= points <= 2001
     assert "100,000" in page.inner_text("[aria-label=Runs]")
+    page.context.close()
     shutil.rmtree(studio.folder / "large")
 
 

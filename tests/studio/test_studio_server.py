@@ -22,7 +22,7 @@ from regard import look as looking
 from regard.errors import DataError, SettingError
 from regard.look.subject import Subject
 from regard.model import EncoderDecoder
-from regard.studio.server import LARGEST, WEB, application
+from regard.studio.server import ANY, LARGEST, WEB, application
 from regard.studio.shelf import DEMO, Opened, Shelf
 from regard.studio.views import VIEWS
 
@@ -225,6 +225,14 @@ def test_a_foreign_host_gets_nothing(demo: TestClient, host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1:8420", "localhost", "LOCALHOST:1", "[::1]:8420"])
 def test_local_names_are_let_in(demo: TestClient, host: str) -> None:
     assert demo.get("/", headers={"host": host}).status_code == 200
+
+
+def test_a_studio_of_the_whole_network_still_asks_for_its_token() -> None:
+    opened = TestClient(application(Shelf([DEMO], device="cpu"), TOKEN, (ANY,)), "http://192.168.0.7:8420")
+    assert opened.get("/").status_code == 200
+    assert opened.post("/api/shelf").status_code == 401
+    foreign = {"x-regard-token": TOKEN, "origin": "http://evil.example"}
+    assert opened.post("/api/shelf", headers=foreign).status_code == 403
 
 
 def test_a_foreign_origin_and_a_missing_token_get_nothing(demo: TestClient) -> None:

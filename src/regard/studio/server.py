@@ -31,6 +31,7 @@ WEB = Path(__file__).parent / "web"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 LARGEST = 1 << 16  # bytes of a request
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
+ANY = "*"
 HEADERS = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -62,7 +63,8 @@ class Guard:
         request = Request(scope)
         host = request.headers.get("host", "")
         origin = request.headers.get("origin")
-        if _name(host) not in self.hosts or (origin is not None and origin != f"http://{host}"):
+        known = ANY in self.hosts or _name(host) in self.hosts
+        if not known or (origin is not None and origin != f"http://{host}"):
             refused = error(403, "Refused", "this address is not the studio's", "open the address that it printed")
             return await refused(scope, receive, dressed)
         return await self.app(scope, receive, dressed)
@@ -152,7 +154,8 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
         except OSError as problem:
             raise SettingError(f"{host}:{port} cannot be used: {problem.strerror}", "choose another --port") from None
         shown = f"[{host}]" if ":" in host else host
-        names = LOCAL if host in ("127.0.0.1", "::1", "localhost") else (*LOCAL, shown)
+        # Bound to every address of the machine, its names cannot be known; the token still keeps others out.
+        names = (*LOCAL, ANY if host in ("0.0.0.0", "::") else shown)
         print(f"studio: http://{shown}:{door.getsockname()[1]}/#token={token}", flush=True)
         print("stop it with Ctrl-C", file=sys.stderr)
         config = uvicorn.Config(application(shelf, token, names), log_level="warning", access_log=False)

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
-import { heat, scale, thumb } from "./heat.js";
+import { dark, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
 import { go, offList, offText } from "./route.js";
 
@@ -12,6 +12,7 @@ export const EXAMPLES = [
 ];
 const KINDS = { "encoder.self": "Encoder", "decoder.self": "Decoder", "decoder.cross": "Decoder → encoder" };
 const CELLS = 1 << 19;
+let kept = {}; // the small pictures of the last run: another head only marks another one of them
 const kindOf = (name) => { const parts = name.split("."); return [...parts.slice(0, -2), parts.at(-1)].join("."); };
 const layerOf = (name) => Number(name.split(".").at(-2));
 const titled = (kind) => KINDS[kind] || kind;
@@ -72,7 +73,7 @@ async function pane(place, state, question, name, head, compare) {
     rows ? h("p", { class: "note", text: `The first ${most} of ${part.rows.length} rows.` }) : null, h("p", { class: "note", text: map.note }));
 }
 
-function grid(pictures, state, name, head, off) {
+function grid(pictures, name, head, off) {
   const kinds = new Map();
   for (const each of Object.keys(pictures.pictures)) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
   return [...kinds].map(([kind, names]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
@@ -132,8 +133,11 @@ export default async function look({ main, state, shelf, gone }) {
       onclick: () => go({ at: name, head, off: offText(isOff ? off.filter(([n, k]) => n !== name || k !== head) : [...off, [name, head]]) }) }));
   const first = h("div", {}, loading());
   const second = state.compare ? h("div", {}, loading()) : null;
-  const all = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }), h("span", { class: "note", text: "Each map is scaled to its own largest weight. ⚑: collapsed, even or idle." })), loading());
+  const key = JSON.stringify([question, dark()]);
+  const drawn = kept.key === key;
+  const all = drawn ? kept.all : h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }), h("span", { class: "note", text: "Each map is scaled to its own largest weight. ⚑: collapsed, even or idle." })), loading());
   const aligned = found.target.length && names.some((n) => n.endsWith(".cross")) ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
+  if (drawn) for (const each of all.querySelectorAll("[data-head]")) each.setAttribute("aria-pressed", String(each.dataset.head === `${name}.${head}`));
   const panes = second ? h("div", { class: "two" }, first, second) : first;
   put(main, sentence(state, "Look"), card, aligned, h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Who looks at whom" }), controls), panes), all, comparing(state, shelf));
   const other = { model: state.model2 || state.model, text: state.text2 || state.text, off: state.model2 && state.model2 !== state.model ? [] : off };
@@ -143,6 +147,9 @@ export default async function look({ main, state, shelf, gone }) {
     second && shown(second, pane(second, state, other, name, head, true)),
     aligned && shown(aligned, aligning(question, state).then(([map, layers]) => put(aligned, h("header", {}, h("h2", { text: "Alignment" }),
       segment("Decoder layer", layers.map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map)))),
-    shown(all, ask("grid", question).then((pictures) => { all.querySelector(".loading").replaceWith(h("div", { class: "kinds" }, grid(pictures, state, name, head, off))); })),
+    !drawn && shown(all, ask("grid", question).then((pictures) => {
+      all.querySelector(".loading").replaceWith(h("div", { class: "kinds" }, grid(pictures, name, head, off)));
+      kept = { key, all };
+    })),
   ]);
 }
