@@ -14,13 +14,14 @@ export function takeToken() {
   }
 }
 
-const answered = new Map(); // questions whose answer cannot change while the page is open and the model is the same
+const answered = new Map(); // for a while: a run that trains writes new weights now and then
 const KEPT = 60;
+export const FRESH = 30000;
 
 export async function ask(view, question = {}, { keep = true } = {}) {
   const body = JSON.stringify(question);
   const key = view + body;
-  if (keep && answered.has(key)) return answered.get(key);
+  if (keep && Date.now() - (answered.get(key)?.time ?? 0) < FRESH) return answered.get(key).answer;
   let response;
   try {
     response = await fetch("api/" + view, {
@@ -35,7 +36,7 @@ export async function ask(view, question = {}, { keep = true } = {}) {
     throw new Failure(error.type || "Answer", error.problem || `the studio answered ${response.status}`, error.repair || "reload the page");
   }
   if (keep) {
-    answered.set(key, answer);
+    answered.set(key, { time: Date.now(), answer });
     if (answered.size > KEPT) answered.delete(answered.keys().next().value);
   }
   return answer;

@@ -1,6 +1,6 @@
 // Look: what a model looks at while it reads a sentence, head by head.
 
-import { ask } from "./api.js";
+import { FRESH, ask } from "./api.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
 import { dark, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
@@ -134,7 +134,7 @@ export default async function look({ main, state, shelf, gone }) {
   const first = h("div", {}, loading());
   const second = state.compare ? h("div", {}, loading()) : null;
   const key = JSON.stringify([question, dark()]);
-  const drawn = kept.key === key;
+  const drawn = kept.key === key && Date.now() - kept.time < FRESH;
   const all = drawn ? kept.all : h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }), h("span", { class: "note", text: "Each map is scaled to its own largest weight. ⚑: collapsed, even or idle." })), loading());
   const aligned = found.target.length && names.some((n) => n.endsWith(".cross")) ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
   if (drawn) for (const each of all.querySelectorAll("[data-head]")) each.setAttribute("aria-pressed", String(each.dataset.head === `${name}.${head}`));
@@ -149,7 +149,7 @@ export default async function look({ main, state, shelf, gone }) {
       segment("Decoder layer", layers.map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map)))),
     !drawn && shown(all, ask("grid", question).then((pictures) => {
       all.querySelector(".loading").replaceWith(h("div", { class: "kinds" }, grid(pictures, name, head, off)));
-      kept = { key, all };
+      kept = { key, all, time: Date.now() };
     })),
   ]);
 }
