@@ -78,7 +78,7 @@ def padding_that_is_seen(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     from regard import model as wirings
     from regard.core.pattern import Everything
 
-    monkeypatch.setattr(wirings, "_padding", lambda real: Everything())
+    monkeypatch.setattr(wirings, "_padding", lambda real, within=None: Everything())
 
 
 def another_kernel(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:

@@ -254,7 +254,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     ("changes", "error", "words"),
     [
         ({"text": None}, SettingError, "--text"),
-        ({"metric": "bleu"}, SettingError, "metric"),
+        ({"metric": "bleu"}, SettingError, "no score of causal"),
         ({"next_sentence": True}, SettingError, "next_sentence"),
         ({"hidden": 0.2}, SettingError, "hidden"),
         ({"freeze_embeddings": True}, SettingError, "freeze_embeddings"),
