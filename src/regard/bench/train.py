@@ -6,6 +6,7 @@ trainers make them (so many sentences in random order, padded to the longest), a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from regard import size, spec
 from regard.bench.measure import matrix_rate, turns
 from regard.bench.peers import TRAINED, Forward
 from regard.build import build
-from regard.data.batch import IGNORED, Batch, padding, plan
+from regard.data.batch import IGNORED, Batch, plan
 from regard.family import vaswani
 from regard.training.loss import minimised
 from regard.training.optimizer import Updater
@@ -46,12 +47,12 @@ def run(case: Case, against: list[str], device: torch.device) -> dict[str, Any]:
     lengths = _lengths(case)
     ours = [_batch(lengths, rows, case.vocabulary) for rows in _bucketed(lengths, case)]
     theirs = [_batch(lengths, rows, case.vocabulary) for rows in _shuffled(lengths, case)]
-    contenders: dict[str, Callable[[], float]] = {"regard": _rounds(_ours(model_spec, device), ours, device)}
+    contenders: dict[str, Callable[[], float]] = {"regard": _rounds(_ours(model_spec, device), ours)}
     for name in against:
         step = _theirs(*TRAINED[name](model_spec, device))
-        contenders[f"{name}, our batches"] = _rounds(step, ours, device)
+        contenders[f"{name}, our batches"] = _rounds(step, ours)
         if case.lengths == "natural":
-            contenders[f"{name}, its batches"] = _rounds(step, theirs, device)
+            contenders[f"{name}, its batches"] = _rounds(step, theirs)
     timings = turns(contenders, case.rounds, device)
     peers = {name: t for name, t in timings.items() if name != "regard"}
     ceiling = matrix_rate(device)
@@ -77,8 +78,12 @@ def _ours(model_spec: spec.EncoderDecoder, device: torch.device) -> Callable[[Ba
         return minimised(model.head(hidden), tensors["labels"], 0.1)
 
     step = Step(loss, Updater(model.named_parameters(), Constant(1e-4, 1)), nullcontext, record=True)
-    count = iter(range(1, 10**9))
-    return lambda batch: void(step([batch], next(count), 1))
+    count = itertools.count(1)
+
+    def once(batch: Batch) -> None:
+        step([batch], next(count), 1)  # the device's verdict is not waited for
+
+    return once
 
 
 def _theirs(model: nn.Module, forward: Forward) -> Callable[[Batch], None]:
@@ -97,17 +102,13 @@ def _theirs(model: nn.Module, forward: Forward) -> Callable[[Batch], None]:
     return step
 
 
-def _rounds(step: Callable[[Batch], None], batches: list[Batch], device: torch.device) -> Callable[[], float]:
+def _rounds(step: Callable[[Batch], None], batches: list[Batch]) -> Callable[[], float]:
     def run_all() -> float:
         for batch in batches:
             step(batch)
         return float(sum(batch.tokens for batch in batches))
 
     return run_all
-
-
-def void(_: object) -> None:
-    """The device's verdict is not waited for."""
 
 
 # ------------------------------------------------------------------ sentences
@@ -154,6 +155,3 @@ def _batch(lengths: Any, rows: Any, vocabulary: int) -> Batch:
 def _padding(batches: list[Batch]) -> float:
     cells = sum(b.tensors["target"].numel() for b in batches)
     return 1 - sum(b.tokens for b in batches) / cells
-
-
-__all__ = ["Case", "padding", "run"]

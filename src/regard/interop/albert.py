@@ -1,7 +1,7 @@
 """ALBERT, as transformers has it: one layer applied many times, and narrow embeddings that are widened.
 
 Models with several groups of layers, or several layers in a group, are refused. In training transformers drops nothing
-after the feed-forward, where here `dropout` acts as after the attention; the released models were trained without it.
+after the feed-forward, where here `dropout` acts as after the attention; its configs have no dropout unless they say so.
 """
 
 from __future__ import annotations
