@@ -21,9 +21,12 @@ DECODER = spec.Decoder(
 
 def made(wiring: str) -> EncoderDecoder | Decoder:
     torch.manual_seed(3)
-    if wiring == "decoder":
-        return build(DECODER).eval()
-    return build(transformer(50, 50, d_model=32, d_ff=64, heads=4, layers=2, share="all")).eval()
+    described = transformer(50, 50, d_model=32, d_ff=64, heads=4, layers=2, share="all")
+    model = build(DECODER if wiring == "decoder" else described).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases must be seen to matter
+    return model  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("wiring", ["encoder–decoder", "decoder"])

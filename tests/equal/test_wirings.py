@@ -101,8 +101,13 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
     tokens = torch.randint(0, 19, (3, 7))
     lengths = [7, 4, 1]
     real = torch.arange(7) < torch.tensor(lengths)[:, None]
-    found = model.classes(model(tokens, real)[0], real)
+    hidden = model(tokens, real)[0]
+    found = model.classes(hidden, real)
     assert found.shape == (3, 3)
+    places = {"first": slice(0, 1), "last": slice(3, 4), "mean": slice(0, 4)}  # of the row with four tokens
+    assert model.pool is not None
+    wanted = model.pool.dense(hidden[1, places[which]].mean(dim=0)).tanh()
+    torch.testing.assert_close(model.pool(hidden, real)[1], wanted, rtol=1e-9, atol=1e-9)
     for row, length in enumerate(lengths):
         alone = model.classes(model(tokens[row : row + 1, :length])[0])
         torch.testing.assert_close(found[row : row + 1], alone, rtol=1e-9, atol=1e-9)

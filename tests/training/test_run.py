@@ -171,6 +171,15 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
         loop._step([task.collate(data.corpus, part) for part in parts])
         gradient = {name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")}
         results.append((gradient, loop.window.clone()))
+        whole = task.collate(data.corpus, rows)
+        fresh = translator_of(recipe, data, lambda _: None)
+        loss = (
+            Translation(fresh, data, recipe.train).loss(whole.tensors)[0] / whole.tokens
+        )  # of the mean over all tokens
+        loss.backward()
+        for name, parameter in fresh.model.named_parameters():
+            expected = (1 - recipe.train.betas[0]) * parameter.grad
+            torch.testing.assert_close(gradient[f"exp_avg/{name}"], expected, rtol=1e-4, atol=1e-8)
     (one, window), (other, same) = results
     torch.testing.assert_close(window, same, rtol=1e-6, atol=0)
     for name, value in one.items():
