@@ -6,6 +6,7 @@ python bench/multi30k.py --data DIR [--recipe multi30k_raw] [--seeds 1 2 3] [-- 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -20,10 +21,11 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="a folder with multi30k/ in it")
     parser.add_argument("--recipe", default="multi30k")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--keep", help="a folder for the runs; without it they are thrown away")
     parser.add_argument("flags", nargs="*", help="further flags of regard train")
     asked = parser.parse_args()
     scores = []
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.nullcontext(asked.keep) if asked.keep else tempfile.TemporaryDirectory() as folder:
         for seed in asked.seeds:
             began = time.perf_counter()
             command = [sys.executable, "-m", "regard", "train", asked.recipe, "--data", asked.data, "--seed", str(seed)]

@@ -16,8 +16,8 @@ from torch import Tensor
 _BLOCK = 4096
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _normaliser(row: Any, size: Any, BLOCK: tl.constexpr) -> Any:
+@triton.jit
+def _normaliser(row, size, BLOCK: tl.constexpr):
     """log Σ exp(x) and Σ x."""
     places = tl.arange(0, BLOCK)
     highest = tl.full((BLOCK,), float("-inf"), tl.float32)
@@ -36,10 +36,8 @@ def _normaliser(row: Any, size: Any, BLOCK: tl.constexpr) -> Any:
     return top + tl.log(tl.sum(total, axis=0)), tl.sum(plain, axis=0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _single(
-    logits: Any, labels: Any, losses: Any, surprises: Any, size: Any, smoothing: Any, rest: Any, BLOCK: tl.constexpr
-) -> None:
+@triton.jit
+def _single(logits, labels, losses, surprises, size, smoothing, rest, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     row = logits + place * size
     label = tl.load(labels + place)
@@ -58,11 +56,11 @@ def _single(
         tl.store(row + begin + places, tl.where(real, gradient, 0.0), mask=seen)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _twins(
-    logits: Any, labels: Any, losses: Any, surprises: Any, rows: Any, size: Any, smoothing: Any, rest: Any,
-    agreement: Any, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    logits, labels, losses, surprises, rows, size, smoothing, rest,
+    agreement, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Half of both rows' loss, and `agreement` times half of KL(p‖q) + KL(q‖p)."""
     place = tl.program_id(0).to(tl.int64)
     one, other = logits + place * size, logits + (place + rows) * size
