@@ -24,7 +24,7 @@ from regard.bench.report import Report, machine, row
 from regard.build import build
 from regard.data.batch import IGNORED, Batch, plan
 from regard.family import vaswani
-from regard.training.loss import minimised
+from regard.training.loss import over_vocabulary
 from regard.training.optimizer import Updater
 from regard.training.schedule import Constant
 from regard.training.step import Step
@@ -73,7 +73,7 @@ def _ours(model_spec: spec.EncoderDecoder, device: torch.device) -> Callable[[Ba
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
         hidden, _ = model(tensors["source"], tensors["target"], tensors.get("real"))
-        return minimised(model.head(hidden), tensors["labels"], 0.1)
+        return over_vocabulary(model.head, hidden, tensors["labels"], 0.1)
 
     step = Step(loss, Updater(model.named_parameters(), Constant(1e-4, 1)), nullcontext, record=True)
     count = itertools.count(1)

@@ -12,6 +12,7 @@ from regard.core.beside import Neighbours
 from regard.core.block import Block
 from regard.core.dropout import Dropout
 from regard.core.layout import GlobalTokens, Shifted
+from regard.core.mix import Softmax
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
@@ -98,6 +99,7 @@ class Stack(nn.Module):
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
+        self._settle(sight, memory_sight)
         embedded = x = trace.through("embedded", x) if trace else x
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
@@ -111,6 +113,12 @@ class Stack(nn.Module):
             x = look.through("residual", x) if look else x
         x = self.finish(x)
         return trace.through("output", x) if trace else x
+
+    def _settle(self, sight: Sight, memory_sight: Sight | None) -> None:
+        block = self.blocks[0]
+        for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
+            if attention is not None and seen is not None and isinstance(attention.mixer, Softmax):  # type: ignore[union-attr]
+                seen.settle()
 
     def finish(self, x: Tensor) -> Tensor:
         """What comes after the last block."""

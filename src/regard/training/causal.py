@@ -15,7 +15,7 @@ from regard.data.batch import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sample
 from regard.model import Decoder
-from regard.training.loss import cross_entropy
+from regard.training.loss import over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
 from regard.training.texts import Texts
@@ -53,7 +53,7 @@ class Causal:
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, auxiliary = self.model(tensors["tokens"])
-        loss, surprise = cross_entropy(self.model.head(hidden), tensors["labels"])
+        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
         for extra in auxiliary.values():
             loss = loss + extra * tensors["labels"].numel()
         return loss, surprise

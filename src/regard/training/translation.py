@@ -18,7 +18,7 @@ from regard.decode.strategy import Beam, Greedy
 from regard.model import EncoderDecoder
 from regard.text.score import AnyScore, score
 from regard.text.tokenizer import Tokenizer
-from regard.training.loss import cross_entropy, minimised
+from regard.training.loss import cross_entropy, over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.prepare import Prepared
 from regard.training.recipe import Recipe, Train
@@ -55,7 +55,7 @@ class Translation:
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
         hidden, auxiliary = self.model(tensors["source"], tensors["target"], tensors.get("real"))
         labels = tensors["labels"]
-        loss, surprise = minimised(self.model.head(hidden), labels, self.settings.label_smoothing, agreement)
+        loss, surprise = over_vocabulary(self.model.head, hidden, labels, self.settings.label_smoothing, agreement)
         for extra in auxiliary.values():
             loss = loss + extra * (labels >= 0).sum()
         return loss, surprise
