@@ -71,12 +71,11 @@ def over_vocabulary(
     """
     hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
     if hidden.is_cuda and _has_triton():
-        from regard.training.loss_kernel import MOST, OverVocabulary
+        from regard.training.loss_kernel import OverVocabulary
 
-        if len(head.table.weight) <= MOST:
-            return OverVocabulary.apply(  # type: ignore[no-any-return]
-                head.ready(hidden), head.table.weight, head.bias, labels, smoothing, agreement
-            )
+        return OverVocabulary.apply(  # type: ignore[no-any-return]
+            head.ready(hidden), head.table.weight, head.bias, labels, smoothing, agreement
+        )
     logits = head(hidden)
     loss, surprise = cross_entropy(logits, labels, smoothing)
     if not agreement:

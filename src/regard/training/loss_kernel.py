@@ -1,4 +1,5 @@
-"""The loss over a vocabulary on a GPU: each row of logits is read once and replaced by its gradient.
+"""The loss over a vocabulary on a GPU: each row of logits is read from memory once and replaced by its gradient. (The
+kernels walk over a row two or three times, but after the first it is in the cache; rows held in registers were slower.)
 
 The product with the table, the loss and both products of the backward pass are one function, so that the logits are gone
 when it returns, and what is kept is as small as the hidden states and the table. The table is widened to a multiple of 64
@@ -14,31 +15,44 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST = 1 << 17  # classes: a row, or a pair of rows, stays in the registers of one program
+_BLOCK, _WARPS = 8192, 16
 _ALIGNED = 64
 _NUMBERS = 1 << 31  # of logits that exist at once
+
+
+@triton.jit
+def _normaliser(row, size, BLOCK: tl.constexpr):
+    """log Σ exp(x) and Σ x."""
+    places = tl.arange(0, BLOCK)
+    top, total, plain = float("-inf"), 0.0, 0.0
+    for begin in range(0, size, BLOCK):
+        seen = begin + places < size
+        x = tl.load(row + begin + places, mask=seen, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(top, tl.max(x, axis=0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), axis=0)
+        plain += tl.sum(tl.where(seen, x, 0.0), axis=0)
+        top = higher
+    return top + tl.log(total), plain
 
 
 @triton.jit
 def _single(logits, labels, losses, surprises, width, size, smoothing, rest, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     row = logits + place * width
-    columns = tl.arange(0, BLOCK)
-    seen = columns < size
     label = tl.load(labels + place)
     real = label >= 0
     label = tl.maximum(label, 0)
-    x = tl.load(row + columns, mask=seen, other=float("-inf")).to(tl.float32)
-    top = tl.max(x, axis=0)
-    powers = tl.exp(x - top)
-    total = tl.sum(powers, axis=0)
-    normaliser = top + tl.log(total)
+    normaliser, plain = _normaliser(row, size, BLOCK)
     surprise = normaliser - tl.load(row + label).to(tl.float32)
-    loss = (1 - smoothing - rest) * surprise + rest * (size * normaliser - tl.sum(tl.where(seen, x, 0.0), axis=0))
+    loss = (1 - smoothing - rest) * surprise + rest * (size * normaliser - plain)
     tl.store(surprises + place, tl.where(real, surprise, 0.0))
     tl.store(losses + place, tl.where(real, loss, 0.0))
-    gradient = powers / total - tl.where(columns == label, 1 - smoothing, rest)
-    tl.store(row + columns, tl.where(real & seen, gradient, 0.0), mask=columns < width)
+    places = tl.arange(0, BLOCK)
+    for begin in range(0, width, BLOCK):
+        columns = begin + places
+        x = tl.load(row + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
+        gradient = tl.exp(x - normaliser) - tl.where(columns == label, 1 - smoothing, rest)
+        tl.store(row + columns, tl.where(real & (columns < size), gradient, 0.0), mask=columns < width)
 
 
 @triton.jit
@@ -46,33 +60,36 @@ def _twins(logits, labels, losses, surprises, pairs, width, size, smoothing, res
     """Half of both rows' loss, and `agreement` times half of KL(p‖q) + KL(q‖p)."""
     place = tl.program_id(0).to(tl.int64)
     one, other = logits + place * width, logits + (place + pairs) * width
-    columns = tl.arange(0, BLOCK)
-    seen = columns < size
     label = tl.load(labels + place)
     real = label >= 0
     label = tl.maximum(label, 0)
-    a = tl.load(one + columns, mask=seen, other=float("-inf")).to(tl.float32)
-    b = tl.load(other + columns, mask=seen, other=float("-inf")).to(tl.float32)
-    plain = tl.sum(tl.where(seen, a + b, 0.0), axis=0)
-    top = tl.max(a, axis=0)
-    first = top + tl.log(tl.sum(tl.exp(a - top), axis=0))
-    top = tl.max(b, axis=0)
-    second = top + tl.log(tl.sum(tl.exp(b - top), axis=0))
+    first, first_plain = _normaliser(one, size, BLOCK)
+    second, second_plain = _normaliser(other, size, BLOCK)
     surprise = (first + second - tl.load(one + label).to(tl.float32) - tl.load(other + label).to(tl.float32)) / 2
-    everyone = (size * (first + second) - plain) / 2
-    a -= first
-    b -= second
-    p, q = tl.exp(a), tl.exp(b)
-    apart = tl.where(seen, a - b, 0.0)
-    there, here = tl.sum(p * apart, axis=0), -tl.sum(q * apart, axis=0)  # KL(p‖q), KL(q‖p)
+    everyone = (size * (first + second) - first_plain - second_plain) / 2
+    places = tl.arange(0, BLOCK)
+    there, here = 0.0, 0.0
+    for begin in range(0, size, BLOCK):
+        seen = begin + places < size
+        a = tl.load(one + begin + places, mask=seen, other=float("-inf")).to(tl.float32) - first
+        b = tl.load(other + begin + places, mask=seen, other=float("-inf")).to(tl.float32) - second
+        apart = tl.where(seen, a - b, 0.0)
+        there += tl.sum(tl.exp(a) * apart, axis=0)  # KL(p‖q)
+        here -= tl.sum(tl.exp(b) * apart, axis=0)  # KL(q‖p)
     loss = (1 - smoothing - rest) * surprise + rest * everyone + agreement * (there + here) / 2
     tl.store(surprises + place, tl.where(real, surprise, 0.0))
     tl.store(losses + place, tl.where(real, loss, 0.0))
-    wanted = tl.where(columns == label, 1 - smoothing, rest)
-    to_one = (p - wanted + agreement * (p * (apart - there) + p - q)) / 2
-    to_other = (q - wanted + agreement * (-q * (apart + here) + q - p)) / 2
-    tl.store(one + columns, tl.where(real & seen, to_one, 0.0), mask=columns < width)
-    tl.store(other + columns, tl.where(real & seen, to_other, 0.0), mask=columns < width)
+    for begin in range(0, width, BLOCK):
+        columns = begin + places
+        seen = columns < size
+        a = tl.load(one + columns, mask=seen, other=0.0).to(tl.float32) - first
+        b = tl.load(other + columns, mask=seen, other=0.0).to(tl.float32) - second
+        p, q = tl.exp(a), tl.exp(b)
+        wanted = tl.where(columns == label, 1 - smoothing, rest)
+        to_one = (p - wanted + agreement * (p * (a - b - there) + p - q)) / 2
+        to_other = (q - wanted + agreement * (q * (b - a - here) + q - p)) / 2
+        tl.store(one + columns, tl.where(real & seen, to_one, 0.0), mask=columns < width)
+        tl.store(other + columns, tl.where(real & seen, to_other, 0.0), mask=columns < width)
 
 
 class OverVocabulary(torch.autograd.Function):
@@ -121,16 +138,14 @@ class OverVocabulary(torch.autograd.Function):
 def _replace(logits: Tensor, labels: Tensor, size: int, smoothing: float, agreement: float) -> Tensor:
     """Puts the gradient in the place of the logits; the sums of loss and −log p."""
     found = torch.empty(2, len(labels), device=logits.device)
-    block = triton.next_power_of_2(max(logits.shape[1], 16))
-    warps = min(32, max(4, block * (2 if agreement else 1) // 2048))
     rest = smoothing / (size - 1)
     common = (logits, labels, found[0], found[1])
     if agreement:
         _twins[(len(labels),)](
-            *common, len(labels), logits.shape[1], size, smoothing, rest, agreement, BLOCK=block, num_warps=warps
+            *common, len(labels), logits.shape[1], size, smoothing, rest, agreement, BLOCK=_BLOCK, num_warps=_WARPS
         )
     else:
-        _single[(len(labels),)](*common, logits.shape[1], size, smoothing, rest, BLOCK=block, num_warps=warps)
+        _single[(len(labels),)](*common, logits.shape[1], size, smoothing, rest, BLOCK=_BLOCK, num_warps=_WARPS)
     return found.sum(dim=1)
 
 
