@@ -113,7 +113,7 @@ def contenders(
 
 def ours(case: Case, home: Path, kind: str, device: torch.device) -> Decodes:
     model = measured(case.model)
-    held: Model = open_model(home)[0].eval() if (home / "config.json").exists() else model.build()
+    held: Model = open_model(home)[0].eval() if (home / "config.json").exists() else model.build(device)
     if device.type == "cpu":
         edit.freeze(held, kind)
     else:

@@ -40,9 +40,10 @@ class Measured:
     name: str
     spec: Any
 
-    def build(self) -> Model:
+    def build(self, device: torch.device | str = "cpu") -> Model:
         torch.manual_seed(0)
-        return build(self.spec).eval()
+        with torch.device(device):
+            return build(self.spec).eval()
 
     def write(self, folder: Path) -> Path:
         """In Hugging Face's layout, with a tokenizer of made-up words, one for each row of the embedding."""
