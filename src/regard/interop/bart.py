@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from regard import spec as kinds
 from regard.interop.marian import EQUAL, FIXED, SIZES, TIED, assemble, logits_bias, sizes, stacks
-from regard.interop.table import Keys, Rule, Same, module, reads_back
+from regard.interop.table import Keys, Rule, Same, module
 
 _OFFSET = 2  # rows of the position table that belong to no position
 _BIAS = "final_logits_bias"
@@ -25,6 +25,7 @@ class Kin:
     architecture: str
     residual: kinds.PostNorm | kinds.PreNorm
     PREFIX: str = "model."
+    FORM: ClassVar = (kinds.EncoderDecoder, kinds.Tokens)
 
     @property
     def keys(self) -> Keys:
@@ -32,9 +33,6 @@ class Kin:
         old = {"static_position_embeddings": False, "normalize_embedding": True}
         fixed = {"normalize_before": before, "add_final_layer_norm": before, "tie_word_embeddings": True}
         return Keys({**SIZES, "vocab_size": 50265}, {**FIXED, **old, **fixed}, EQUAL)
-
-    def matches(self, model: kinds.Model) -> bool:
-        return isinstance(model, kinds.EncoderDecoder) and reads_back(model, self.config(model, 1), self.spec)
 
     def config(self, model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         learned = model.source.position

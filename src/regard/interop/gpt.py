@@ -10,8 +10,9 @@ import torch
 from regard import spec as kinds
 from regard.errors import ModelError, did_you_mean
 from regard.interop.gpt2 import blocks
-from regard.interop.table import HARMLESS, Constant, Keys, Rule, Same, reads_back
+from regard.interop.table import HARMLESS, Constant, Keys, Rule, Same
 
+FORM = (kinds.Decoder, kinds.Tokens)
 PREFIX = "transformer."
 _ACTIVATIONS: dict[str, kinds.Activation] = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 _KEYS = Keys(
@@ -32,10 +33,6 @@ _KEYS = Keys(
         "summary_activation", "n_special", "predict_special_tokens",
     },
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.Decoder) and reads_back(model, config(model, 1), spec)
 
 
 def config(model: kinds.Decoder, positions: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import torch
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import Constant, Keys, Moved, Rule, Same, Transposed, each, module, reads_back
+from regard.interop.table import Constant, Keys, Moved, Rule, Same, Transposed, each, module
 
+FORM = (kinds.Decoder, kinds.Tokens)
 PREFIX = "transformer."
 _ACTIVATIONS: dict[str, kinds.Activation] = {
     "gelu_new": "gelu_tanh",
@@ -37,10 +38,6 @@ _KEYS = Keys(
         "max_position_embeddings": "n_positions",
     },
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.Decoder) and reads_back(model, config(model, 1), spec)
 
 
 def config(model: kinds.Decoder, positions: int) -> dict[str, Any]:

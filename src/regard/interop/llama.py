@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import Keys, Rule, Same, each, module, modules, reads_back
+from regard.interop.table import Keys, Rule, Same, each, module, modules
 
 _ACTIVATIONS: dict[str, kinds.Activation] = {
     "silu": "silu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu",
@@ -43,9 +43,7 @@ class Kin:
     offset: float = 0.0  # of the norms' weights
     scale: bool = False  # embeddings times √d_model
     PREFIX: str = "model."
-
-    def matches(self, model: kinds.Model) -> bool:
-        return isinstance(model, kinds.Decoder) and reads_back(model, self.config(model, positions=1), self.spec)
+    FORM: ClassVar = (kinds.Decoder, kinds.Tokens)
 
     def config(self, model: kinds.Decoder, positions: int) -> dict[str, Any]:
         block, rope, pattern = model.stack.block, model.stack.position, model.stack.pattern

@@ -14,8 +14,9 @@ import torch
 from regard import spec as kinds
 from regard.core.position import sinusoids
 from regard.errors import ModelError, did_you_mean
-from regard.interop.table import Constant, Keys, Moved, Reshaped, Rule, Same, each, module, modules, reads_back
+from regard.interop.table import Constant, Keys, Moved, Reshaped, Rule, Same, each, module, modules
 
+FORM = (kinds.EncoderDecoder, kinds.Tokens)
 PREFIX = "model."
 # What transformers assumes for absent keys. `regard_head_bias` is ours: a bias of the logits is always stored, and
 # false says that it is no parameter, but zeros.
@@ -48,10 +49,6 @@ _KEYS = Keys(
     fixed={**FIXED, "normalize_before": False, "add_final_layer_norm": False},
     equal=EQUAL,
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.EncoderDecoder) and reads_back(model, config(model, positions=1), spec)
 
 
 def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:

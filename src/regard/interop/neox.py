@@ -14,8 +14,9 @@ from regard import spec as kinds
 from regard.core.position import rope_frequencies
 from regard.errors import ModelError, did_you_mean
 from regard.interop.llama import rope, scaling_of
-from regard.interop.table import HARMLESS, Constant, Keys, PerHead, Rule, Same, each, module, reads_back
+from regard.interop.table import HARMLESS, Constant, Keys, PerHead, Rule, Same, each, module
 
+FORM = (kinds.Decoder, kinds.Tokens)
 PREFIX = "gpt_neox."
 _ACTIVATIONS: dict[str, kinds.Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 _KEYS = Keys(
@@ -30,10 +31,6 @@ _KEYS = Keys(
     equal={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
     ignored=HARMLESS | {"initializer_range"},
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.Decoder) and reads_back(model, config(model, 1), spec)
 
 
 def config(model: kinds.Decoder, positions: int) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from typing import Any
 
 from regard import spec as kinds
 from regard.errors import ModelError, did_you_mean
-from regard.interop.table import HARMLESS, Keys, Moved, Rule, Same, Unread, each, module, modules, reads_back
+from regard.interop.table import HARMLESS, Keys, Moved, Rule, Same, Unread, each, module, modules
 
+FORM = (kinds.EncoderDecoder, kinds.Tokens)
 PREFIX = ""
 _HEAD = "lm_head.weight"
 # feed_forward_proj → (gated, their name of the activation, ours); "gated-gelu" means the approximation, "gelu" does not.
@@ -38,10 +39,6 @@ _KEYS = Keys(
     },
     ignored=HARMLESS | {"n_positions", "initializer_factor"},
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.EncoderDecoder) and reads_back(model, config(model, positions=1), spec)
 
 
 def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
