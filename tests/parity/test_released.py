@@ -487,13 +487,15 @@ def released(name: str, out: Path) -> Path:
     torch.manual_seed(len(name))
     model = getattr(transformers, made)(config)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in (each for each in model.parameters() if each.requires_grad):
             parameter.add_(torch.randn_like(parameter) * 0.05)
     model.save_pretrained(out)
     tensors = load_file(out / "model.safetensors")
     for change in FILES.get(name, []):
         tensors = change(tensors)
-    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, out / "model.safetensors", {"format": "pt"})
+    save_file(
+        {key: tensor.contiguous() for key, tensor in tensors.items()}, out / "model.safetensors", {"format": "pt"}
+    )
     (out / "config.json").write_text(json.dumps(CONFIGS[name]))
     return out
 

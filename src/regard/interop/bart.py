@@ -1,6 +1,6 @@
-"""BART and mBART, as transformers has them: Marian with learned positions and a norm after the embeddings.
+"""BART, as transformers has it: Marian with learned positions and a norm after the embeddings. mBART is another `Kin`.
 
-mBART is pre-norm, with a norm after each stack. One matrix serves both embeddings and the output, as in PEGASUS.
+One matrix serves both embeddings and the output, as in PEGASUS.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SIZES, TIED, assemble, logits_bias, sizes, stacks
+from regard.interop.sequence import EQUAL, FIXED, SIZES, TIED, assemble, logits_bias, sizes, stacks
 from regard.interop.table import Keys, Rule, Same, module
 
 _OFFSET = 2  # rows of the position table that belong to no position
@@ -19,7 +19,7 @@ _BIAS = "final_logits_bias"
 
 @dataclass(frozen=True)
 class Kin:
-    """One of the two."""
+    """One of these families; its norms stand before the sublayers or after them."""
 
     name: str
     architecture: str
@@ -67,4 +67,3 @@ class Kin:
 
 
 BART = Kin("bart", "BartForConditionalGeneration", kinds.PostNorm())
-MBART = Kin("mbart", "MBartForConditionalGeneration", kinds.PreNorm())

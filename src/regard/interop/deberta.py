@@ -1,7 +1,5 @@
-"""DeBERTa v2 and v3, as transformers has them: BERT whose scores know content and distance apart (He et al. 2021).
-
-The masked-word head has two layouts that compute the same. Both are read; the older is written, which all versions know.
-"""
+"""DeBERTa v2 and v3, as transformers has them: BERT whose scores know content and distance apart (He et al. 2021). Its
+masked-word head has two layouts that compute the same: both are read; the older is written, which all versions know."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.bert import BERT
-from regard.interop.encoder import FIXED, IGNORED, LABELS, SEGMENTED, TOPS, Dense
+from regard.interop.encoder import FIXED, IGNORED, LABELS, SIZES, TOPS, Dense, learned
 from regard.interop.parts import Layer, activation, word
 from regard.interop.table import Keys, Rule, Same, Unread, module
 
@@ -20,8 +18,7 @@ BASE = replace(
     BERT, name="deberta-v2", stem="DebertaV2", PREFIX="deberta.",
     keys=Keys(
         {
-            **{key: value for key, value in SEGMENTED.items() if key != "classifier_dropout"},
-            "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
+            **SIZES, "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
             "intermediate_size": 6144, "type_vocab_size": None, "layer_norm_eps": 1e-7, "cls_dropout": 0.1,
         },
         FIXED,
@@ -46,10 +43,8 @@ _HEAD, _NEW_HEAD = "cls.predictions", "lm_predictions.lm_head"
 
 
 def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    said, place, beside = BASE.config(model, positions), model.stack.position, model.stack.beside
-    said |= {"position_biased_input": model.tokens.position is not None}
-    if model.tokens.position is None:
-        said |= {"max_position_embeddings": positions}
+    said = {**BASE.config(model, positions), "position_biased_input": model.tokens.position is not None}
+    place, beside = model.stack.position, model.stack.beside
     if isinstance(place, kinds.Disentangled):
         said |= {
             "relative_attention": True,
@@ -71,8 +66,8 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encod
     own = OWN({key: value for key, value in said.items() if key in OWN.read})
     held = [name.replace(f"{_NEW_HEAD}.dense", f"{_HEAD}.transform.dense") for name in stored]
     model = BASE.spec({key: value for key, value in said.items() if key not in OWN.read}, held)
-    layer, attention = model.stack.block, model.stack.block.attention
-    if own["attention_head_size"] not in (None, attention.d_k):
+    layer = model.stack.block
+    if own["attention_head_size"] not in (None, layer.attention.d_k):
         raise ModelError(f"config.json: heads of {own['attention_head_size']} are not understood", "leave it out")
     width, act = own["conv_kernel_size"], activation(own["conv_act"])
     beside = kinds.Neighbours(width, own["conv_groups"], act, layer.norm, layer.dropout) if width else None
@@ -92,10 +87,9 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _relative(own: Mapping[str, Any], model: kinds.Encoder) -> kinds.Disentangled | None:
-    terms, said, block = ("c2p", "p2c"), own["pos_att_type"], model.stack.block
-    if any(term not in terms for term in said) or own["norm_rel_ebd"] not in ("none", "layer_norm"):
-        problem = f"config.json: pos_att_type {said} with norm_rel_ebd {own['norm_rel_ebd']!r} is not understood"
-        raise ModelError(problem, "known: c2p and p2c, none and layer_norm")
+    said, block = own["pos_att_type"], model.stack.block
+    if any(term not in ("c2p", "p2c") for term in said) or own["norm_rel_ebd"] not in ("none", "layer_norm"):
+        raise ModelError(f"{said} or {own['norm_rel_ebd']!r} is not understood", "known: c2p, p2c; layer_norm, none")
     if bool(said) != own["relative_attention"] or own["relative_attention"] > own["share_att_key"]:
         raise ModelError(
             "config.json: relative_attention, pos_att_type and share_att_key are understood only together",
@@ -103,9 +97,10 @@ def _relative(own: Mapping[str, Any], model: kinds.Encoder) -> kinds.Disentangle
         )
     if not said:
         return None
-    distance = own["max_relative_positions"] or getattr(model.tokens.position, "length", 1)
-    both, norm = "both" if all(term in said for term in terms) else said[0], own["norm_rel_ebd"] == "layer_norm"
-    return kinds.Disentangled(distance, own["position_buckets"], both, block.norm if norm else None, block.dropout)
+    terms: Any = "both" if len({*said}) == 2 else said[0]
+    distance = own["max_relative_positions"] or learned(model).length
+    norm = block.norm if own["norm_rel_ebd"] == "layer_norm" else None
+    return kinds.Disentangled(distance, own["position_buckets"], terms, norm, block.dropout)
 
 
 def table(model: kinds.Encoder, positions: int) -> list[Rule]:

@@ -16,25 +16,14 @@ import torch
 from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.parts import Layer, activation, block, label_count, named_labels, norm, sizes
-from regard.interop.table import (
-    HARMLESS,
-    Constant,
-    Keys,
-    Moved,
-    Rule,
-    Same,
-    Unread,
-    each,
-    labels_of,
-    module,
-)  # fmt: skip  # isort: skip
+from regard.interop.table import HARMLESS, Constant, Keys, Moved, Rule, Same, Unread, each, labels_of, module
 
 # What transformers assumes for absent keys. `regard_pooler` is ours: whether there is a pooler, where the architecture
 # says otherwise.
 SIZES: dict[str, Any] = {
     "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "initializer_range": 0.02, "tie_word_embeddings": True,
+    "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "tie_word_embeddings": True,
     "regard_pooler": True,
 }  # fmt: skip
 SEGMENTED: dict[str, Any] = {**SIZES, "type_vocab_size": 2, "classifier_dropout": 0.1}
@@ -100,14 +89,14 @@ class Kin:
     FORM: ClassVar = (kinds.Encoder, kinds.Tokens)
 
     def config(self, model: kinds.Encoder, positions: int) -> dict[str, Any]:
-        labels, place = labels_of(model), _learned(model)
+        labels, place = labels_of(model), learned(model)
         top = (model.head is not None, labels.task if labels else None)
         suffix = next((name for name, known in self.tops.items() if known == top), "")
         all_sizes = {
             **sizes(model.d_model, model.stack),
             "vocab_size": model.tokens.vocabulary,
             "embedding_size": model.tokens.width or model.d_model,
-            "max_position_embeddings": place.length + place.offset,
+            "max_position_embeddings": place.length + place.offset if model.tokens.position else positions,
             "type_vocab_size": model.tokens.segments,
         }
         said = {self.words.get(key, key): value for key, value in all_sizes.items()}
@@ -247,7 +236,7 @@ class Kin:
         return [*hidden, *module("labels.output", self.labels[labels.task])]
 
 
-def _learned(model: kinds.Encoder) -> kinds.Learned:
+def learned(model: kinds.Encoder) -> kinds.Learned:
     """Its positions; those of a model that is none of these are read back as others, and so it does not match."""
     place = model.tokens.position
     return place if isinstance(place, kinds.Learned) else kinds.Learned(1)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SINES, SIZES, TIED, assemble, logits_bias, sines, sizes, stacks
+from regard.interop.sequence import EQUAL, FIXED, SINES, SIZES, TIED, assemble, logits_bias, sines, sizes, stacks
 from regard.interop.table import Keys, Rule, Same
 
 FORM = (kinds.EncoderDecoder, kinds.Tokens)

@@ -129,9 +129,10 @@ Moved = Same | Rows | Reshaped | Transposed | PerHead
 Rule = Moved | Constant | Unread
 
 
-def module(ours: str, theirs: str, bias: bool = True) -> list[Moved]:
-    """The weight of a module and, unless it has none, its bias."""
-    return [Same(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in ("weight", "bias")[: 1 + bias]]
+def module(ours: str, theirs: str, bias: bool = True, *, turned: bool = False) -> list[Moved]:
+    """The weight of a module, `turned` over or not, and its bias unless it has none."""
+    weight, kind = (f"{ours}.weight", f"{theirs}.weight"), Transposed if turned else Same
+    return [kind(*weight), *([Same(f"{ours}.bias", f"{theirs}.bias")] if bias else [])]
 
 
 def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool | Sequence[bool] = True) -> list[Moved]:
@@ -145,12 +146,19 @@ def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool |
     return rules
 
 
-def each(layers: int, rules: Iterable[Moved]) -> list[Rule]:
+def vocabulary(tied: bool, embedding: str, output: str, *others: str, ours: str = "tokens") -> list[Moved]:
+    """An embedding and an output that is the same matrix, or one of its own; `others` are names that it has had."""
+    if tied:
+        return [Same(f"{ours}.table.weight", embedding, (output, *others))]
+    return [Same(f"{ours}.table.weight", embedding), Same("head.table.weight", output, others)]
+
+
+def each(layers: int, rules: Iterable[Rule]) -> list[Rule]:
     """The rules once for each layer, with `{i}` in their names replaced by its number."""
     return [_numbered(rule, i) for i in range(layers) for rule in rules]
 
 
-def _numbered(rule: Moved, i: int) -> Moved:
+def _numbered(rule: Rule, i: int) -> Rule:
     def number(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(number(item) for item in value)
@@ -301,14 +309,17 @@ def labels_of(model: spec.Encoder) -> spec.Labels | None:
 
 # ------------------------------------------------------------------ keys of config.json
 
+# What all configs may say, and what these models are not.
+ALONE: dict[str, Any] = {"is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False}
+
 # None of these changes what the model computes: notes; token ids, which `folder.Ids` reads; and settings of `generate`,
 # which old versions keep here and decoding takes from elsewhere. (`auto_map` would run the folder's code: it is refused.)
 HARMLESS = frozenset(
     {
         "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures", "classif_dropout",
         "classifier_dropout", "dtype", "extra_pos_embeddings", "finetuning_task", "gradient_checkpointing",
-        "id2label", "init_std", "label2id", "language", "max_sequence_length", "model_type", "name", "name_or_path",
-        "num_labels", "output_attentions",
+        "id2label", "init_std", "initializer_range", "label2id", "language", "max_sequence_length", "model_type", "name",
+        "name_or_path", "num_labels", "output_attentions",
         "output_hidden_states", "output_past", "prefix", "problem_type", "return_dict", "task_specific_params",
         "tokenizer_class", "torch_dtype", "torchscript", "total_flos", "transformers_version", "use_cache",
         "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id",

@@ -16,7 +16,7 @@ from regard.interop.table import Constant, Keys, Rule, Same, each, module
 
 _READ: dict[str, Any] = {
     "num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0,
-    "projection_dim": 512, "initializer_range": 0.02, "initializer_factor": 1.0,
+    "projection_dim": 512, "initializer_factor": 1.0,
 }  # fmt: skip
 _FIXED: dict[str, Any] = {
     "dropout": 0.0, "is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False, "pruned_heads": {},

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.parts import Layer, activation, block, label_count, named_labels, sizes, word
-from regard.interop.table import Keys, Reshaped, Rule, each, module
+from regard.interop.table import ALONE, Keys, Reshaped, Rule, each, module
 
 # `regard_pooler` is ours: whether a model without labels has one is seen in the weights only.
 _KEYS = Keys(
@@ -20,12 +20,9 @@ _KEYS = Keys(
         "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
         "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-12,
         "image_size": 224, "patch_size": 16, "num_channels": 3, "qkv_bias": True, "pooler_act": "tanh",
-        "initializer_range": 0.02, "encoder_stride": 16, "regard_pooler": True,
+        "encoder_stride": 16, "regard_pooler": True,
     },
-    fixed={
-        "is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False, "pruned_heads": {},
-        "chunk_size_feed_forward": 0,
-    },
+    fixed={**ALONE, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     equal={"pooler_output_size": "hidden_size"},
 )  # fmt: skip
 _LAYER = Layer(

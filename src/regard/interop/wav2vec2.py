@@ -1,9 +1,6 @@
 """Wav2Vec2, as transformers has it (Wav2Vec2Model, Wav2Vec2ForCTC): sound through convolutions, then an encoder whose norms
-stand after the sublayers, or before them (`do_stable_layer_norm`).
-
-What acts in training only is not taken over: layers left out by chance (`layerdrop`) and stretches masked by chance
-(`mask_…`). The vector that stands in for a masked stretch is, if it is stored.
-"""
+stand after the sublayers, or before them (`do_stable_layer_norm`). What acts in training only is not taken over: layers left
+out and stretches masked by chance (`layerdrop`, `mask_…`). The vector that stands in for a masked stretch is, if stored."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.parts import Drops, Layer, activation, block, sizes, word
-from regard.interop.table import HARMLESS, Keys, Moved, Rule, Same, each, labels_of, module
+from regard.interop.table import ALONE, HARMLESS, Keys, Moved, Rule, Same, each, labels_of, module
 
 FORM = (kinds.Encoder, kinds.Waves)
 PREFIX = "wav2vec2."
@@ -21,16 +18,13 @@ _KEYS = Keys(
     read={
         "vocab_size": 32, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
         "hidden_act": "gelu", "hidden_dropout": 0.1, "activation_dropout": 0.1, "attention_dropout": 0.1,
-        "feat_proj_dropout": 0.0, "final_dropout": 0.1, "initializer_range": 0.02, "layer_norm_eps": 1e-5,
+        "feat_proj_dropout": 0.0, "final_dropout": 0.1, "layer_norm_eps": 1e-5,
         "feat_extract_norm": "group", "feat_extract_activation": "gelu", "conv_dim": [512] * 7,
         "conv_stride": [5, 2, 2, 2, 2, 2, 2], "conv_kernel": [10, 3, 3, 3, 3, 2, 2], "conv_bias": False,
         "num_conv_pos_embeddings": 128, "num_conv_pos_embedding_groups": 16, "do_stable_layer_norm": False,
         "mask_time_prob": 0.05, "mask_feature_prob": 0.0, "num_feat_extract_layers": None,
     },
-    fixed={
-        "add_adapter": False, "adapter_attn_dim": None, "feat_extract_dropout": 0.0, "is_encoder_decoder": False,
-        "is_decoder": False, "add_cross_attention": False,
-    },
+    fixed={**ALONE, "add_adapter": False, "adapter_attn_dim": None, "feat_extract_dropout": 0.0},
     equal={"hidden_dropout_prob": "hidden_dropout"},
     ignored=HARMLESS | {  # what acts in training only, and parts of other models than these two
         "adapter_kernel_size", "adapter_stride", "apply_spec_augment", "classifier_proj_size", "codevector_dim",
@@ -51,8 +45,7 @@ _LAYER = Layer(
 
 
 def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    waves, labels = model.waves, labels_of(model)
-    first = waves.convolutions[0]
+    waves, labels, first = model.waves, labels_of(model), model.waves.convolutions[0]
     return {
         "model_type": "wav2vec2",
         "architectures": ["Wav2Vec2ForCTC" if labels else "Wav2Vec2Model"],
@@ -96,18 +89,20 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encod
 def _convolutions(values: Mapping[str, Any]) -> tuple[kinds.Convolution, ...]:
     rows = [values[key] for key in ("conv_dim", "conv_kernel", "conv_stride")]
     count, kind = values["num_feat_extract_layers"] or len(rows[0]), values["feat_extract_norm"]
-    norms = {"group": [kinds.TimeNorm(), *[None] * (count - 1)], "layer": [kinds.LayerNorm()] * count}
+    norms: dict[str, list[Any]] = {
+        "group": [kinds.TimeNorm(), *[None] * (count - 1)],
+        "layer": [kinds.LayerNorm()] * count,
+    }
     if kind not in norms:
         raise ModelError(f"config.json: feat_extract_norm {kind!r} is not understood", "known: group, layer")
     if any(len(row) != count or not all(isinstance(size, int) for size in row) for row in rows):
         raise ModelError(f"config.json: conv_dim, conv_kernel and conv_stride are {rows}", f"give each {count} sizes")
-    return tuple(
-        kinds.Convolution(*three, values["conv_bias"], norm) for *three, norm in zip(*rows, norms[kind], strict=True)
-    )
+    bias, parts = values["conv_bias"], zip(*rows, norms[kind], strict=True)
+    return tuple(kinds.Convolution(width, kernel, stride, bias, norm) for width, kernel, stride, norm in parts)
 
 
 def table(model: kinds.Encoder, positions: int) -> list[Rule]:
-    top, waves = PREFIX if model.labels else "", model.waves
+    waves, top = model.waves, PREFIX if model.labels else ""
     near = f"{top}encoder.pos_conv_embed.conv"
     return [
         *(rule for i, part in enumerate(waves.convolutions) for rule in _convolution(part, i, top)),

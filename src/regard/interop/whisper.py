@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SIZES, assemble, sizes, stacks
+from regard.interop.sequence import EQUAL, FIXED, SIZES, assemble, sizes, stacks
 from regard.interop.table import HARMLESS, Keys, Rule, Same, module
 
 FORM = (kinds.EncoderDecoder, kinds.Frames)
