@@ -272,6 +272,9 @@ def _required(path: Path, names: Mapping[str, str], role: str) -> str:
 def _none(folder: Path) -> DataError:
     pieces = sorted(path.name for suffix in ("model", "spm") for path in folder.glob(f"*.{suffix}"))
     held = f"only {pieces[0]}, which is SentencePiece's" if pieces else "none"
+    if (folder / "source.spm").is_file():  # of which transformers writes no tokenizer.json either
+        repair = "call the model with the ids of transformers' MarianTokenizer, or put a tokenizer.json there"
+        return DataError(f"{folder} holds no tokenizer that can be opened here ({held})", repair)
     return DataError(f"{folder} holds no tokenizer that can be opened here ({held})", _WRITTEN)
 
 
