@@ -305,6 +305,8 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
 def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
     config = _config(folder)
     kind = str(config.get("model_type"))
+    if config.get("model_type") is None:  # the first files have none
+        raise ModelError(f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2")
     if kind not in FAMILIES:
         near, known = did_you_mean(kind, FAMILIES), f"known: {', '.join(sorted(FAMILIES))}"
         repair = known if near == known else f"{near} ({known})"
