@@ -85,6 +85,19 @@ def test_modules_are_made_in_the_core_only() -> None:
         assert not made or room(path) in ("core", "model"), (path, made)
 
 
+# What several families share, and the folder around them; every other file of the room is one family.
+SHARED = ("__init__", "encoder", "folder", "parts", "rotary", "sequence", "table", "tower", "write")
+FAMILIES = [path for path in FILES if room(path) == "interop" and path.stem not in SHARED]
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda p: p.stem)
+def test_a_family_is_one_short_file(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 125
+    assert max(map(len, text.splitlines())) <= 128
+    assert "PREFIX" in text or "Kin(" in text or "Tower(" in text, "a file that is no family belongs to SHARED"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_pickle_no_eval(path: Path) -> None:
     assert path.name != "utils.py"
