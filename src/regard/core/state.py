@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.errors import ModelError
+
 
 class Past(Protocol):
     """What an attention remembers of the tokens so far."""
@@ -175,6 +177,16 @@ class State:
             self.position += new
         else:
             self.place += new
+
+    def rewind(self, position: int) -> None:
+        """Forgets what came at `position` and after it."""
+        for layer in self.layers:
+            if not isinstance(layer.past, KeyValues):
+                raise ModelError(
+                    f"{type(layer.past).__name__} cannot forget its last tokens", "decode this model without a draft"
+                )
+            layer.past.filled = position
+        self.position = position
 
     def fix(self) -> bool:
         """From now on one token a step, and every step like the others; False if what is remembered has no fixed size."""

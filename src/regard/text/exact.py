@@ -122,6 +122,10 @@ class Exact:
             )
         return found
 
+    def speaks_as(self, other: Exact) -> bool:
+        """Whether both have the same tokens under the same ids."""
+        return self._vocabulary == other._vocabulary
+
     def __len__(self) -> int:
         """The rows an embedding needs: the highest id plus one."""
         return max(self._vocabulary.values()) + 1
