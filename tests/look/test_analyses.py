@@ -49,7 +49,7 @@ from regard.look import (
     steps,
     translate,
 )
-from regard.look.ablate import Choices, loss
+from regard.look.ablate import loss
 from regard.look.structure import word_tokens
 from regard.look.subject import Reading, run
 
@@ -305,14 +305,15 @@ def test_right_is_what_greedy_decoding_writes() -> None:
     assert not all(exact)
 
 
-def test_pronouns_are_choices_between_three_words() -> None:
+def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
     subject = translator().subject()
     known = list(islice(sentences("test", pronouns=True), 20))
     choices = pronouns(subject, known)
     assert choices.data.outputs is not None
     for sentence, place, options, row in zip(known, choices.places, choices.options, choices.data.asked, strict=True):
         words = [token.strip("▁") for token in WORDS.tokens(options)]
-        assert set(words) == {"er", "sie", "es"}
+        assert len(set(words)) == 2
+        assert set(words) <= {"er", "sie", "es"}
         assert int(row[place]) == options[0]
         assert words[0] in sentence.target.split()
     share = chosen_right(subject, choices).mean()
@@ -341,11 +342,16 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("regard.look.ablate.chosen_right", ability)
     monkeypatch.setattr("regard.look.ablate.right", rest)
-    nothing = Choices(None, (), ())  # type: ignore[arg-type]
-    result = circuit(subject, nothing, None, near=0.5)  # type: ignore[arg-type]
+    few = list(islice(sentences("test", pronouns=True), 2))
+    given, others = pronouns(subject, few), batch(subject, [s.source for s in few], [s.target for s in few])
+    result = circuit(subject, given, others, near=0.5)
     assert (set(result.heads), result.found) == ({first, second}, True)
     assert (result.whole, result.without, result.rest) == (1.0, 0.5, 0.97)
-    assert not circuit(subject, nothing, None, near=0.1).found  # type: ignore[arg-type]
+    assert (result.tried, result.every) == (len(every) + math.comb(len(every), 2), True)
+    assert not circuit(subject, given, others, near=0.1).found
+    # Where all sets would be too many, the heads that matter most alone are tried: here the three.
+    fewer = circuit(subject, given, others, near=0.5, tries=3)
+    assert (set(fewer.heads), fewer.every, fewer.tried) == ({first, second}, False, 3 + 3)
 
 
 # ------------------------------------------------------------------ the residual stream

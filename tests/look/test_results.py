@@ -59,7 +59,7 @@ def results() -> dict[str, Result]:
         steps(held, TEXT, Settings(Greedy(), Limit(1, 3))),
         beam(held, TEXT, Settings(Beam(3), Limit(1, 3))),
         cache(held, TEXT),
-        Circuit((("encoder.0.self", 1),), 0.9, 0.5, 1.0, 0.95, True, {"encoder.0.self head 1": 0.5}),
+        Circuit((("encoder.0.self", 1),), 0.9, 0.5, 1.0, 0.95, True, 12, True, {"encoder.0.self head 1": 0.5}),
     ]
     return {f"{type(result).__name__} {i}": result for i, result in enumerate(made)}
 

@@ -10,7 +10,17 @@ Others run the model themselves: `ablation`, `circuit`, `roles`, `patching`, `at
 
 from __future__ import annotations
 
-from regard.look.ablate import Ablation, Choices, Circuit, ablation, chosen_right, circuit, pronouns, right
+from regard.look.ablate import (
+    Ablation,
+    Choices,
+    Circuit,
+    ablation,
+    chosen_right,
+    circuit,
+    pronoun_circuit,
+    pronouns,
+    right,
+)
 from regard.look.attention import Alignment, Entropy, Rollout, alignment, entropy, rollout
 from regard.look.decoding import BeamTree, Cache, Steps, beam, cache, steps
 from regard.look.gradient import Attribution, attribution
@@ -57,6 +67,7 @@ __all__ = [
     "patching",
     "positions",
     "probes",
+    "pronoun_circuit",
     "pronouns",
     "right",
     "roles",
