@@ -340,8 +340,8 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def rest(_: Subject, __: object, off: object = ()) -> np.ndarray:  # type: ignore[type-arg]
         return np.array([0.2 if needed in off else 0.97])  # type: ignore[operator]
 
-    monkeypatch.setattr("regard.look.ablate.chosen_right", ability)
-    monkeypatch.setattr("regard.look.ablate.right", rest)
+    monkeypatch.setattr("regard.look.circuits.chosen_right", ability)
+    monkeypatch.setattr("regard.look.circuits.right", rest)
     few = list(islice(sentences("test", pronouns=True), 2))
     given, others = pronouns(subject, few), batch(subject, [s.source for s in few], [s.target for s in few])
     result = circuit(subject, given, others, near=0.5)

@@ -10,18 +10,9 @@ Others run the model themselves: `ablation`, `circuit`, `roles`, `patching`, `at
 
 from __future__ import annotations
 
-from regard.look.ablate import (
-    Ablation,
-    Choices,
-    Circuit,
-    ablation,
-    chosen_right,
-    circuit,
-    pronoun_circuit,
-    pronouns,
-    right,
-)
+from regard.look.ablate import Ablation, Choices, ablation, chosen_right, pronouns, right
 from regard.look.attention import Alignment, Entropy, Rollout, alignment, entropy, rollout
+from regard.look.circuits import Circuit, Referents, circuit, pronoun_circuit, referents
 from regard.look.decoding import BeamTree, Cache, Steps, beam, cache, steps
 from regard.look.gradient import Attribution, attribution
 from regard.look.looking import AttentionMap, Look, look
@@ -45,6 +36,7 @@ __all__ = [
     "Look",
     "Patching",
     "Positions",
+    "Referents",
     "Result",
     "Roles",
     "Rollout",
@@ -69,6 +61,7 @@ __all__ = [
     "probes",
     "pronoun_circuit",
     "pronouns",
+    "referents",
     "right",
     "roles",
     "rollout",

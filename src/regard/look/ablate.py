@@ -1,11 +1,9 @@
-"""Heads switched off: what each is worth, and the fewest that something hangs on."""
+"""Heads switched off: what each is worth, and what a choice between words is without them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations, islice
-from math import comb
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.trace import Trace
-from regard.data.builtin import IT, Sentence, sentences
+from regard.data.builtin import IT, Sentence
 from regard.data.lexicon import NOUNS
 from regard.errors import DataError
 from regard.look import draw, terminal
@@ -180,128 +178,3 @@ def chosen_right(subject: Subject, choices: Choices, off: Sequence[Head] = ()) -
         options = torch.tensor(choices.options, device=vectors.device)
         scores = top(model, picked, None, data.inputs)[:, 0].gather(1, options)  # [B, options]
     return array((scores[:, :1] > scores[:, 1:]).all(dim=1))
-
-
-# ------------------------------------------------------------------ the fewest heads that something hangs on
-
-SCREEN = 64  # choices that every set is tried on; only a set that does harm there is tried on all
-SLACK = 0.15  # by which a share of so few may miss the whole's
-
-
-@dataclass(frozen=True)
-class Circuit(Result):
-    """The smallest set of heads that was found whose loss takes an ability and leaves the rest."""
-
-    heads: tuple[Head, ...]
-    whole: float  # share right with all heads on
-    without: float  # … with these off
-    rest_whole: float
-    rest: float  # share of the other texts right with these off
-    found: bool  # whether both bounds are met
-    tried: int  # sets of heads
-    every: bool  # whether these were all there are, up to the size of this one
-    singles: dict[str, float]  # what each head alone leaves of the ability
-
-    note = "Heads are zeroed, and nothing is retrained: what the model as it is relies on."
-
-    @property
-    def title(self) -> str:
-        names = ", ".join(f"{name} head {head}" for name, head in self.heads)
-        return f"{names}: {self.whole:.0%} → {self.without:.0%} right, the rest {self.rest_whole:.0%} → {self.rest:.0%}"
-
-    def numpy(self) -> Array:
-        return np.array([self.whole, self.without, self.rest_whole, self.rest])
-
-    def scene(self) -> draw.Scene:
-        worst = self._worst()
-        said = [f"{value:.0%}" for _, value in worst]
-        return draw.bars([v for _, v in worst], [name for name, _ in worst], title=self.title, said=said)
-
-    def lines(self, width: int = 100) -> list[str]:
-        all_of = "all" if self.every else "the most harmful"
-        sets = f"{self.tried:,} sets tried, {all_of} of at most {len(self.heads)} heads"
-        summary = [
-            ["", "right", f"without the {len(self.heads)}"],
-            ["the choice", f"{self.whole:.1%}", f"{self.without:.1%}"],
-            ["other texts", f"{self.rest_whole:.1%}", f"{self.rest:.1%}"],
-        ]
-        rows = [[name, f"{value:.1%}", terminal.bar(value, 1.0)] for name, value in self._worst()]
-        return [
-            *([] if self.found else ["no such set was found; the nearest:", ""]),
-            *terminal.table(summary, width=width), "", sets, "", "right without one head alone:",
-            *terminal.table(rows, width=width),
-        ]  # fmt: skip
-
-    def _worst(self) -> list[tuple[str, float]]:
-        return sorted(self.singles.items(), key=lambda item: item[1])[:12]
-
-
-def circuit(
-    held: Subject | Holds,
-    ability: Choices,
-    rest: Batch,
-    *,
-    near: float = 0.6,
-    keep: float = 0.9,
-    most: int = 3,
-    tries: int = 3000,
-) -> Circuit:
-    """The fewest heads, at most `most`, without which at most a share `near` of the choices is right while at least `keep` of
-    the other texts still come out whole. Of several such sets, the one that leaves least of the choices.
-
-    Sets of each size are all tried if there are at most `tries`; of more, those among the heads that matter most alone.
-    """
-    subject = subject_of(held)
-    few, fewer = ability.first(SCREEN), rest.first(SCREEN)
-
-    def measured(off: Sequence[Head], choices: Choices = ability) -> float:
-        return float(chosen_right(subject, choices, off).mean())
-
-    def kept(off: Sequence[Head], texts: Batch = rest) -> float:
-        return float(right(subject, texts, off).mean())
-
-    whole, rest_whole = measured([]), kept([])
-    if whole <= near or rest_whole < keep:
-        raise DataError(
-            f"with all heads on, {whole:.0%} of the choices and {rest_whole:.0%} of the other texts are right: "
-            "there is no ability to take, or nothing to keep",
-            "look at a model that has learnt this language",
-        )
-    alone = {head: measured([head]) for head in heads(subject.model)}
-    singles = {f"{name} head {head}": value for (name, head), value in alone.items()}
-    ranked = sorted(alone, key=lambda head: alone[head])
-    best: tuple[float, tuple[Head, ...]] = (alone[ranked[0]], (ranked[0],))
-    tried, every = 0, True
-    for size in range(1, most + 1):
-        candidates = max(n for n in range(size, len(ranked) + 1) if n == size or comb(n, size) <= tries)
-        sets = list(combinations(ranked[:candidates], size))
-        tried, every = tried + len(sets), every and candidates == len(ranked)
-        harmful = [off for off in sets if measured(off, few) <= near + SLACK]
-        values = sorted((measured(off), off) for off in harmful)
-        for value, off in values:
-            if value > near:
-                break
-            if kept(off, fewer) >= keep - SLACK and (share := kept(off)) >= keep:
-                return Circuit(off, whole, value, rest_whole, share, True, tried, every, singles)
-        best = min([best, *values[:1]])
-    return Circuit(best[1], whole, best[0], rest_whole, kept(best[1]), False, tried, every, singles)
-
-
-def pronoun_circuit(held: Subject | Holds, count: int = 300, *, near: float = 0.6, keep: float = 0.9) -> Circuit:
-    """The fewest heads that resolve "it" in the built-in language: chosen on `count` pronoun and as many other sentences of
-    the valid split, and measured on as many of the test split, so that the figures are of sentences that chose nothing."""
-    subject = subject_of(held)
-    chosen = circuit(subject, *_asked(subject, "valid", count), near=near, keep=keep)
-    ability, rest = _asked(subject, "test", count)
-    off = chosen.heads
-    whole, without = (float(chosen_right(subject, ability, heads).mean()) for heads in ((), off))
-    rest_whole, left = (float(right(subject, rest, heads).mean()) for heads in ((), off))
-    found = chosen.found and without <= near and left >= keep
-    return replace(chosen, whole=whole, without=without, rest_whole=rest_whole, rest=left, found=found)
-
-
-def _asked(subject: Subject, split: str, count: int) -> tuple[Choices, Batch]:
-    """Sentences of a split with a pronoun to resolve, and others."""
-    others = list(islice((s for s in sentences(split) if s.triple is None), count))
-    data = batch(subject, [s.source for s in others], [s.target for s in others])
-    return pronouns(subject, list(islice(sentences(split, pronouns=True), count))), data
