@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations, islice
 from math import comb
+from pathlib import Path
 
 import numpy as np
 
@@ -247,6 +249,25 @@ def pronoun_circuit(
         reader=usual.reader,
         looks=looks,
     )
+
+
+def stored_circuit(folder: Path) -> Circuit | None:
+    """The circuit that was found when the model in a folder was made: what `regard look MODEL --what circuit --json` wrote to
+    circuit.json beside it."""
+    path = folder / "circuit.json"
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        given = {field.name: found[field.name] for field in fields(Circuit)}
+        given |= {
+            "heads": tuple((str(name), int(head)) for name, head in found["heads"]),
+            "reader": found["reader"] and (str(found["reader"][0]), int(found["reader"][1])),
+            "looks": found["looks"] and (float(found["looks"][0]), float(found["looks"][1])),
+        }
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise DataError(f"{path} holds no circuit", "write it anew: regard look MODEL --what circuit --json") from None
+    return Circuit(**given)
 
 
 def _sample(subject: Subject, split: str, count: int) -> tuple[list[Sentence], Batch]:
