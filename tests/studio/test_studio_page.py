@@ -146,6 +146,25 @@ def link(page: str, **more: str) -> str:
     return f"{page}?{urlencode({'model': 'demo', 'text': TEXT, **more})}"
 
 
+def test_who_resolves_it(studio: Studio) -> None:
+    """The head that looks at what the pronoun stands for, on two sentences; and what they become without the circuit."""
+    page = studio.page("look?model=demo")
+    page.click("#resolves")
+    until(page, "document.querySelectorAll('.token.pinned').length === 2")
+    found = json.loads((DEMO / "circuit.json").read_text())
+    name, head = found["reader"]
+    assert f"at={name}&head={head}" in page.url
+    said = page.locator("main").inner_text()
+    assert "weil es zu müde war" in said
+    assert "weil sie zu breit war" in said
+    page.screenshot(path=studio.shots / "resolves.png", full_page=True)
+    page.click("#unresolved")
+    until(page, "document.querySelector('#switched') !== null")
+    ready(page)
+    until(page, "!document.querySelector('main').innerText.includes('weil sie zu breit war')")
+    page.screenshot(path=studio.shots / "unresolved.png", full_page=True)
+
+
 def test_look(studio: Studio) -> None:
     page = studio.page(link("look"))
     assert page.inner_text("#output") == "Die Katze saß auf der Matte."
