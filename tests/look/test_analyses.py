@@ -42,7 +42,9 @@ from regard.look import (
     patched,
     patching,
     positions,
+    pronoun_circuit,
     pronouns,
+    referents,
     right,
     roles,
     rollout,
@@ -354,6 +356,36 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (set(fewer.heads), fewer.every, fewer.tried) == ({first, second}, False, 3 + 3)
 
 
+def test_referents_are_what_looking_at_each_sentence_says() -> None:
+    subject = translator().subject()
+    asked = list(islice(sentences("test", pronouns=True), 4))
+    off = [("decoder.0.cross", 1)]
+    result = referents(subject, asked, off)
+    choices = pronouns(subject, asked)
+    expected = np.zeros_like(result.weights)
+    for sentence, place in zip(asked, choices.places, strict=True):
+        found = look(subject, sentence.source, target=sentence.target, off=off)
+        words = [word.strip(".").lower() for word in sentence.source.split()]
+        first, second, adjective = (sentence.triple or ())[:3]
+        nouns = (first, second) if sentence.referent == "subject" else (second, first)
+        places = word_tokens(subject, sentence.source)
+        spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
+        for i, name in enumerate(result.names):
+            row = found.weights(name)[:, spots[2][0] if name.startswith("encoder") else place]
+            expected[i] += np.stack([row[:, spot].sum(axis=1) for spot in spots], axis=1) / len(asked)
+    np.testing.assert_allclose(result.weights, expected, atol=1e-5)
+    name, head = result.reader
+    gap = expected[:, :, 0] - expected[:, :, 1]
+    assert gap[result.names.index(name), head] == pytest.approx(gap.max(), abs=1e-5)
+    with pytest.raises(SettingError, match="translate"):
+        referents(writer(), asked)
+
+
+def test_what_is_not_known_has_no_circuit() -> None:
+    with pytest.raises(DataError, match="no ability"):
+        pronoun_circuit(translator(), 20)
+
+
 # ------------------------------------------------------------------ the residual stream
 
 
@@ -410,6 +442,13 @@ def test_patching_one_place_by_hand() -> None:
     assert versus.clean == pytest.approx(
         result.clean - run(subject.model, one, outputs)[0, 3, WORDS.encode("Katze")[0]].item(), abs=1e-5
     )
+    parted = patching(subject, TEXT, other, target=TARGET)
+    said = run(subject.model, two, outputs)[0].argmax(dim=-1).tolist()
+    ids = [*WORDS.encode(TARGET), WORDS.eos]
+    assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
+    assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
+    with pytest.raises(DataError, match="the same"):
+        patching(subject, TEXT, TEXT)
     with pytest.raises(DataError, match="tokens"):
         patching(subject, TEXT, "Short.", target=TARGET)
     with pytest.raises(DataError, match="one token"):

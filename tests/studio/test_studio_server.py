@@ -132,6 +132,14 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
             assert values.ndim == 1 or len(found["rows"]) == len(corner)
 
 
+def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
+    found = ask(demo, "circuit", model="demo")["circuit"]
+    assert found["found"]
+    described = ask(demo, "model", model="demo")["attentions"]
+    assert all(head < described[name] for name, head in [*found["heads"], found["reader"]])
+    assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
+
+
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
     grid = ask(demo, "grid", model="demo", text=TEXT)
     assert {name: len(each["heads"]) for name, each in grid["pictures"].items()} == dict.fromkeys(grid["pictures"], 4)

@@ -276,8 +276,8 @@ def _places(found: looking.Look, name: str) -> tuple[list[str], list[str]]:
 
 def circuit(shelf: Shelf, ask: OfModel) -> dict[str, Any]:
     """Who resolves "it", where that was found when the model was made."""
-    folder = shelf.models().get(ask.model)
-    found = looking.stored_circuit(folder) if folder else None
+    shelf.model(ask.model)  # refuses what is not there
+    found = looking.stored_circuit(shelf.models()[ask.model])
     return {"circuit": found.to_dict() if found else None}
 
 
