@@ -250,7 +250,11 @@ def test_train_follows_a_run(studio: Studio) -> None:
     page.wait_for_selector("section[aria-label^=Loss] path[data-points='30']", state="attached", timeout=10_000)
     page.check("label.run:has-text('demo') >> nth=0 >> input")
     until(page, "document.querySelectorAll('section[aria-label^=Loss] path[data-points]').length === 2")
-    assert page.locator(".chart").count() == 4
+    assert page.locator(".chart").count() == 5
+    # Attention entropy is measured at validations only; this run has none, the other nine.
+    widely = page.locator("section[aria-label^='Attention entropy'] path[data-points]")
+    assert [widely.nth(i).get_attribute("data-points") for i in range(2)] == ["0", "9"]
+    assert page.locator("section[aria-label^='Attention entropy'] circle").count() == 9
     page.screenshot(path=studio.shots / "train.png", full_page=True)
 
 

@@ -61,7 +61,7 @@ function chart(key, title, runs, colours) {
   if (x0 === x1) x1 = x0 + 1;
   y0 = Math.min(y0, 0); if (y0 === y1) y1 = y0 + 1;
   const X = (x) => L + (x - x0) / (x1 - x0) * (W - L - R), Y = (y) => H - B - (y - y0) / (y1 - y0) * (H - T - B);
-  const told = h("span", { class: "note read", text: points.map(([, line]) => short(line.at(-1)?.[1] ?? NaN)).join(" · ") });
+  const told = h("span", { class: "note read", text: points.map(([, line]) => line.length ? short(line.at(-1)[1]) : "–").join(" · ") });
   const cross = s("line", { class: "cross", y1: T, y2: H - B, x1: -9, x2: -9 });
   const picture = s("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, width: "100%", role: "img", "aria-label": `${title} over steps`,
     onpointermove: (event) => {
