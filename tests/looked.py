@@ -6,10 +6,15 @@ from collections.abc import Callable
 from itertools import islice
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from regard import spec
 from regard.api import Translator
 from regard.build import build
+from regard.core import mix
+from regard.core.kernelized import Linear as LinearMixer
+from regard.core.pattern import Sight
 from regard.data.builtin import sentences
 from regard.decode.search import Ends
 from regard.family.vaswani import transformer
@@ -48,10 +53,21 @@ ATTENTION = spec.Attention(4, 6, 6, groups=2)
 BLOCK = spec.Block(ATTENTION, spec.Gated(20), residual=spec.PreNorm(), norm=spec.RmsNorm(), dropout=0.0)
 
 
-def writer(pattern: spec.Pattern | None = None, position: spec.StackPosition | None = None) -> Subject:
+LINEAR = spec.Block(
+    spec.Attention(4, 6, 6, mixer=spec.Linear()),
+    spec.Gated(20),
+    residual=spec.PreNorm(),
+    norm=spec.RmsNorm(),
+    dropout=0.0,
+)
+
+
+def writer(
+    pattern: spec.Pattern | None = None, position: spec.StackPosition | None = None, block: spec.Block = BLOCK
+) -> Subject:
     """A language model with grouped keys."""
     torch.manual_seed(1)
-    stack = spec.Stack(2, BLOCK, pattern or spec.Causal(), position or spec.Rope(), final=spec.RmsNorm())
+    stack = spec.Stack(2, block, pattern or spec.Causal(), position or spec.Rope(), final=spec.RmsNorm())
     model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
     sharpened(model)
     return Subject(model, Words.of(WORDS), ends=Ends(WORDS.pad, None, WORDS.eos))
@@ -71,9 +87,31 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3).subject(),
     "writer": writer,
     "window": lambda: writer(spec.Causal(3)),
+    "linear": lambda: writer(block=LINEAR),
     "alibi": lambda: writer(position=spec.Alibi()),
     "reader": reader,
     "buckets": lambda: reader(spec.Buckets(8, 20)),
     "distances": lambda: reader(spec.Disentangled(7)),
     "classifier": lambda: reader(pool=spec.Pool(), labels=spec.Labels(3)),
 }
+
+
+def explicit(model: torch.nn.Module) -> list[Tensor]:
+    """Has every mixer work as it is written down, with all weights at once, and collects those it mixes with."""
+    seen: list[Tensor] = []
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+        seen.append(mix.attention_weights(q, k, sight.mask, scale, sight.bias))
+        return seen[-1] @ mix.per_query_head(v, q.shape[1])
+
+    def summed(q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: object = None) -> Tensor:
+        shares = (functional.elu(q) + 1) @ mix.per_query_head(functional.elu(k) + 1, q.shape[1]).mT * sight.mask
+        seen.append(shares / shares.sum(dim=-1, keepdim=True))
+        return seen[-1] @ mix.per_query_head(v, q.shape[1])
+
+    for part in model.modules():
+        if isinstance(part, mix.Softmax):
+            part.kernel = kernel
+        elif isinstance(part, LinearMixer):
+            part.forward = summed  # type: ignore[method-assign]
+    return seen

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from looked import SUBJECTS, TEXT
+from looked import SUBJECTS, TARGET, TEXT, explicit
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -20,10 +20,10 @@ from starlette.testclient import TestClient
 
 from regard import look as looking
 from regard.errors import DataError, SettingError
-from regard.look.subject import Subject
+from regard.look.subject import Subject, run
 from regard.model import EncoderDecoder
 from regard.studio.server import ANY, LARGEST, WEB, application
-from regard.studio.shelf import DEMO, Opened, Shelf
+from regard.studio.shelf import DEMO, Files, Opened, Shelf
 from regard.studio.views import VIEWS
 
 TOKEN = "a-token"
@@ -35,6 +35,7 @@ class Given(Shelf):
 
     def __init__(self, subjects: dict[str, Subject]) -> None:
         self.given = {name: Opened(subject) for name, subject in subjects.items()}
+        self.files = Files()
 
     def models(self) -> dict[str, Path]:
         return dict.fromkeys(self.given, Path())
@@ -59,7 +60,15 @@ def demo() -> Iterator[TestClient]:
 def ask(studio: TestClient, view: str, expect: int = 200, **question: Any) -> Any:
     response = studio.post(f"/api/{view}", json=question, headers={"x-regard-token": TOKEN})
     assert response.status_code == expect, response.text
-    return response.json()
+    return unpacked(response.content) if response.headers["content-type"].endswith("octet-stream") else response.json()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """As the page reads it: the length of the JSON, the JSON, the bytes of one array."""
+    length = int.from_bytes(content[:4], "little")
+    said = json.loads(content[4 : 4 + length])
+    kind = "u1" if said["bytes"] else "<f4"
+    return {**said, "values": np.frombuffer(content[4 + length :], kind).reshape(said["shape"])}
 
 
 # ------------------------------------------------------------------ the packaged model
@@ -89,10 +98,10 @@ def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
         assert list(found["attentions"]) == list(own.trace.attentions)
         for attention in own.trace.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(np.array(map["weights"]) - own.weights(attention)).max() <= 1e-6
+            assert np.abs(np.array(map["values"]) - own.weights(attention)).max() <= 1e-6
             assert (map["rows"], map["columns"]) == tuple(map_ for map_ in map_labels(own, attention))
             one = ask(studio, "attention", model=name, text=TEXT, name=attention, heads=[1], rows=[2, 0])
-            assert np.abs(np.array(one["weights"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
+            assert np.abs(np.array(one["values"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
 
 
 def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]:
@@ -100,20 +109,45 @@ def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]
     return list(rows), list(columns)
 
 
-@pytest.mark.parametrize(("name", "window"), [("translator", None), ("writer", None), ("window", 3)])
-def test_weights_are_a_softmax_worked_out_by_hand(name: str, window: int | None) -> None:
-    subject = SUBJECTS[name]()
+HAND = {"translator": None, "reader": None, "writer": None, "window": 3, "linear": None}
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -> None:
+    """In double precision, without a line of the package's own mixers."""
+    subject, window = SUBJECTS[name](), HAND[name]
     with client(Given({name: subject})) as studio:
-        own = looking.look(subject, TEXT, ask=["*"])
+        own = looking.look(subject, TEXT)
+        assert len(own.trace.attentions) >= 2
         for attention, call in own.trace.attentions.items():
             q, k = call.q[0].double(), call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0)
-            scores = q @ k.mT / q.shape[-1] ** 0.5
-            t, s = scores.shape[-2:]
-            if attention.startswith("decoder") and attention.endswith("self"):
-                behind = torch.arange(t)[:, None] - torch.arange(s)
-                scores[:, (behind < 0) | (behind >= (window or t))] = -torch.inf
+            t, s = q.shape[1], k.shape[1]
+            behind = torch.arange(t)[:, None] - torch.arange(s)
+            past = attention.startswith("decoder") and attention.endswith("self")
+            seen = (behind >= 0) & (behind < (window or t)) if past else behind == behind
+            if name == "linear":
+                products = torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT
+            else:
+                products = (q @ k.mT / q.shape[-1] ** 0.5).exp()
+            shares = products * seen
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(np.array(map["weights"]) - scores.softmax(-1).numpy()).max() <= 1e-5
+            assert np.abs(map["values"] - (shares / shares.sum(-1, keepdim=True)).numpy()).max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> None:
+    subject, other = SUBJECTS[name](), SUBJECTS[name]()
+    target = TARGET if subject.target else None
+    with client(Given({name: subject})) as studio:
+        found = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
+        reading = looking.look(other, TEXT, target=target, ask=()).reading
+        seen = explicit(other.model)
+        with torch.no_grad():
+            run(other.model, reading.inputs, reading.outputs)
+        assert len(seen) == len(found) > 1
+        for attention, weights in zip(found, seen, strict=True):
+            map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)
+            np.testing.assert_allclose(map["values"], weights[0].numpy(), rtol=1e-5, atol=1e-6, err_msg=attention)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -133,10 +167,18 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
 
 
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
-    grid = ask(demo, "grid", model="demo", text=TEXT)
-    assert {name: len(each["heads"]) for name, each in grid["pictures"].items()} == dict.fromkeys(grid["pictures"], 4)
-    assert len(grid["pictures"]) == 6
-    assert set(grid["entropy"]) == set(grid["pictures"])
+    known = ask(demo, "look", model="demo", text=TEXT)["attentions"]
+    assert len(known) == 6
+    whole = ask(demo, "entropy", model="demo", text=TEXT)
+    for name, part in known.items():
+        grid = ask(demo, "grid", model="demo", text=TEXT, name=name)
+        assert len(grid["heads"]) == len(grid["flags"]) == part["heads"]
+        assert (grid["rows"], grid["columns"]) == (len(part["rows"]), len(part["columns"]))
+        weights = ask(demo, "attention", model="demo", text=TEXT, name=name)["values"]
+        for head, picture in enumerate(grid["heads"]):
+            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
+            assert np.abs(seen - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
+        np.testing.assert_allclose(grid["entropy"], whole["share"][whole["names"].index(name)], atol=1e-6)
 
 
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
@@ -153,13 +195,15 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
     with client(Given({"long": subject})) as studio:
         text = "dog " * 512
         head = {"x-regard-token": TOKEN}
-        sent = studio.post("/api/grid", json={"model": "long", "text": text}, headers=head)
-        assert sent.status_code == 200
-        assert len(sent.content) < 700_000
-        assert sum(len(each["heads"]) for each in sent.json()["pictures"].values()) == 144
-        one = ask(studio, "attention", model="long", text=text, name="encoder.3.self", heads=[5])
-        assert len(one["packed"]) < 1_500_000
-        found = np.frombuffer(base64.b64decode(one["packed"]), "<f4").reshape(512, 512)
+        names = list(ask(studio, "look", model="long", text=text)["attentions"])
+        assert len(names) == 12
+        grids = [studio.post("/api/grid", json={"model": "long", "text": text, "name": n}, headers=head) for n in names]
+        assert sum(len(sent.json()["heads"]) for sent in grids) == 144
+        assert sum(len(sent.content) for sent in grids) < 700_000
+        question = {"model": "long", "text": text, "name": "encoder.3.self", "heads": [5]}
+        one = studio.post("/api/attention", json=question, headers=head).content
+        assert len(one) < 1_100_000
+        found = unpacked(one)["values"][0]
         own = looking.look(subject, text).weights("encoder.3.self", heads=[5])[0]
         assert np.abs(found - own).max() <= 1e-6
         refused = ask(studio, "attention", expect=400, model="long", text=text, name="encoder.3.self")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -56,14 +58,33 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Given:
+    """An input that is no text: what the model reads of it, a picture of that for people (bytes [height, width] or
+    [height, width, 3], sound from low to high), and how decoding begins where that hangs on it."""
+
+    inputs: Tensor  # [1, …]
+    picture: NDArray[np.uint8]
+    ends: Ends | None = None
+
+
+@dataclass(frozen=True)
+class Medium:
+    """What a model takes beside text or instead of it; `read` makes an input of a file's contents."""
+
+    kind: Literal["image", "sound"]
+    read: Callable[[bytes], Given]
+
+
+@dataclass(frozen=True)
 class Subject:
     """What is looked at: `source` is the text that goes in, `target` what comes out of an encoder–decoder; `ends` frames what
-    is decoded. A model without `source` is looked at while it reads tensors."""
+    is decoded; `medium` says which files it can be shown. Any model can be looked at while it reads tensors."""
 
     model: Model
     source: Words | None = None
     target: Words | None = None
     ends: Ends | None = None
+    medium: Medium | None = None
 
     @property
     def device(self) -> torch.device:
