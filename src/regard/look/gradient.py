@@ -80,7 +80,8 @@ def attribution(
         reading = read(subject, text, target, off)
         said = run(model, reading.inputs, reading.outputs, trace=Trace(edits=edits))[0]
     whole = said[None] if said.ndim == 1 else said  # [places, scores]
-    chosen = list(range(len(whole))) if places is None else [place % len(whole) for place in places]
+    every = range(len(whole)) if places is None else (place % len(whole) for place in places)
+    chosen = list(dict.fromkeys(every))
     answers = [_answer(reading, model, whole, place) for place in chosen]
     names = [f"{name}.embedded" for name in stacks(model)]
     found = [

@@ -281,7 +281,8 @@ def translate(
     settings = settings or Settings(Beam())
     position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
     if isinstance(position, Learned):
-        known = len(position.table) - position.offset - (len(source) if isinstance(model, Decoder) else 0)
+        before = len(source) if isinstance(model, Decoder) else len(subject.start)
+        known = len(position.table) - position.offset - before
         settings = replace(settings, limit=replace(settings.limit, most=max(1, known)))
     steered = cast(Any, Steered(model, Trace(edits=switched_off(model, off)))) if off else model
     return decode(steered, [source], subject.ends, settings, watch=watch)[0]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard import look as looking
@@ -21,7 +22,7 @@ from regard.decode.search import Settings
 from regard.decode.strategy import Beam, Gnmt, Greedy, Limit, Sample
 from regard.errors import SettingError
 from regard.look.result import Array, Result, plain
-from regard.look.subject import Given, Head, Reading, at_rest, attentions, run, stacks, switched_off
+from regard.look.subject import Given, Head, Reading, Subject, at_rest, attentions, run, stacks, switched_off
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 from regard.studio.asks import (
     Ask,
@@ -89,6 +90,12 @@ def _looked(shelf: Shelf, ask: OfInput, probes: Sequence[str] = WEIGHTS) -> tupl
     return opened, opened.look(opened.input(shelf.files, ask.text, ask.file), ask.target, ask.off, probes)
 
 
+def _subject(shelf: Shelf, ask: OfInput) -> tuple[Opened, Subject, str | Tensor]:
+    """The model, and whom to show what."""
+    opened = shelf.model(ask.model)
+    return opened, *opened.shown(opened.input(shelf.files, ask.text, ask.file))
+
+
 def look(shelf: Shelf, ask: OfInput) -> Answer:
     """One run: its tokens, what it wrote, and what it would have written with every head on."""
     opened, found = _looked(shelf, ask)
@@ -122,8 +129,14 @@ def picture(shelf: Shelf, ask: OfInput) -> Answer:
     given = opened.input(shelf.files, ask.text, ask.file or "example")
     assert isinstance(given, Given)
     assert opened.subject.medium is not None
-    said: dict[str, Any] = {"kind": opened.subject.medium.kind, "side": 0, "extras": 0}
     values = given.picture
+    kind = opened.subject.medium.kind
+    said: dict[str, Any] = {
+        "kind": kind,
+        "side": 0,
+        "extras": 0,
+        "seconds": values.shape[1] / 100 if kind == "sound" else 0,
+    }
     inside = opened.subject.model
     front = inside.image.input if isinstance(inside, Pair) else inside.input if isinstance(inside, Encoder) else None
     if isinstance(front, Patches):
@@ -212,25 +225,25 @@ def _said(result: Result) -> dict[str, Any]:
 
 
 def steps(shelf: Shelf, ask: OfSteps) -> Answer:
-    opened = shelf.model(ask.model)
+    opened, subject, inputs = _subject(shelf, ask)
     strategy = Sample(ask.temperature, ask.top_k, ask.top_p, seed=ask.seed) if ask.sample else Greedy()
     settings = Settings(strategy, Limit(0.0, ask.most))
     with opened.lock:
-        return looking.steps(opened.subject, ask.text, settings, top=ask.top, off=ask.off).to_dict()
+        return looking.steps(subject, inputs, settings, top=ask.top, off=ask.off).to_dict()
 
 
 def beam(shelf: Shelf, ask: OfBeam) -> Answer:
-    opened = shelf.model(ask.model)
+    opened, subject, inputs = _subject(shelf, ask)
     settings = Settings(Beam(ask.width, Gnmt(ask.alpha)), Limit(0.0, ask.most))
     with opened.lock:
-        return _said(looking.beam(opened.subject, ask.text, settings, off=ask.off))
+        return _said(looking.beam(subject, inputs, settings, off=ask.off))
 
 
 def cache(shelf: Shelf, ask: OfInput) -> Answer:
     """What decoding remembers, after each of the tokens it writes."""
-    opened = shelf.model(ask.model)
+    opened, subject, inputs = _subject(shelf, ask)
     with opened.lock:
-        return _said(looking.cache(opened.subject, ask.text, length=32))
+        return _said(looking.cache(subject, inputs, length=32))
 
 
 def anatomy(shelf: Shelf, ask: OfInput) -> Answer:
@@ -312,7 +325,7 @@ def lens(shelf: Shelf, ask: OfInput) -> Answer:
 def attribution(shelf: Shelf, ask: OfInput) -> Answer:
     """Of the first things said."""
     opened, found = _looked(shelf, ask)
-    subject, inputs = opened.shown(opened.input(shelf.files, ask.text, ask.file))
+    _, subject, inputs = _subject(shelf, ask)
     places = len(found.target) or len(found.source)
     with opened.lock:
         result = looking.attribution(

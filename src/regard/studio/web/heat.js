@@ -9,8 +9,8 @@ const SIGNED = { light: ["#8c510a", "#dfc27d", "#f7f7f7", "#6baed6", "#08306b"],
 export const dark = () => document.documentElement.dataset.theme === "dark";
 const parts = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
-export function colour(share, signed = false) {
-  const stops = signed ? SIGNED[dark() ? "dark" : "light"] : dark() ? DARK : LIGHT;
+export function colour(share, signed = false, night = dark()) {
+  const stops = signed ? SIGNED[night ? "dark" : "light"] : night ? DARK : LIGHT;
   const at = Math.min(1, Math.max(0, share)) * (stops.length - 1);
   const i = Math.min(stops.length - 2, Math.floor(at));
   const [a, b] = [parts(stops[i]), parts(stops[i + 1])];
@@ -20,14 +20,14 @@ export const css = (share, signed) => `rgb(${colour(share, signed).join(" ")})`;
 export const inkOn = (share, signed) => { const [r, g, b] = colour(share, signed); return r * 0.3 + g * 0.59 + b * 0.11 > 140 ? "#15181e" : "#ffffff"; };
 
 const tables = {}; // 1,024 colours of each theme as pixels, so that a large map is only looked up
-function table(signed) {
-  return tables[[dark(), signed]] ||= Uint32Array.from({ length: 1024 }, (_, i) => { const [r, g, b] = colour(i / 1023, signed); return (255 << 24 | b << 16 | g << 8 | r) >>> 0; });
+function table(signed, night) {
+  return tables[[night, signed]] ||= Uint32Array.from({ length: 1024 }, (_, i) => { const [r, g, b] = colour(i / 1023, signed, night); return (255 << 24 | b << 16 | g << 8 | r) >>> 0; });
 }
 
-export function paint(canvas, rows, columns, value, signed = false) {
+export function paint(canvas, rows, columns, value, { signed = false, night = dark() } = {}) {
   canvas.width = columns; canvas.height = rows;
   const context = canvas.getContext("2d");
-  const image = context.createImageData(columns, rows), pixels = new Uint32Array(image.data.buffer), colours = table(signed);
+  const image = context.createImageData(columns, rows), pixels = new Uint32Array(image.data.buffer), colours = table(signed, night);
   for (let i = 0; i < rows * columns; i++) pixels[i] = colours[Math.min(1023, Math.max(0, 1023 * value(i) + 0.5)) | 0];
   context.putImageData(image, 0, 0);
   return canvas;
@@ -41,9 +41,10 @@ export function thumb(text, rows, columns) {
 export const scale = () => h("span", { class: "scale" }, "0", paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), "1");
 
 // A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer.
-export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false } = {}) {
+export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560 } = {}) {
+  room = Math.min(room, Math.max(240, window.innerWidth - 190));
   const long = Math.max(rows.length, columns.length);
-  const side = Math.max(long > 800 ? 1 : 2, Math.min(30, Math.floor(620 / long)));
+  const side = Math.max(long > 800 ? 1 : 2, Math.min(30, Math.floor(room / long)));
   const named = side >= 13;
   const left = named ? Math.min(130, 12 + 8 * Math.max(...rows.map((t) => Math.min(14, shown(t).length)))) : 4;
   const up = named ? Math.min(120, 12 + 7.4 * Math.max(...columns.map((t) => Math.min(14, shown(t).length)))) : 4;
@@ -80,7 +81,7 @@ export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = 
     canvas.setAttribute("aria-label", `heat map of ${rows.length} by ${columns.length}: ${title}`);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    paint(cells, rows.length, columns.length, signed ? (i) => 0.5 + weights[i] / scale / 2 : (i) => weights[i] / scale, signed);
+    paint(cells, rows.length, columns.length, signed ? (i) => 0.5 + weights[i] / scale / 2 : (i) => weights[i] / scale, { signed });
     context.imageSmoothingEnabled = false;
     context.drawImage(cells, left, up, side * columns.length, side * rows.length);
     if (side > 8) {

@@ -19,7 +19,7 @@ const kindOf = (name) => { const parts = name.split("."); return [...parts.slice
 const layerOf = (name) => Number(name.split(".").at(-2));
 const titled = (kind) => KINDS[kind] || kind;
 
-export function sentence(state, button, changes = {}) {
+function sentence(state, button, changes = {}) {
   const input = h("input", { type: "text", name: "text", value: state.text, "aria-label": "Sentence", maxlength: 8000, autocomplete: "off", spellcheck: "false" });
   const there = (text) => go({ text, pin: "", step: "", file: "", name: "", ...changes });
   return h("section", { class: "card asks" },
@@ -27,6 +27,11 @@ export function sentence(state, button, changes = {}) {
       input, h("button", { class: "main", text: button })),
     h("div", { class: "chips" }, h("span", { class: "label", text: "Try" }),
       EXAMPLES.map((text) => h("button", { type: "button", text, onclick: () => there(text) }))));
+}
+
+// What a page begins with: a sentence, a file, or both, as the model takes them.
+export function asking(state, model, button, atEnd, changes = {}) {
+  return [model.reads || !model.medium ? sentence(state, button, changes) : null, model.medium ? chooser(model.medium, state, model.reads, atEnd) : null];
 }
 
 // What a model is asked: a sentence, or a file where it takes one.
@@ -64,10 +69,10 @@ function pane(place, question, found, { compare, titles }) {
   async function build(name) {
     const part = found.attentions[name], media = question.file && !(name.startsWith("decoder.") && name.endsWith(".self"));
     const names = name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
-    left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross") }) : links(map.rows, map.columns, { pin, names });
+    left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(map.rows, map.columns, { pin, names });
     right = heat(map.rows, map.columns, { pick: (i) => pin(String(i) === drawn.pin ? -1 : i),
       say: (i, j) => { told.textContent = `“${shown(map.rows[i])}” → “${shown(map.columns[j])}”: ${weights[i * map.columns.length + j].toFixed(4)}`; } });
-    put(place, titles, h("div", { class: compare ? "" : "two" }, left.node, h("div", {}, told, right.node, scale())), note);
+    put(place, titles, h("div", { class: compare || left.wide ? "" : "two" }, left.node, h("div", {}, told, right.node, scale())), note);
     kind = kindOf(name);
   }
   return async (name, head, asked, late) => {
@@ -144,15 +149,15 @@ export default async function look(here) {
   if (drawn.key !== key || !drawn.root.isConnected || !(await drawn.choose(here))) await whole(here, key);
 }
 
-async function whole({ main, state, shelf, gone, atEnd }, key) {
+async function whole({ main, state, shelf, gone }, key) {
+  drawn.end?.();
   const mine = drawn = { key: null };
   const late = () => drawn !== mine;
   const off = offList(state);
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = asked(state, model);
-  const asks = [model.reads || !model.medium ? sentence(state, "Look") : null, model.medium ? chooser(model.medium, state, (end) => { const before = mine.end; mine.end = () => { before?.(); end(); }; }) : null];
-  atEnd(() => { if (location.hash.split("?")[0] !== "#/look") mine.end?.(); });
+  const asks = asking(state, model, "Look", (end) => { mine.end = end; });
   const card = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
   if (!main.querySelector("section.asks") || main.querySelector(".error")) put(main, asks, card);
   const found = await ask("look", question);

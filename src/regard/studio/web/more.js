@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
+import { seen } from "./media.js";
 import { go } from "./route.js";
 
 const FIRST = 64;
@@ -40,7 +41,7 @@ async function roles(question) {
 
 async function lens(question) {
   const found = await ask("lens", question);
-  return [words("What the model would say next if it stopped after each layer: its final norm and vocabulary, put on the stream between the layers. The last row is what it says. Point at a cell for the runners-up."),
+  return [words("What the model would say next if it stopped after each layer: its final norm and vocabulary, put on the stream between the layers. The top row is what it says. Point at a cell for the runners-up."),
     table([...found.layers].reverse(), found.places.map(shown), (i, j) => { const k = found.layers.length - 1 - i; return [found.probabilities[k][j][0], shown(found.tokens[k][j][0]), found.tokens[k][j].map((t, n) => `${shown(t)} ${(100 * found.probabilities[k][j][n]).toFixed(1)} %`).join(" · ")]; }, { head: "reads →" }),
     found.places.length === FIRST ? h("p", { class: "note", text: `The first ${FIRST} places.` }) : null];
 }
@@ -54,28 +55,45 @@ function mapped(rows, columns, values, { signed = false, scale = 1, title = "", 
 }
 const top = (values) => values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
 
-async function rollout(question, model) {
+// The same over a picture or a recording; another row is picked here, without a new address.
+async function overlaid(question, rows, columns, values, title, options) {
+  const picture = await seen(question, rows, columns, { ...options, pin: (marked) => picture.show(values, { marked, title }) });
+  picture.show(values, { title });
+  return h("div", {}, h("h3", { text: title }), picture.node);
+}
+
+async function rollout(question) {
   const found = await ask("rollout", question);
   return [words("How much of each input place reaches each place after the last layer, if attention were all that moves things: the layers' mean attention, half of each place kept, multiplied up. It is a summary, not an explanation."),
-    mapped(found.rows, found.columns, found.values, { title: found.title, scale: top(found.values), digits: 4 })];
+    question.file ? await overlaid(question, found.rows, found.columns, found.values, found.title, { own: true, verb: "is made most of" })
+      : mapped(found.rows, found.columns, found.values, { title: found.title, scale: top(found.values), digits: 4 })];
 }
 
 async function attribution(question, model, found) {
-  const other = model.translates && !question.file ? await ask("alignment", { ...question, layer: null }) : null;
   const asked = await ask("attribution", question);
   const flat = Float32Array.from(asked.values.flat());
-  return [h("p", { class: "explains" }, h("strong", { text: "Attention is not explanation. " }), "A weight shows where a head looks, not what the answer hangs on. Gradient × input asks the answer itself, to first order: how much each token adds to the score of what is said (blue raises it, brown lowers it)."),
-    h("div", { class: "two" }, mapped(asked.said, asked.tokens, flat, { signed: true, scale: top(flat), title: "Gradient × input: what the answer hangs on" }),
-      other ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), { title: `Attention: where decoder layer ${other.layer} looks` })
-        : await ask("rollout", question).then((rolled) => mapped(rolled.rows, rolled.columns, rolled.values, { title: "Attention rollout: where the layers look", scale: top(rolled.values) }))),
-    asked.said.length === FIRST ? h("p", { class: "note", text: `The first ${FIRST} places.` }) : null];
+  const explains = h("p", { class: "explains" }, h("strong", { text: "Attention is not explanation. " }), "A weight shows where a head looks, not what the answer hangs on. Gradient × input asks the answer itself, to first order: how much each place adds to the score of what is said",
+    question.file ? ". Bright places matter most, for or against it." : " (blue raises it, brown lowers it).");
+  const few = asked.said.length === FIRST ? h("p", { class: "note", text: `The first ${FIRST} places.` }) : null;
+  const title = "Gradient × input: what the answer hangs on";
+  if (question.file) {
+    const places = found.source.length, shares = new Float32Array(asked.said.length * places); // shares of the whole
+    asked.values.forEach((row, i) => { const sum = row.reduce((a, b) => a + Math.abs(b), 1e-12); for (let j = 0; j < places; j++) shares[i * places + j] = Math.abs(row[j]) / sum; });
+    const rolled = await ask("rollout", question);
+    return [explains, h("div", { class: model.medium === "image" ? "two" : "" }, await overlaid(question, asked.said, found.source, shares, title, { own: false, verb: "hangs most on", how: "The brighter, the larger the share of a place in the score." }),
+      await overlaid(question, rolled.rows, rolled.columns, rolled.values, "Attention rollout: where the layers look", { own: true, verb: "is made most of" })), few];
+  }
+  const other = model.translates ? await ask("alignment", { ...question, layer: null }) : await ask("rollout", question);
+  return [explains, h("div", { class: "two" }, mapped(asked.said, asked.tokens, flat, { signed: true, scale: top(flat), title }),
+    model.translates ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), { title: `Attention: where decoder layer ${other.layer} looks` })
+      : mapped(other.rows, other.columns, other.values, { title: "Attention rollout: where the layers look", scale: top(other.values) })), few];
 }
 
 const PAIR = "The dog does not enter the house because it is too ";
 async function patching(question, model, found, state, place) {
   const [text, usual] = question.text.startsWith(PAIR) ? [question.text, PAIR + (question.text.includes("tired") ? "empty." : "tired.")] : [question.text, ""];
   const input = h("input", { type: "text", id: "patched", "aria-label": "Another sentence of as many tokens", value: state.patch || usual, maxlength: 8000, placeholder: "the same sentence with other words, of as many tokens" });
-  const form = h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); go({ patch: input.value.trim(), place: "" }); } }, input, h("button", { class: "main", text: "Patch" }));
+  const form = h("form", { class: "ask spaced", onsubmit: (event) => { event.preventDefault(); go({ patch: input.value.trim(), place: "" }); } }, input, h("button", { class: "main", text: "Patch" }));
   const stacks = Object.keys(model.stacks), stack = stacks.includes(state.stack) ? state.stack : stacks[0];
   const explains = words("Run the model on another sentence, but carry over what this sentence's run had at one layer and place. Where that restores this sentence's answer (1), the difference between the two was there. 0: it changes nothing. With every head on.");
   put(place, explains, form);
@@ -87,11 +105,11 @@ async function patching(question, model, found, state, place) {
     asked.target.length ? segment("Answer at", asked.target.map((token, i) => [i, shown(token)]), asked.at, (i) => go({ place: i })) : null,
     stacks.length > 1 ? segment("Patch the", stacks.map((name) => [name, name]), stack, (name) => go({ stack: name })) : null),
   h("p", {}, `Score of ${answer}: ${fixed(asked.corrupted, 2)} in the other sentence, ${fixed(asked.clean, 2)} in this one.`),
-  table([...asked.layers].reverse(), names, (i, j) => { const value = asked.effect[asked.layers.length - 1 - i][j]; return [0.5 + Math.max(-1, Math.min(1, value)) / 2, value.toFixed(2), `score ${asked.scores[asked.layers.length - 1 - i][j].toFixed(3)}`]; }, { signed: true, head: "carried over at →" })];
+  table([...asked.layers].reverse(), names, (i, j) => { const value = asked.effect[asked.layers.length - 1 - i][j]; return [0.5 + Math.max(-1, Math.min(1, value)) / 2, value.toFixed(2).replace(/^-(0\.00)$/, "$1"), `score ${asked.scores[asked.layers.length - 1 - i][j].toFixed(3)}`]; }, { signed: true, head: "carried over at →" })];
 }
 
 const TABS = { entropy: ["Entropy", entropy], roles: ["Roles of heads", roles], lens: ["Logit lens", lens], rollout: ["Rollout", rollout], attribution: ["Attribution", attribution], patching: ["Patching", patching] };
-const fits = (model, question) => ({ entropy: true, roles: !question.file && model.reads, lens: model.speaks && model.writes !== false && !question.file || model.speaks && model.reads, rollout: true, attribution: model.kind !== "two towers", patching: model.speaks && model.reads && !question.file });
+const fits = (model, question) => ({ entropy: true, roles: !question.file && model.reads, lens: model.speaks, rollout: true, attribution: model.kind !== "two towers", patching: model.speaks && model.reads && !question.file });
 
 export function more(model, question, found) {
   const can = fits(model, question), tabs = Object.keys(TABS).filter((name) => can[name]);
@@ -104,7 +122,7 @@ export function more(model, question, found) {
     if (key === last) return;
     last = key;
     put(bar, segment("", tabs.map((name) => [name, TABS[name][0]]), open, (name) => go({ more: name === open ? "" : name })));
-    if (!open) { put(place, h("p", { class: "note", text: "Entropies and roles of heads, what each layer would say, and what the answer really hangs on." })); return; }
+    if (!open) { put(place, h("p", { class: "note", text: tabs.length > 3 ? "Entropies and roles of heads, what each layer would say, and what the answer really hangs on." : "Entropies of heads, what reaches where, and what the answer really hangs on." })); return; }
     put(place, loading());
     node.setAttribute("aria-busy", "true");
     TABS[open][1](question, model, found, state, place).then((parts) => { if (key === last) put(place, parts); }, (error) => { if (key === last) put(place, open === "patching" ? [...place.children].slice(0, 2) : [], failure(error)); })
