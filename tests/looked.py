@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import wave
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import tokenizers
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -115,3 +122,70 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
         elif isinstance(part, LinearMixer):
             part.forward = summed  # type: ignore[method-assign]
     return seen
+
+
+# ------------------------------------------------------------------ pictures and sound
+
+
+def save_sensing(name: str, folder: Path) -> Path:
+    """Tiny random models of other libraries that see (vit, clip) or hear (wav2vec2, whisper), with what they need beside."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 31}
+    image = {**sizes, "image_size": 30, "patch_size": 4}  # 7 patches a side, and two pixels that are in none
+    said: dict[str, Any] = {}
+    match name:
+        case "vit":
+            model = transformers.ViTForImageClassification(transformers.ViTConfig(**image, num_labels=3))
+            said = {"image_processor_type": "ViTImageProcessor", "size": {"height": 30, "width": 30}}
+        case "clip":
+            text = {**sizes, "vocab_size": 37, "bos_token_id": 35, "eos_token_id": 36, "max_position_embeddings": 13}
+            config = transformers.CLIPConfig(text_config=text, vision_config=image, projection_dim=9)
+            model = transformers.CLIPModel(config)
+            square = {"height": 30, "width": 30}
+            said = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 30}, "crop_size": square}
+        case "wav2vec2":
+            waves = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 6, "num_conv_pos_embedding_groups": 2}
+            model = transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(vocab_size=11, **sizes, **waves))
+        case _:
+            ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+            layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
+                ("layers", 2), ("attention_heads", 4), ("ffn_dim", 31))}  # fmt: skip
+            places = {"num_mel_bins": 20, "max_source_positions": 50, "max_target_positions": 12}
+            config = transformers.WhisperConfig(
+                vocab_size=23, d_model=24, **layers, **ids, **places, begin_suppress_tokens=None
+            )
+            model = transformers.WhisperForConditionalGeneration(config)
+            words = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *(f"w{n}" for n in range(19))])}
+            tokenizer_ = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+            tokenizer_.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+            folder.mkdir(parents=True, exist_ok=True)
+            tokenizer_.save(str(folder / "tokenizer.json"))
+    sharpened(model)
+    model.save_pretrained(folder)
+    if said:
+        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    return folder
+
+
+def png(width: int = 40, height: int = 30) -> bytes:
+    """A picture with noise in it."""
+    from PIL import Image
+
+    held = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
+    Image.fromarray(noise).save(held, "PNG")
+    return held.getvalue()
+
+
+def wav(seconds: float = 0.5, rate: int = 16_000) -> bytes:
+    """A falling tone."""
+    time = np.arange(int(seconds * rate)) / rate
+    held = io.BytesIO()
+    with wave.open(held, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.sin(2 * np.pi * (900 - 600 * time) * time) * 20_000).astype("<i2").tobytes())
+    return held.getvalue()

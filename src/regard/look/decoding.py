@@ -19,7 +19,7 @@ from regard.decode.watch import Chosen, Offered
 from regard.errors import SettingError
 from regard.look import draw, terminal
 from regard.look.result import Array, Result
-from regard.look.subject import Head, Holds, Subject, Words, at_rest, subject_of, translate, written
+from regard.look.subject import Head, Holds, Subject, Words, at_rest, room, subject_of, translate, written
 from regard.model import Decoder, EncoderDecoder
 
 # ------------------------------------------------------------------ step by step
@@ -329,6 +329,8 @@ def cache(held: Subject | Holds, text: str | Tensor, *, length: int = 16) -> Cac
         raise SettingError("this model keeps nothing between steps", "give one that writes")
     with at_rest(model):
         ids = torch.tensor([subject.ids(text)], device=subject.device) if isinstance(text, str) else text
+        known = room(subject, ids.shape[1])
+        length = length if known is None else max(1, min(length, known))
         state = model.start(cast(Any, model.encode(ids)), capacity=length)
         last = ids[:, -1:] if isinstance(model, Decoder) else torch.tensor([subject.start], device=subject.device)
         tokens, own = [], []

@@ -279,13 +279,21 @@ def translate(
         raise SettingError("this model writes nothing", "give an encoder–decoder or a language model")
     source: Any = subject.ids(text) if isinstance(text, str) else text if text.is_floating_point() else text.tolist()
     settings = settings or Settings(Beam())
-    position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
-    if isinstance(position, Learned):
-        before = len(source) if isinstance(model, Decoder) else len(subject.start)
-        known = len(position.table) - position.offset - before
+    known = room(subject, len(source))
+    if known is not None:
         settings = replace(settings, limit=replace(settings.limit, most=max(1, known)))
     steered = cast(Any, Steered(model, Trace(edits=switched_off(model, off)))) if off else model
     return decode(steered, [source], subject.ends, settings, watch=watch)[0]
+
+
+def room(subject: Subject, length: int) -> int | None:
+    """How many tokens can be written after an input of this length, where positions are learnt one by one."""
+    model = subject.model
+    assert isinstance(model, EncoderDecoder | Decoder)
+    position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
+    if not isinstance(position, Learned):
+        return None
+    return len(position.table) - position.offset - (length if isinstance(model, Decoder) else len(subject.start))
 
 
 def written(subject: Subject, found: Hypothesis) -> str:

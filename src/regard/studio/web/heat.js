@@ -42,8 +42,8 @@ export const scale = () => h("span", { class: "scale" }, "0", paint(h("canvas", 
 
 // A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer.
 export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560 } = {}) {
-  room = Math.min(room, Math.max(240, window.innerWidth - 190));
   const long = Math.max(rows.length, columns.length);
+  room = Math.min(room, Math.max(long > 40 ? 320 : 240, window.innerWidth - 190));
   const side = Math.max(long > 800 ? 1 : 2, Math.min(30, Math.floor(room / long)));
   const named = side >= 13;
   const left = named ? Math.min(130, 12 + 8 * Math.max(...rows.map((t) => Math.min(14, shown(t).length)))) : 4;

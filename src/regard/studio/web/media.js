@@ -89,7 +89,7 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
       context.strokeRect(x + 1.5, y + 1.5, Math.max(2, w - 3), t - 3);
     }
     const rest = extras && image ? [...row.subarray(0, extras)].reduce((a, b) => a + b, 0) : 0;
-    const text = `${named(rows, marked, own)} ${verb} ${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)${extras && image ? `, and ${(100 * rest).toFixed(1)} % at ${extras > 1 ? "the extra tokens" : "the class token"}` : ""}.`;
+    const text = `${named(rows, marked, own)} ${verb} ${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)${extras && image ? `; ${extras > 1 ? "the extra tokens get" : "the class token gets"} ${(100 * rest).toFixed(1)} %` : ""}.`;
     told.textContent = text[0].toUpperCase() + text.slice(1);
     canvas.dataset.title = title;
     if (own) { canvas.setAttribute("aria-valuenow", marked); canvas.setAttribute("aria-valuetext", text); }

@@ -34,9 +34,9 @@ async function roles(question) {
   const found = await ask("roles", { model: question.model });
   const score = (i) => { const [name, head] = found.best[found.roles[i]]; return found.scores[i][found.names.indexOf(name)][head]; };
   return [words("Which head looks from one word to the word that grammar joins it with, on 200 sentences of the built-in language, whose parse is known. Chance is a head that looks everywhere alike."),
-    h("div", { class: "scroll" }, h("table", { class: "plain", id: "roles" }, h("tr", {}, ["role", "strongest head", "attention", "", "chance", "pairs"].map((text) => h("th", { text }))),
-      found.roles.map((role, i) => h("tr", {}, h("td", { class: "token", text: role }), h("td", {}, goTo(...found.best[role])), h("td", { text: score(i).toFixed(2) }),
-        h("td", {}, h("div", { class: "meter" }, h("i", { style: { width: 100 * score(i) + "%" } }), h("b", { style: { left: 100 * found.chance[i] + "%" } }))), h("td", { text: found.chance[i].toFixed(2) }), h("td", { text: found.links[i] })))))];
+    h("div", { class: "scroll" }, h("table", { class: "plain", id: "roles" }, h("tr", {}, ["role", "attention", "", "strongest head", "chance", "pairs"].map((text) => h("th", { text, class: text ? null : "bar" }))),
+      found.roles.map((role, i) => h("tr", {}, h("td", { class: "token", text: role }), h("td", { text: score(i).toFixed(2) }),
+        h("td", { class: "bar" }, h("div", { class: "meter" }, h("i", { style: { width: 100 * score(i) + "%" } }), h("b", { style: { left: 100 * found.chance[i] + "%" } }))), h("td", {}, goTo(...found.best[role])), h("td", { text: found.chance[i].toFixed(2) }), h("td", { text: found.links[i] })))))];
 }
 
 async function lens(question) {
