@@ -360,8 +360,12 @@ def patching(shelf: Shelf, ask: OfTwo) -> Answer:
 
 
 def positions(shelf: Shelf, ask: OfPlaces) -> Answer:
+    """What the model knows of places; `what` is null where it knows nothing that could be drawn."""
     opened = shelf.model(ask.model)
-    return _said(looking.positions(opened.subject, ask.length, stack=ask.stack))
+    try:
+        return _said(looking.positions(opened.subject, ask.length, stack=ask.stack))
+    except SettingError as none:
+        return {"what": None, "note": none.problem}
 
 
 # name of the endpoint → (what it is asked, what answers)

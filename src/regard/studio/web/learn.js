@@ -149,11 +149,12 @@ function placing(state, model, gone) {
   };
   ask("positions", { model: state.model, stack, length: 32 }).then((found) => {
     if (gone()) return;
+    if (found.what === null) { put(body, h("p", { class: "note", text: found.note })); return; }
     const count = (list) => list.map((_, i) => String(i));
     put(body, h("p", { text: `Attention alone does not see the order of its tokens. This model tells places apart by ${found.what}. ${found.note}` }),
       h("div", { class: "two" }, found.encodings ? drawn(count(found.encodings), count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
         drawn(count(found.products), count(found.products), Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
-  }, (error) => { if (!gone()) put(body, h("p", { class: "note", text: error.problem || String(error) })); });
+  }, (error) => { if (!gone()) put(body, failure(error)); });
   return node;
 }
 

@@ -159,7 +159,9 @@ async function whole({ main, state, shelf, gone }, key) {
   const question = asked(state, model);
   const asks = asking(state, model, "Look", (end) => { mine.end = end; });
   const card = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
-  if (!main.querySelector("section.asks") || main.querySelector(".error")) put(main, asks, card);
+  const before = main.querySelectorAll(":scope > section.asks");
+  if (!before.length || main.querySelector(":scope > .error")) put(main, asks, card);
+  else { before.forEach((each) => each.remove()); main.prepend(...asks.filter(Boolean)); } // the rest stays until there is another
   const found = await ask("look", question);
   if (gone()) return;
   const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];

@@ -71,7 +71,7 @@ async function show() {
         h("button", { class: "main", type: "button", onclick: () => go({ page: "train" }), text: "Watch the run" })));
     } else await PAGES[page][1](here);
   } catch (error) {
-    if (!left) put(main, error.problem && main.querySelector("form") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
+    if (!left) put(main, error.problem && main.querySelector("section.asks") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
     if (!error.problem) console.error(error);
   }
   if (mine !== current) return;
