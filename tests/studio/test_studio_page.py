@@ -442,9 +442,18 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
-    for view in ("look", "decode", "train", "learn"):
-        page = studio.page(link(view), width, scheme)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
+    for view, more in (
+        ("look", {"more": "attribution"}),
+        ("look", {"more": "patching", "text": "The dog does not enter the house because it is too tired."}),
+        ("decode", {}),
+        ("decode", {"view": "cache"}),
+        ("train", {}),
+        ("learn", {}),
+    ):
+        page = studio.page(link(view, **more), width, scheme)
+        until(page, "document.querySelectorAll('.loading').length === 0")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, more, width)
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
-        page.screenshot(path=studio.shots / f"{view}-{scheme}-{width}.png", full_page=True)
+        name = "-".join([view, *(v for v in more.values() if " " not in v), scheme, str(width)])
+        page.screenshot(path=studio.shots / f"{name}.png", full_page=True)
         page.context.close()

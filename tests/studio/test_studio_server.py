@@ -213,6 +213,20 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         assert refused["error"]["repair"] == "ask for fewer rows"
 
 
+def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.look.looking.CHUNK", 3000)  # several parts
+    subject = SUBJECTS["writer"]()
+    text = "The dog sees a cat. " * 15
+    with client(Given({"long": subject})) as studio:
+        grid = ask(studio, "grid", model="long", text=text, name="decoder.1.self")
+        weights = looking.look(subject, text).tensor("decoder.1.self.weights")
+        assert weights.shape[2] > 60
+        whole = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
+        for picture, own in zip(grid["heads"], whole, strict=True):
+            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
+            assert np.abs(seen - own / own.max()).max() <= 0.5 / 255 + 1e-6
+
+
 def test_heads_are_switched_off(demo: TestClient) -> None:
     off = [["decoder.1.cross", head] for head in range(4)]
     found = ask(demo, "look", model="demo", text="The cat sat on the mat.", off=off)

@@ -21,6 +21,7 @@ from regard.core.trace import Trace
 from regard.decode.search import Settings
 from regard.decode.strategy import Beam, Gnmt, Greedy, Limit, Sample
 from regard.errors import SettingError
+from regard.look.looking import in_rows
 from regard.look.result import Array, Result, plain
 from regard.look.subject import Given, Head, Reading, Subject, at_rest, attentions, run, stacks, switched_off
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
@@ -192,9 +193,13 @@ def grid(shelf: Shelf, ask: OfOne) -> Answer:
     """Every head of an attention as a small picture: weights as bytes, 255 being its largest; long ones by the largest of
     each square. Beside it their entropies, and what is the matter with them."""
     _, found = _looked(shelf, ask)
-    weights = found.call(ask.name).weights()[0].float()
-    high, wide = (min(THUMB, side) for side in weights.shape[1:])
-    small = functional.adaptive_max_pool2d(weights[None], (high, wide))[0]
+    call = found.call(ask.name)
+    high, wide = min(THUMB, call.q.shape[2]), min(THUMB, call.k.shape[2])
+    # Some rows after the other: all weights of a long input at once would be gigabytes.
+    narrow = torch.cat(
+        [functional.adaptive_max_pool1d(w[0].float(), wide) for _, w in in_rows(call)], dim=1
+    )  # [H, T, wide]
+    small = functional.adaptive_max_pool1d(narrow.mT, high).mT  # [H, high, wide]
     tops = small.amax(dim=(1, 2), keepdim=True).clamp_min(1e-12)
     data = (small / tops * 255).round().to(torch.uint8).cpu().numpy()
     entropy = looking.entropy(found, ask.name)
