@@ -38,7 +38,14 @@ export function thumb(text, rows, columns) {
   return paint(h("canvas", { "aria-hidden": "true" }), rows, columns, (i) => bytes[i] / 255);
 }
 
-export const scale = () => h("span", { class: "scale" }, "0", paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), "1");
+export const scale = (most = 1) => h("span", { class: "scale" }, "0", paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), most === 1 ? "1" : most.toPrecision(2));
+
+// The weight that has the full colour: 1, or the largest there is where all are small.
+export function fullest(weights) {
+  let most = 1e-9;
+  for (let i = 0; i < weights.length; i++) if (weights[i] > most) most = weights[i];
+  return most > 0.5 ? 1 : most;
+}
 
 // A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer.
 export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560 } = {}) {

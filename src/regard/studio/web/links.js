@@ -30,16 +30,17 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
   const lines = s("g", { "aria-hidden": "true" });
   const bars = s("g", { "aria-hidden": "true" });
   const told = h("p", { class: "read faint", role: "status" });
-  let weights = new Float32Array(rows.length * many), faintest = 0, pinned = -1;
+  let weights = new Float32Array(rows.length * many), faintest = 0, full = 1, pinned = -1;
 
   function curve(i, j, weight) {
     const [a, b] = [wide, wide + gap];
     return s("path", { class: "look", d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
-      "stroke-width": (0.6 + 6 * weight).toFixed(2), "stroke-opacity": Math.min(1, 0.06 + weight).toFixed(3) });
+      "stroke-width": (0.6 + 6 * weight / full).toFixed(2), "stroke-opacity": Math.min(1, 0.06 + weight / full).toFixed(3) });
   }
   function draw(row, column) {
     const places = row >= 0 ? [row * many, 1, many] : column >= 0 ? [column, many, rows.length] : [0, 1, weights.length];
-    const all = largest(weights, places, MOST_LINES, faintest);
+    const strongest = row < 0 && column < 0 ? 1 : largest(weights, places, 1, -1)[0][0];
+    const all = largest(weights, places, MOST_LINES, Math.min(faintest, strongest / 10));
     lines.replaceChildren(...all.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)));
     bars.replaceChildren(...(row < 0 ? [] : largest(weights, places, MOST_SHARES, -1)).flatMap(([share, i]) => {
       const x = wide + gap + right, at = y(i % many);
@@ -75,12 +76,11 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     s("text", { class: "dim percent", x: wide - 15, y: 16, "text-anchor": "end", text: names[0] }),
     s("text", { class: "dim percent", x: wide + gap + 15, y: 16, text: names[1] }),
     lines, bars, left, columns.map((text, j) => token(text, j, 1)));
-  function show(next, { marked = -1, title = "" } = {}) {
-    let strongest = 0;
-    for (let i = 0; i < next.length; i++) if (next[i] > strongest) strongest = next[i];
+  // `scale`: the weight whose line is thickest.
+  function show(next, { marked = -1, title = "", scale = 1 } = {}) {
     left[pinned]?.classList.remove("pinned"); left[pinned]?.setAttribute("aria-pressed", "false");
     left[marked]?.classList.add("pinned"); left[marked]?.setAttribute("aria-pressed", "true");
-    [weights, pinned, faintest] = [next, marked, Math.min(0.01, strongest / 3)]; // a head that looks everywhere has lines too
+    [weights, pinned, full, faintest] = [next, marked, scale, Math.min(0.01, scale / 3)]; // a head that looks everywhere has lines too
     picture.setAttribute("aria-label", title);
     const focused = document.activeElement?.closest?.(".token")?.dataset.row;
     if (focused !== undefined && picture.contains(document.activeElement)) draw(Number(focused), -1);

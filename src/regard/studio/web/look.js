@@ -1,8 +1,8 @@
 // Look: what a model looks at while it reads, head by head.
 
 import { ask } from "./api.js";
-import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
-import { dark, heat, scale, thumb } from "./heat.js";
+import { clipped, failure, fixed, h, loading, put, segment, shown } from "./dom.js";
+import { dark, fullest, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
 import { chooser, seen } from "./media.js";
 import { more } from "./more.js";
@@ -46,7 +46,7 @@ function difference(usual, now) {
 }
 
 function result(found, question, off) {
-  const said = h("p", { class: "said", id: "said" }, question.text);
+  const said = h("p", { class: `said${question.text.length + (found.output?.length ?? 0) > 300 ? " long" : ""}`, id: "said" }, clipped(question.text, 240));
   if (found.output !== null) said.append(question.text ? h("span", { class: "arrow", text: "→" }) : "", h("span", { id: "output" }, found.usual === null ? found.output : difference(found.usual, found.output)));
   const parts = [said];
   if (off.length) {
@@ -64,7 +64,7 @@ function result(found, question, off) {
 function pane(place, question, found, { compare, titles }) {
   let kind = null, left = null, right = null, weights = null, map = null;
   const told = h("p", { class: "read faint", text: "Point at a cell for its weight." });
-  const note = h("p", { class: "note" });
+  const note = h("p", { class: "note" }), key = h("div");
   const pin = (i) => go({ pin: i < 0 ? "" : i });
   async function build(name) {
     const part = found.attentions[name], media = question.file && !(name.startsWith("decoder.") && name.endsWith(".self"));
@@ -72,7 +72,7 @@ function pane(place, question, found, { compare, titles }) {
     left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(map.rows, map.columns, { pin, names });
     right = heat(map.rows, map.columns, { pick: (i) => pin(String(i) === drawn.pin ? -1 : i),
       say: (i, j) => { told.textContent = `“${shown(map.rows[i])}” → “${shown(map.columns[j])}”: ${weights[i * map.columns.length + j].toFixed(4)}`; } });
-    put(place, titles, h("div", { class: compare || left.wide ? "" : "two" }, left.node, h("div", {}, told, right.node, scale())), note);
+    put(place, titles, h("div", { class: compare || left.wide ? "" : "two" }, left.node, h("div", {}, told, right.node, key)), note);
     kind = kindOf(name);
   }
   return async (name, head, asked, late) => {
@@ -86,8 +86,10 @@ function pane(place, question, found, { compare, titles }) {
     [map, weights] = [answer, answer.values];
     if (kindOf(name) !== kind) await build(name);
     const marked = asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
-    left.show(weights, { marked, title: map.title });
-    right.show(weights, { marked, title: map.title });
+    const view = { marked, title: map.title, scale: fullest(weights) };
+    left.show(weights, view);
+    right.show(weights, view);
+    put(key, scale(view.scale));
     note.textContent = (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") + map.note;
     return true;
   };
@@ -166,7 +168,7 @@ async function whole({ main, state, shelf, gone }, key) {
   if (gone()) return;
   const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];
   const second = { model: state.model2 || state.model, text: state.text2 || question.text, file: state.text2 ? undefined : question.file, off: state.model2 && state.model2 !== state.model ? [] : off };
-  const heading = (asked, said) => state.compare ? [h("p", { class: "said", text: said.output === null ? asked.text : `${asked.text} → ${said.output}` }), asked.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
+  const heading = (asked, said) => state.compare ? [h("p", { class: "said", text: said.output === null ? clipped(asked.text, 240) : `${clipped(asked.text, 240)} → ${said.output}` }), asked.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
   const places = [h("div", {}, loading()), ...(state.compare ? [h("div", {}, loading())] : [])];
   const panes = [pane(places[0], question, found, { compare: state.compare, titles: heading(question, found) })];
   const controls = h("div", { class: "bar" });
@@ -195,7 +197,7 @@ async function whole({ main, state, shelf, gone }, key) {
   }
 
   put(card, result(found, question, off));
-  put(main, asks, found.output !== null || off.length || question.text ? card : null, aligned, root, all.node, other.node, question.file ? null : comparing(state, shelf));
+  put(main, asks, found.output !== null || off.length ? card : null, aligned, root, all.node, other.node, question.file ? null : comparing(state, shelf));
   Object.assign(mine, { key, root, choose });
   const guarded = (place, work) => work.catch((error) => { if (!late()) put(place, failure(error)); });
   if (state.compare) panes.push(await ask("look", second).then((said) => pane(places[1], second, said, { compare: true, titles: heading(second, said) }),
