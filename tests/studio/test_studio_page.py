@@ -267,6 +267,13 @@ def sensing(studio: Studio, name: str) -> str:
     return name
 
 
+PASTE = """(bytes) => {
+  const given = new DataTransfer();
+  given.items.add(new File([new Uint8Array(bytes)], "pasted.png", { type: "image/png" }));
+  document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: given }));
+}"""
+
+
 def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     from looked import png
 
@@ -303,6 +310,9 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     studio.complaints[:] = [said for said in studio.complaints if "400" not in said]
     page.click("text=Show the example")
     page.wait_for_selector("#seen")
+    ready(page)
+    page.evaluate(PASTE, list(png(20, 20)))
+    until(page, "document.querySelector('#filename').textContent === 'pasted.png'")
 
 
 @pytest.mark.parametrize("name", ["wav2vec2", "whisper"])

@@ -121,7 +121,7 @@ export default async function decode({ main, state, gone, atEnd }) {
   const views = { steps: ["Step by step", stepping], beam: ["Beam tree", searching], cache: ["Memory", remembering] };
   const how = views[state.view] ? state.view : "steps";
   const place = h("div", {}, loading());
-  put(main, asking(state, model, "Decode", atEnd), h("section", { class: "card" },
+  put(main, asking(state, model, "Decode"), h("section", { class: "card" },
     h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), place));
   await views[how][1](place, state, question, gone, atEnd).catch((error) => { if (!gone()) put(place, failure(error)); });
 }

@@ -158,11 +158,11 @@ function placing(state, model, gone) {
   return node;
 }
 
-export default async function learn({ main, state, gone, atEnd }) {
+export default async function learn({ main, state, gone }) {
   const place = h("div", { class: "side" }, loading("The model reads…"));
   const model = await ask("model", { model: state.model });
   if (gone()) return;
-  put(main, asking(state, model, "Follow it", atEnd), place, placing(state, model, gone), example());
+  put(main, asking(state, model, "Follow it"), place, placing(state, model, gone), example());
   try {
     const { off, ...question } = asked(state, model);
     const anatomy = await ask("anatomy", question);

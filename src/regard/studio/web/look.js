@@ -19,9 +19,9 @@ const kindOf = (name) => { const parts = name.split("."); return [...parts.slice
 const layerOf = (name) => Number(name.split(".").at(-2));
 const titled = (kind) => KINDS[kind] || kind;
 
-function sentence(state, button, changes = {}) {
+function sentence(state, button) {
   const input = h("input", { type: "text", name: "text", value: state.text, "aria-label": "Sentence", maxlength: 8000, autocomplete: "off", spellcheck: "false" });
-  const there = (text) => go({ text, pin: "", step: "", file: "", name: "", ...changes });
+  const there = (text) => go({ text, pin: "", step: "", file: "", name: "" });
   return h("section", { class: "card asks" },
     h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); there(input.value.trim()); } },
       input, h("button", { class: "main", text: button })),
@@ -30,8 +30,8 @@ function sentence(state, button, changes = {}) {
 }
 
 // What a page begins with: a sentence, a file, or both, as the model takes them.
-export function asking(state, model, button, atEnd, changes = {}) {
-  return [model.reads || !model.medium ? sentence(state, button, changes) : null, model.medium ? chooser(model.medium, state, model.reads, atEnd) : null];
+export function asking(state, model, button) {
+  return [model.reads || !model.medium ? sentence(state, button) : null, model.medium ? chooser(model.medium, state, model.reads) : null];
 }
 
 // What a model is asked: a sentence, or a file where it takes one.
@@ -152,14 +152,13 @@ export default async function look(here) {
 }
 
 async function whole({ main, state, shelf, gone }, key) {
-  drawn.end?.();
   const mine = drawn = { key: null };
   const late = () => drawn !== mine;
   const off = offList(state);
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = asked(state, model);
-  const asks = asking(state, model, "Look", (end) => { mine.end = end; });
+  const asks = asking(state, model, "Look");
   const card = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
   const before = main.querySelectorAll(":scope > section.asks");
   if (!before.length || main.querySelector(":scope > .error")) put(main, asks, card);

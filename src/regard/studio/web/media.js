@@ -11,7 +11,7 @@ const KINDS = {
 };
 const LARGEST = 1 << 23;
 
-export function chooser(kind, state, reads, atEnd) {
+export function chooser(kind, state, reads) {
   const { types, text, none } = KINDS[kind];
   const problem = h("div", { role: "alert" });
   const input = h("input", { type: "file", id: "file", accept: types, "aria-label": text, onchange: () => take(input.files[0]) });
@@ -25,9 +25,12 @@ export function chooser(kind, state, reads, atEnd) {
       put(problem, failure(error));
     }
   }
-  const pasted = (event) => { const file = [...event.clipboardData.files][0]; if (file) { event.preventDefault(); take(file); } };
+  function pasted(event) {
+    const file = [...event.clipboardData.files][0];
+    if (!card.isConnected) document.removeEventListener("paste", pasted); // the page has moved on
+    else if (file) { event.preventDefault(); take(file); }
+  }
   document.addEventListener("paste", pasted);
-  atEnd(() => document.removeEventListener("paste", pasted));
   const over = (event, on) => { event.preventDefault(); card.classList.toggle("over", on); };
   const card = h("section", { class: "card asks files", ondragover: (event) => over(event, true), ondragleave: (event) => over(event, false),
     ondrop: (event) => { over(event, false); take(event.dataTransfer.files[0]); } },
