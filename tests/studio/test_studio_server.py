@@ -78,7 +78,7 @@ def unpacked(content: bytes) -> dict[str, Any]:
 
 
 def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
-    assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 600_000
+    assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 640_000
     assert ask(demo, "shelf") == {"models": ["demo"], "runs": ["demo"]}
     tired = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too tired.")
     empty = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too empty.")
@@ -167,6 +167,14 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
             corner = np.atleast_2d(values[1] if values.ndim == 3 else values)[:64, :64]
             assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6
             assert values.ndim == 1 or len(found["rows"]) == len(corner)
+
+
+def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
+    found = ask(demo, "circuit", model="demo")["circuit"]
+    assert found["found"]
+    described = ask(demo, "model", model="demo")["attentions"]
+    assert all(head < described[name] for name, head in [*found["heads"], found["reader"]])
+    assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
 
 
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
@@ -293,7 +301,7 @@ def test_what_else_is_what_the_analyses_say(name: str) -> None:
 def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient) -> None:
     tired, empty = (f"The dog does not enter the house because it is too {word}." for word in ("tired", "empty"))
     found = ask(demo, "patching", model="demo", text=tired, other=empty)
-    assert (found["answer"], found["instead"]) == ("▁er", "es")
+    assert (found["answer"], found["instead"]) == ("▁er", "▁es")
     own = looking.patching(
         Shelf([DEMO], device="cpu").model("demo").subject, tired, empty, at=found["at"], instead="es"
     )

@@ -297,6 +297,13 @@ def _places(found: looking.Look, name: str) -> tuple[list[str], list[str]]:
     return list(found.reading.labels), []
 
 
+def circuit(shelf: Shelf, ask: OfModel) -> Answer:
+    """Who resolves "it", where that was found when the model was made."""
+    shelf.model(ask.model)  # refuses what is not there
+    found = looking.stored_circuit(shelf.models()[ask.model])
+    return {"circuit": found.to_dict() if found else None}
+
+
 def metrics(shelf: Shelf, ask: OfRun) -> Answer:
     return follow(shelf.run(ask.run), ask.offset)
 
@@ -347,21 +354,12 @@ def roles(shelf: Shelf, ask: OfStack) -> Answer:
 
 
 def patching(shelf: Shelf, ask: OfTwo) -> Answer:
-    """At the place asked for, or at the first where the two outputs part; there, against what the other text says."""
+    """At the place asked for, or where the two runs part; `target` names the places of the output."""
     opened = shelf.model(ask.model)
-    subject = opened.subject
     with opened.lock:
-        one, two = (opened.look(text, None, (), WEIGHTS).reading for text in (ask.text, ask.other))
-        if isinstance(subject.model, EncoderDecoder):
-            parts = [i for i, (a, b) in enumerate(zip(one.next, two.next, strict=False)) if a != b]
-            at = min(parts[0] if parts and ask.at is None else ask.at or 0, len(one.next) - 1)
-            said = [subject.writes.tokens([each.next[min(at, len(each.next) - 1)]])[0] for each in (one, two)]
-        else:
-            at, said = len(one.labels) - 1 if ask.at is None else min(ask.at, len(one.labels) - 1), ["", ""]
-        instead = subject.writes.inner(said[1].strip("▁Ġ ")) if said[0] != said[1] else []
-        word = said[1].strip("▁Ġ ") if len(instead) == 1 and subject.writes.tokens(instead) == [said[1]] else None
-        result = looking.patching(subject, ask.text, ask.other, at=at, instead=word, stack=ask.stack)
-    return {**_said(result), "at": at, "target": list(one.said)}
+        result = looking.patching(opened.subject, ask.text, ask.other, at=ask.at, stack=ask.stack)
+        said = opened.look(ask.text, None, (), WEIGHTS).target
+    return {**_said(result), "target": list(said)}
 
 
 def positions(shelf: Shelf, ask: OfPlaces) -> Answer:
@@ -387,6 +385,7 @@ VIEWS: dict[str, tuple[type[Ask], Callable[[Shelf, Any], Answer]]] = {
     "cache": (OfInput, cache),
     "anatomy": (OfInput, anatomy),
     "tensor": (OfTensor, tensor),
+    "circuit": (OfModel, circuit),
     "metrics": (OfRun, metrics),
     "entropy": (OfInput, entropy),
     "rollout": (OfStack, rollout),

@@ -15,7 +15,8 @@ from regard.data.batch import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sample
 from regard.model import Decoder
-from regard.training.loss import cross_entropy
+from regard.training.gaze import ROWS, gaze
+from regard.training.loss import over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
 from regard.training.texts import Texts
@@ -53,7 +54,7 @@ class Causal:
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, auxiliary = self.model(tensors["tokens"])
-        loss, surprise = cross_entropy(self.model.head(hidden), tensors["labels"])
+        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
         for extra in auxiliary.values():
             loss = loss + extra * tensors["labels"].numel()
         return loss, surprise
@@ -63,12 +64,13 @@ class Causal:
         return [{"row": row, "text": decode(self.tokens[row : row + self.context].tolist())} for row in rows]
 
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """loss (per token) over the whole held-out text, perplexity, and some text."""
+        """loss (per token) over the whole held-out text, perplexity, attention entropy, and some text."""
         surprise, tokens = self.surprise(precision)
         found: dict[str, Any] = {
             "loss": surprise / tokens,
             "perplexity": perplexity(surprise, tokens),
             "tokens": tokens,
+            **self._gaze(),
         }
         if self.settings.samples:
             start = self.writer.words.decode(self.held_out[:1].tolist())
@@ -95,6 +97,13 @@ class Causal:
             with precision:
                 total += self.loss(batch.tensors)[1].double()
         return total.item(), count
+
+    def _gaze(self) -> dict[str, Any]:
+        """Attention entropy on the first windows of the held-out text."""
+        width = min(self.context, len(self.held_out) - 1)
+        places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
+        few = self.windows(self.held_out, places, width).to(self.writer.device).tensors
+        return gaze(lambda trace: self.model(few["tokens"], trace=trace), {"decoder": None})
 
 
 def _stream(corpus: Corpus) -> Any:

@@ -1,6 +1,7 @@
 // Look: what a model looks at while it reads, head by head.
 
 import { ask } from "./api.js";
+import { resolving } from "./circuit.js";
 import { clipped, failure, fixed, h, loading, put, segment, shown } from "./dom.js";
 import { dark, fullest, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
@@ -198,6 +199,7 @@ async function whole({ main, state, shelf, gone }, key) {
   put(card, result(found, question, off));
   put(main, asks, found.output !== null || off.length ? card : null, aligned, root, all.node, other.node, question.file ? null : comparing(state, shelf));
   Object.assign(mine, { key, root, choose });
+  resolving(main.querySelector(".asks .chips"), state.model).catch(() => {}); // a page without it is whole
   const guarded = (place, work) => work.catch((error) => { if (!late()) put(place, failure(error)); });
   if (state.compare) panes.push(await ask("look", second).then((said) => pane(places[1], second, said, { compare: true, titles: heading(second, said) }),
     (error) => async () => { put(places[1], failure(error)); return true; }));

@@ -100,7 +100,7 @@ async function patching(question, model, found, state, place) {
   if (!state.patch && !usual) return [explains, form, h("p", { class: "note" }, "Two sentences that differ in a word, for example: ", h("button", { type: "button", class: "small", text: PAIR + "tired.", onclick: () => go({ text: PAIR + "tired.", patch: PAIR + "empty.", place: "", pin: "" }) }))];
   const asked = await ask("patching", { model: question.model, text, other: state.patch || usual, at: state.place === undefined || state.place === "" ? null : Number(state.place), stack });
   const names = asked.tokens.map((token, i) => token === asked.others[i] ? shown(token) : `${shown(asked.others[i])} ← ${shown(token)}`);
-  const answer = `“${shown(asked.answer)}”${asked.instead ? ` against “${asked.instead}”` : ""}`;
+  const answer = `“${shown(asked.answer)}”${asked.instead ? ` against “${shown(asked.instead)}”` : ""}`;
   return [explains, form, h("div", { class: "bar" },
     asked.target.length ? segment("Answer at", asked.target.map((token, i) => [i, shown(token)]), asked.at, (i) => go({ place: i })) : null,
     stacks.length > 1 ? segment("Patch the", stacks.map((name) => [name, name]), stack, (name) => go({ stack: name })) : null),
