@@ -21,7 +21,7 @@ from regard.look.places import Positions, positions
 from regard.look.residual import Lens, Patching, lens, patched, patching
 from regard.look.result import Result
 from regard.look.structure import Roles, roles
-from regard.look.subject import Subject, Words, batch, heads, probes, translate, written
+from regard.look.subject import Given, Medium, Subject, Words, batch, heads, probes, translate, written
 
 __all__ = [
     "Ablation",
@@ -33,8 +33,10 @@ __all__ = [
     "Choices",
     "Circuit",
     "Entropy",
+    "Given",
     "Lens",
     "Look",
+    "Medium",
     "Patching",
     "Positions",
     "Referents",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -56,14 +58,33 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Given:
+    """An input that is no text: what the model reads of it, a picture of that for people (bytes [height, width] or
+    [height, width, 3], sound from low to high), and how decoding begins where that hangs on it."""
+
+    inputs: Tensor  # [1, …]
+    picture: NDArray[np.uint8]
+    ends: Ends | None = None
+
+
+@dataclass(frozen=True)
+class Medium:
+    """What a model takes beside text or instead of it; `read` makes an input of a file's contents."""
+
+    kind: Literal["image", "sound"]
+    read: Callable[[bytes], Given]
+
+
+@dataclass(frozen=True)
 class Subject:
     """What is looked at: `source` is the text that goes in, `target` what comes out of an encoder–decoder; `ends` frames what
-    is decoded. A model without `source` is looked at while it reads tensors."""
+    is decoded; `medium` says which files it can be shown. Any model can be looked at while it reads tensors."""
 
     model: Model
     source: Words | None = None
     target: Words | None = None
     ends: Ends | None = None
+    medium: Medium | None = None
 
     @property
     def device(self) -> torch.device:
@@ -258,12 +279,21 @@ def translate(
         raise SettingError("this model writes nothing", "give an encoder–decoder or a language model")
     source: Any = subject.ids(text) if isinstance(text, str) else text if text.is_floating_point() else text.tolist()
     settings = settings or Settings(Beam())
-    position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
-    if isinstance(position, Learned):
-        known = len(position.table) - position.offset - (len(source) if isinstance(model, Decoder) else 0)
+    known = room(subject, len(source))
+    if known is not None:
         settings = replace(settings, limit=replace(settings.limit, most=max(1, known)))
     steered = cast(Any, Steered(model, Trace(edits=switched_off(model, off)))) if off else model
     return decode(steered, [source], subject.ends, settings, watch=watch)[0]
+
+
+def room(subject: Subject, length: int) -> int | None:
+    """How many tokens can be written after an input of this length, where positions are learnt one by one."""
+    model = subject.model
+    assert isinstance(model, EncoderDecoder | Decoder)
+    position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
+    if not isinstance(position, Learned):
+        return None
+    return len(position.table) - position.offset - (length if isinstance(model, Decoder) else len(subject.start))
 
 
 def written(subject: Subject, found: Hypothesis) -> str:
