@@ -71,7 +71,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 
     named = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
     chosen: dict[str, Any] = {key: flags[key] for key in named}
-    case = Case(name, **chosen, **_rounds(flags))
+    case = Case(name, **chosen | _rounds(flags))
     _show(run(case, list(against), device, _command()), flags)
 
 
