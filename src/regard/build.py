@@ -13,6 +13,7 @@ from regard.core import (
     attention,
     beside,
     block,
+    convolved,
     embed,
     feedforward,
     frontend,
@@ -25,18 +26,22 @@ from regard.core import (
     norm,
     pattern,
     position,
+    recurrent,
     residual,
+    score,
     shortened,
     stack,
 )
 from regard.errors import ModelError
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, Pair
 
 Model = EncoderDecoder | Encoder | Decoder | Pair
 
 
 @overload
 def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
+@overload
+def build(model: spec.SequenceToSequence) -> EncoderDecoder: ...
 @overload
 def build(model: spec.Encoder) -> Encoder: ...
 @overload
@@ -53,14 +58,14 @@ def build(model: spec.Model) -> Model:
         return Pair(build(model.text), build(model.image), model.scale)
     d = model.d_model
     match model:
-        case spec.EncoderDecoder():
+        case spec.EncoderDecoder() | spec.SequenceToSequence():
             target = embed.Table(model.target.vocabulary, d)
             output = target if model.share in ("all", "target") else embed.Table(model.target.vocabulary, d)
             return EncoderDecoder(
                 source=_front_end(model.source, d, target if model.share in ("all", "inputs") else None),
                 target=_embedding(model.target, target, d),
-                encoder=_stack(model.encoder, d),
-                decoder=_stack(model.decoder, d),
+                encoder=_encoder_part(model),
+                decoder=_decoder_part(model),
                 head=_head(model.head, output, d),
             )
         case spec.Encoder():
@@ -221,6 +226,65 @@ def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.
             return head.Votes(d_model, count, voters)
         case _:
             assert_never(part)
+
+
+def _encoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderPart:
+    part, d = model.encoder, model.d_model
+    match part:
+        case spec.Stack():
+            return _stack(part, d)
+        case spec.Recurrent(cell, layers, bidirectional, _, dropout):
+            return recurrent.RecurrentEncoder(cell, d, layers, dropout, backwards=bidirectional)
+        case spec.Convolved():
+            return convolved.ConvolvedEncoder(_units(part, d))
+        case _:
+            assert_never(part)
+
+
+def _decoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> DecoderPart:
+    part, d = model.decoder, model.d_model
+    match part:
+        case spec.Stack():
+            return _stack(part, d)
+        case spec.Recurrent(cell, layers, _, looks, dropout):
+            halves = isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
+            return recurrent.RecurrentDecoder(
+                cell, d, layers, dropout,
+                bridge=recurrent.Bridge(d, layers, halves=halves, cell=cell == "lstm"),
+                before=_looking(looks, d) if isinstance(looks, spec.LooksBefore) else None,
+                after=_looking(looks, d) if isinstance(looks, spec.LooksAfter) else None,
+                feeding=isinstance(looks, spec.LooksAfter) and looks.feeding,
+            )  # fmt: skip
+        case spec.Convolved():
+            glances = [convolved.Glance(d) for _ in range(part.layers)] if part.sees == "attention" else []
+            aligned = linear.Linear(2 * d, d) if part.sees == "aligned" else None
+            return convolved.ConvolvedDecoder(_units(part, d), glances, aligned)
+        case _:
+            assert_never(part)
+
+
+def _units(part: spec.Convolved, d_model: int) -> list[convolved.Unit]:
+    kind = convolved.Gated if isinstance(part.unit, spec.GatedUnit) else convolved.Narrow
+    dilations = part.unit.dilations
+    return [kind(d_model, part.unit.kernel, dilations[i % len(dilations)], part.dropout) for i in range(part.layers)]
+
+
+def _looking(part: spec.LooksBefore | spec.LooksAfter, d_model: int) -> score.Looking:
+    join = linear.Linear(2 * d_model, d_model)
+    match part.score:
+        case spec.Dot():
+            return score.Looking(mix.Softmax(1.0 / part.temperature, 0.0), join)
+        case spec.ScaledDot():
+            return score.Looking(mix.Softmax(d_model**-0.5 / part.temperature, 0.0), join)
+        case spec.General():
+            product = mix.Softmax(1.0 / part.temperature, 0.0)
+            return score.Looking(product, join, key=linear.Linear(d_model, d_model, bias=False))
+        case spec.Additive(given):
+            width = given or d_model
+            query, key = linear.Linear(d_model, width), linear.Linear(d_model, width, bias=False)
+            return score.Looking(score.Additive(width, part.temperature), join, query, key)
+        case _:
+            assert_never(part.score)
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:

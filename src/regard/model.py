@@ -9,13 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.convolved import ConvolvedDecoder, ConvolvedEncoder
 from regard.core.embed import Embedding
 from regard.core.frontend import FrontEnd
 from regard.core.head import Labels, LanguageHead, Pool, Votes
 from regard.core.pattern import Everything, Padding, Pattern, Sight
+from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
 from regard.core.state import State
 from regard.core.trace import Trace
+
+EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
+DecoderPart = Stack | RecurrentDecoder | ConvolvedDecoder
 
 
 class Encoded(NamedTuple):
@@ -33,11 +38,13 @@ class Prompt(NamedTuple):
 
 
 class EncoderDecoder(nn.Module):
-    """Figure 1 of "Attention Is All You Need"."""
+    """Figure 1 of "Attention Is All You Need"; its two sides may also be what came before."""
 
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
-    def __init__(self, source: FrontEnd, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead) -> None:
+    def __init__(
+        self, source: FrontEnd, target: Embedding, encoder: EncoderPart, decoder: DecoderPart, head: LanguageHead
+    ) -> None:
         super().__init__()
         self.source = source
         self.target = target
@@ -68,15 +75,16 @@ class EncoderDecoder(nn.Module):
     def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> State:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
-        return State(self.decoder.start(rows, capacity, encoded.memory), width, encoded.real)
+        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
+        return State(self.decoder.start(rows, capacity, encoded.memory, over_memory), width, encoded.real)
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         x = self.target(tokens, state.position)
         sight = self.decoder.sight(state.position, tokens.shape[1], tokens.shape[0], Everything())
-        memory = state.layers[0].memory
-        assert memory is not None
-        over_memory, look = _over_memory(state.real, memory.k[:, 0, :, 0]), trace.scope("decoder") if trace else None
+        memory = state.layers[0].memory  # a decoder without attention has none
+        over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
+        look = trace.scope("decoder") if trace else None
         x = self.decoder(x, sight, None, over_memory, states=state.layers, trace=look)
         state.position += tokens.shape[1]
         return self.head(x)

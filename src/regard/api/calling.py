@@ -35,7 +35,7 @@ def arguments(description: kinds.Model) -> dict[str, bool]:
     match description:
         case kinds.Pair():
             return {"input_ids": True, "pixel_values": True, "attention_mask": False}
-        case kinds.EncoderDecoder(source=source):
+        case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
             first = "input_features" if isinstance(source, kinds.Frames) else "input_ids"
             return {first: True, "attention_mask": False, "decoder_input_ids": True, "decoder_attention_mask": False}
         case kinds.Encoder(input=kinds.Patches()):

@@ -51,7 +51,9 @@ def load_translator(
     held = load(folder, device=device, say=say)
     if isinstance(held, Translator):
         return held
-    if isinstance(held.spec, kinds.EncoderDecoder) and isinstance(held.spec.source, kinds.Tokens):
+    if isinstance(held.spec, kinds.EncoderDecoder | kinds.SequenceToSequence) and isinstance(
+        held.spec.source, kinds.Tokens
+    ):
         open_tokenizers(Path(folder))  # says what is missing
     kind = held.config.get("model_type")
     raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder over text")
@@ -82,7 +84,7 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
     match model, opened.spec:
         case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Frames()) if opened.ids is not None:
             return Listener(model, opened.spec, opened.ids, None, opened.config)
-        case EncoderDecoder(), kinds.EncoderDecoder() if opened.ids is not None:
+        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() if opened.ids is not None:
             if (folder / "tokenizer.json").is_file():
                 source, target = open_tokenizers(folder)
                 return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)

@@ -280,7 +280,9 @@ def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", repair)
     model = FAMILIES[kind].spec(config, stored())
     _check_task(config, model)
-    ids = _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
+    ids = (
+        _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder | kinds.SequenceToSequence) else None
+    )
     return Opened(model, {}, ids, config)
 
 

@@ -40,7 +40,7 @@ class Station:
 def stations(model: spec.Model) -> list[Station]:
     """Top to bottom, in the order in which the data passes them."""
     match model:
-        case spec.EncoderDecoder():
+        case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model)
         case spec.Encoder():
             return _encoder(model)
@@ -55,7 +55,9 @@ def stations(model: spec.Model) -> list[Station]:
 
 
 def cache(model: spec.Model) -> int | None:
-    """Numbers that decoding remembers of each token, if it decodes."""
+    """Numbers that decoding remembers of each token, if it decodes; a recurrent state does not grow."""
+    if isinstance(model, spec.SequenceToSequence):
+        return 0
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
     stack = model.stack if isinstance(model, spec.Decoder) else model.decoder
@@ -72,6 +74,9 @@ def letters(model: spec.Model) -> dict[str, str]:
             "D": f"{model.text.d_model:,} (text), {model.image.d_model:,} (image)",
         }
     said = {"B": "batch rows", "T": "positions"}
+    if isinstance(model, spec.SequenceToSequence):
+        said |= {"T": "target positions", "S": "source positions", "D": f"{model.d_model:,}"}
+        return said | {"V": f"{model.target.vocabulary:,} tokens"}
     stack = model.decoder if isinstance(model, spec.EncoderDecoder) else model.stack
     if isinstance(model, spec.EncoderDecoder):
         said |= {"T": "target positions", "S": "source positions"}
@@ -86,7 +91,7 @@ def letters(model: spec.Model) -> dict[str, str]:
 # ------------------------------------------------------------------ wirings
 
 
-def _encoder_decoder(model: spec.EncoderDecoder) -> list[Station]:
+def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> list[Station]:
     d, share = model.d_model, model.share
     both, out = share in ("all", "inputs"), share in ("all", "target")
     note = {"all": "one matrix for source, target and output", "inputs": "one matrix for source and target"}.get(
@@ -95,12 +100,12 @@ def _encoder_decoder(model: spec.EncoderDecoder) -> list[Station]:
     return [
         Station("encoder side", inside=(
             *_front(model.source, d, "S", note),
-            _stack("encoder", model.encoder, d, "S"),
+            _side("encoder", model.encoder, d, "S"),
             Station("memory", "what the decoder looks at", "[B, S, D]"),
         )),
         Station("decoder side", inside=(
             *_front(model.target, d, "T", "the source's matrix" if both else "", shared=both),
-            _stack("decoder", model.decoder, d, "T", memory="S"),
+            _side("decoder", model.decoder, d, "T", memory="S"),
             *_head(model.head, model.target.vocabulary, d, "T", tied=out),
         )),
     ]  # fmt: skip
@@ -221,6 +226,39 @@ def _head(part: spec.LanguageHead, vocabulary: int, d: int, length: str, *, tied
     yield Station(
         "head", said, f"[B, {length}, V]", (0 if tied else vocabulary * width) + (vocabulary if part.bias else 0)
     )
+
+
+def _side(
+    name: str, part: spec.Stack | spec.Recurrent | spec.Convolved, d: int, length: str, memory: str = ""
+) -> Station:
+    """A stack, or what came before it. `memory`: the length that a decoder sees."""
+    shape, decodes = f"[B, {length}, D]", bool(memory)
+    if isinstance(part, spec.Stack):
+        return _stack(name, part, d, length, memory)
+
+    def rest(without: spec.Recurrent | spec.Convolved) -> int:
+        return size.part_of_sequences(part, d, decodes=decodes) - size.part_of_sequences(without, d, decodes=decodes)
+
+    if isinstance(part, spec.Convolved):
+        bare = replace(part, sees=None)
+        said = f"{words.named(part.unit)}" + (f"; dropout {part.dropout:g}" if part.dropout else "")
+        inside = [Station("convolutions", said, shape, size.part_of_sequences(bare, d), times=part.layers)]
+        if part.sees is not None:
+            seen = {"attention": "each layer looks at the memory", "aligned": "place t is told the memory's place t"}
+            inside.append(Station("memory", seen[part.sees], shape, rest(bare)))
+        return Station(name, "", shape, inside=tuple(inside))
+    plain = replace(part, looks=None)
+    ways = "forwards and backwards, half the width each" if part.bidirectional else "forwards"
+    bridge = size.part_of_sequences(plain, d, decodes=decodes) - size.part_of_sequences(plain, d)
+    inside = [Station("bridge", "first state: tanh of a map of the encoder's end", "[B, D]", bridge)] if decodes else []
+    if part.looks is not None:
+        when = "before each step" if isinstance(part.looks, spec.LooksBefore) else "after each step"
+        when += ", fed into the next" if isinstance(part.looks, spec.LooksAfter) and part.looks.feeding else ""
+        said = f"{words.named(part.looks.score)} over the memory {when}; tanh(W [found; state])"
+        inside.append(Station("attention", said, f"[B, {length}, {memory}]", rest(plain)))
+    said = f"{part.layers} of {part.cell}, {ways}" + (f"; dropout {part.dropout:g}" if part.dropout else "")
+    inside.append(Station("cells", said, shape, size.part_of_sequences(plain, d)))
+    return Station(name, "", shape, inside=tuple(inside))
 
 
 def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -> Station:

@@ -8,13 +8,17 @@ from pathlib import Path
 
 from regard import spec as kinds
 from regard.errors import ModelError, did_you_mean
-from regard.family import vaswani
+from regard.family import recurrent, vaswani
 from regard.interop import folder as folders
 
 VOCABULARY = 37_000  # the joint one of the paper's English–German models; a preset has none of its own
 
 PRESETS: dict[str, tuple[tuple[str, ...], Callable[[str], kinds.Model]]] = {
     "vaswani": (tuple(vaswani.PRESETS), lambda name: vaswani.preset(name, VOCABULARY, VOCABULARY)),
+    **{
+        family: (tuple(recurrent.PRESETS), lambda name, f=family: recurrent.preset(f, name, VOCABULARY, VOCABULARY))  # type: ignore[misc]
+        for family in recurrent.FAMILIES
+    },
 }
 
 

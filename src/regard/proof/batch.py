@@ -79,7 +79,7 @@ def padding(config: Mapping[str, Any]) -> int:
 def front_end(model: kinds.Model) -> kinds.Input:
     """What a model reads; of a pair, the texts."""
     match model:
-        case kinds.EncoderDecoder():
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
             return model.source
         case kinds.Encoder():
             return model.input
@@ -96,7 +96,7 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
     """Three rows of full length; `Batch.padded` makes them ragged."""
     chance = torch.Generator().manual_seed(seed)
     match model:
-        case kinds.EncoderDecoder():
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
             lengths = _lengths(_longest(model.target.position))
             made = _front(model.source, model.encoder, pad, chance)
             # Of another length than sources are, so that no place for the one has room for the other.
@@ -113,10 +113,13 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
             return _ended(made, end, model.tokens.vocabulary) if isinstance(end, kinds.End) else made
 
 
-def _front(part: kinds.Input, stack: kinds.Stack, pad: int, chance: torch.Generator) -> Batch:
+def _front(
+    part: kinds.Input, stack: kinds.Stack | kinds.Recurrent | kinds.Convolved, pad: int, chance: torch.Generator
+) -> Batch:
     match part:
         case kinds.Tokens():
-            window = stack.pattern.window if isinstance(stack.pattern, kinds.Causal) else None
+            pattern = stack.pattern if isinstance(stack, kinds.Stack) else None
+            window = pattern.window if isinstance(pattern, kinds.Causal) else None
             lengths = _lengths(_longest(part.position), window)
             given = {"input_ids": _tokens(part.vocabulary, lengths[0], pad, chance)}
             if part.segments > 1:
