@@ -108,9 +108,6 @@ class ConvolvedEncoder(nn.Module):
     def attentions(self) -> dict[str, Looks]:
         return {}
 
-    def finish(self, x: Tensor) -> Tensor:
-        return x
-
     def forward(self, x: Tensor, sight: Sight, *, trace: Trace | None = None) -> Tensor:
         """[B, S, D] → [B, S, 2·D]: what was found, and the same with what stood there at first."""
         first = x = trace.through("embedded", x) if trace else x
@@ -168,9 +165,6 @@ class ConvolvedDecoder(nn.Module):
 
     def attentions(self) -> dict[str, Looks]:
         return {f"{i}.cross": glance for i, glance in enumerate(cast(Sequence[Glance], self.glances))}
-
-    def finish(self, x: Tensor) -> Tensor:
-        return x
 
     def start(
         self, rows: int, capacity: int, memory: Tensor | None = None, memory_sight: Sight | None = None

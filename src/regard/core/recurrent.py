@@ -61,9 +61,6 @@ class RecurrentEncoder(nn.Module):
     def attentions(self) -> dict[str, Looks]:
         return {}
 
-    def finish(self, x: Tensor) -> Tensor:
-        return x
-
     def forward(self, x: Tensor, sight: Sight, *, trace: Trace | None = None) -> Tensor:
         """[B, S, D] → [B, S, D]; what stands after a row's end is of no use."""
         x = trace.through("embedded", x) if trace else x
@@ -154,9 +151,6 @@ class RecurrentDecoder(nn.Module):
 
     def attentions(self) -> dict[str, Looks]:
         return {} if self.looking is None else {"0.cross": self.looking}
-
-    def finish(self, x: Tensor) -> Tensor:
-        return x
 
     def start(
         self, rows: int, capacity: int, memory: Tensor | None = None, memory_sight: Sight | None = None

@@ -53,7 +53,7 @@ def changes(recipe: Recipe) -> dict[str, Any]:
 
 
 def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
-    family = _LANGUAGE_MODELS[recipe.model.family or "gpt"]
+    family = _LANGUAGE_MODELS[recipe.model.model or "gpt"]
     description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
     model = build_anew(description, recipe)
     model.stack.recompute = recipe.train.recompute

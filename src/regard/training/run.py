@@ -15,9 +15,10 @@ from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embed import Embedding
+from regard.core.stack import Stack
 from regard.data.vectors import read_vectors
 from regard.errors import SettingError
-from regard.family import vaswani
+from regard.family import recurrent, vaswani
 from regard.interop import folder as folders
 from regard.text.score import AnyScore
 from regard.training import card, depth
@@ -121,22 +122,28 @@ def _job(place: Place, recipe: Recipe, talk: Talk) -> Job:
     return _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
 
 
-def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> spec.EncoderDecoder:
+def describe(
+    recipe: Recipe, source_vocabulary: int, target_vocabulary: int
+) -> spec.EncoderDecoder | spec.SequenceToSequence:
     """The spec of a recipe's model."""
     choice = recipe.model
+    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
+    share = choice.share or ("all" if joint else "target")
+    if recipe.came_before:
+        own = {key: value for key in ("d_model", "layers", "dropout") if (value := getattr(choice, key)) is not None}
+        more = {"share": share, "max_length": recipe.data.max_length}
+        return recurrent.preset(str(choice.model), recipe.preset, source_vocabulary, target_vocabulary, **own, **more)
     changes = {
         key: value
         for key in ("d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout",
-                    "feedforward_dropout", "activation", "share",
+                    "feedforward_dropout", "activation",
                     "attention", "decoder_attention")
         if (value := getattr(choice, key)) is not None
     }  # fmt: skip
     changes["max_length"] = recipe.data.max_length
     changes |= _positions(recipe)
     changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
-    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
-    changes.setdefault("share", "all" if joint else "target")
-    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, **changes)
+    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, share=share, **changes)
 
 
 def _positions(recipe: Recipe) -> dict[str, Any]:
@@ -170,7 +177,9 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
     if recipe.model.freeze_embeddings:
         model.source.table.weight.requires_grad_(False)
         model.target.table.weight.requires_grad_(False)
-    model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
+    for side in (model.encoder, model.decoder):
+        if isinstance(side, Stack):
+            side.recompute = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
     return Translator(model, description, data.source, data.target, data.target.bos)
 
