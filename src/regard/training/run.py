@@ -89,20 +89,20 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    job = _job(place, recipe, talk)
-    parameters = sum(parameter.numel() for parameter in job.task.model.parameters())
+    made = job(place, recipe, talk)
+    parameters = sum(parameter.numel() for parameter in made.task.model.parameters())
     where = choose_device(recipe.train.device)
     talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
     metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
     stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
-    loop = Loop(recipe, job.task, _updater(recipe, job.task.model, job.d_model), stores, metrics, talk)
+    loop = Loop(recipe, made.task, _updater(recipe, made.task.model, made.d_model), stores, metrics, talk)
     saved = loop.checkpoints.newest(talk.say)
     if saved is not None:
         loop.restore(saved)
         talk.say(f"resuming at step {saved.step}")
     else:
         metrics.cut(0)
-    loop.after_save = job.export
+    loop.after_save = made.export
     try:
         loop.run()
     except Interrupted as interruption:
@@ -111,12 +111,13 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     finally:
         metrics.close()
     with loop.exported():
-        scores = job.scores()
+        scores = made.scores()
     card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
     return Result(place.folder, scores, loop.progress.seconds, parameters)
 
 
-def _job(place: Place, recipe: Recipe, talk: Talk) -> Job:
+def job(place: Place, recipe: Recipe, talk: Talk) -> Job:
+    """What a recipe trains, with its data prepared and its first weights drawn."""
     if recipe.tune:
         return tuning.job(place, recipe, talk)
     return _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
