@@ -236,7 +236,7 @@ def _encoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Encod
         case spec.Recurrent(cell, layers, bidirectional, _, dropout):
             return recurrent.RecurrentEncoder(cell, d, layers, dropout, backwards=bidirectional)
         case spec.Convolved():
-            return convolved.ConvolvedEncoder(_units(part, d))
+            return convolved.ConvolvedEncoder(_units(part, d), _last_norm(part, d))
         case _:
             assert_never(part)
 
@@ -258,7 +258,7 @@ def _decoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Decod
         case spec.Convolved():
             glances = [convolved.Glance(d) for _ in range(part.layers)] if part.sees == "attention" else []
             aligned = linear.Linear(2 * d, d) if part.sees == "aligned" else None
-            return convolved.ConvolvedDecoder(_units(part, d), glances, aligned)
+            return convolved.ConvolvedDecoder(_units(part, d), _last_norm(part, d), glances, aligned)
         case _:
             assert_never(part)
 
@@ -267,6 +267,10 @@ def _units(part: spec.Convolved, d_model: int) -> list[convolved.Unit]:
     kind = convolved.Gated if isinstance(part.unit, spec.GatedUnit) else convolved.Narrow
     dilations = part.unit.dilations
     return [kind(d_model, part.unit.kernel, dilations[i % len(dilations)], part.dropout) for i in range(part.layers)]
+
+
+def _last_norm(part: spec.Convolved, d_model: int) -> norm.Norm | None:
+    return norm.LayerNorm(d_model, 1e-5) if isinstance(part.unit, spec.NarrowUnit) else None
 
 
 def _looking(part: spec.LooksBefore | spec.LooksAfter, d_model: int) -> score.Looking:

@@ -38,7 +38,7 @@ def part_of_sequences(part: spec.Recurrent | spec.Convolved, d_model: int, *, de
     d = d_model
     if isinstance(part, spec.Convolved):
         seen = {"attention": part.layers * 2 * (d * d + d), "aligned": 2 * d * d + d}.get(part.sees or "", 0)
-        return part.layers * _unit(part.unit, d) + seen
+        return part.layers * _unit(part.unit, d) + seen + (2 * d if isinstance(part.unit, spec.NarrowUnit) else 0)
     looks = part.looks
     told = isinstance(looks, spec.LooksBefore) or (isinstance(looks, spec.LooksAfter) and looks.feeding)
     layers = cells(part.cell, 2 * d if told else d, d) + (part.layers - 1) * cells(part.cell, d, d)

@@ -886,7 +886,7 @@ class GatedUnit:
 @dataclass(frozen=True)
 class NarrowUnit:
     """x ← x + a convolution over `kernel` places at half the width, each map after norm and relu; the layers take one of
-    `dilations` after the other (Kalchbrenner et al. 2016, ByteNet)."""
+    `dilations` after the other, and a norm comes last (Kalchbrenner et al. 2016, ByteNet)."""
 
     kernel: int = 3
     dilations: tuple[int, ...] = (1, 2, 4, 8, 16)

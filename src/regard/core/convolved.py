@@ -17,7 +17,7 @@ from torch.nn import functional
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 from regard.core.mix import Softmax
-from regard.core.norm import LayerNorm
+from regard.core.norm import LayerNorm, Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.recurrent import new_places, padded
 from regard.core.state import LayerState, Memory, Recent
@@ -97,9 +97,10 @@ def _blank(x: Tensor, real: Tensor | None) -> Tensor:
 class ConvolvedEncoder(nn.Module):
     position = None
 
-    def __init__(self, units: Sequence[Unit]) -> None:
+    def __init__(self, units: Sequence[Unit], norm: Norm | None) -> None:
         super().__init__()
         self.units = nn.ModuleList(units)
+        self.norm = norm
         self.layers = len(units)
 
     def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
@@ -115,6 +116,7 @@ class ConvolvedEncoder(nn.Module):
         for i, unit in enumerate(cast(Sequence[Unit], self.units)):
             x = unit.add(x, unit(x, real))
             x = trace.through(f"{i}.residual", x) if trace else x
+        x = x if self.norm is None else self.norm(x)
         x = torch.cat([x, (x + first) * HALF], dim=-1)
         return trace.through("output", x) if trace else x
 
@@ -152,8 +154,11 @@ class ConvolvedDecoder(nn.Module):
 
     position = None
 
-    def __init__(self, units: Sequence[Unit], glances: Sequence[Glance], aligned: Linear | None) -> None:
+    def __init__(
+        self, units: Sequence[Unit], norm: Norm | None, glances: Sequence[Glance], aligned: Linear | None
+    ) -> None:
         super().__init__()
+        self.norm = norm
         self.units = nn.ModuleList(units)
         self.glances = nn.ModuleList(glances)
         self.aligned = aligned
@@ -200,6 +205,7 @@ class ConvolvedDecoder(nn.Module):
                 y = (y + self.glances[i](y, embedded, state.memory, memory_sight, look)) * HALF
             x = unit.add(x, y)
             x = trace.through(f"{i}.residual", x) if trace else x
+        x = x if self.norm is None else self.norm(x)
         return trace.through("output", x) if trace else x
 
 

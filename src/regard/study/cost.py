@@ -25,13 +25,13 @@ from regard.training.loss import cross_entropy
 from regard.training.task import Task
 
 BATCHES = 6  # of the first ones, for what differs between batches
-LENGTHS = (32, 64, 128, 256)
+LONGEST = 256  # of the sentences by whose cost growth is told
 
 
 @dataclass(frozen=True)
 class Cost:
     """Of one update: FLOPs, seconds, bytes. `growth` and `time_growth` are exponents of FLOPs and seconds in the length of a
-    sentence, over LENGTHS (or as far as the recipe's longest sentence)."""
+    sentence, from an eighth of LONGEST (or of the longest that the recipe allows) on."""
 
     flops: float
     seconds: float
@@ -51,7 +51,8 @@ def cost(task: Task, vocabulary: int, longest: int, accumulate: int = 1) -> Cost
     seconds = statistics.median(_seconds(task, batch) for batch in batches) * accumulate
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     memory = 4 * weights + max(_remembered(task, batch) for batch in batches)
-    plain, lengths = _Plain(model), [n for n in LENGTHS if n <= longest] or [longest // 2, longest]
+    plain, most = _Plain(model), max(8, min(LONGEST, longest))
+    lengths = [most // 8, most // 4, most // 2, most]
     sentences = [_sentence(n, vocabulary, device) for n in lengths]
     growth = _exponent(lengths, [_flops(plain, one) for one in sentences])
     time_growth = _exponent(lengths, [min(_seconds(plain, one) for _ in range(2)) for one in sentences])
