@@ -47,6 +47,8 @@ def build(model: spec.Encoder) -> Encoder: ...
 @overload
 def build(model: spec.Decoder) -> Decoder: ...
 @overload
+def build(model: spec.RecurrentDecoder) -> Decoder: ...
+@overload
 def build(model: spec.Pair) -> Pair: ...
 @overload
 def build(model: spec.Model) -> Model: ...
@@ -78,11 +80,11 @@ def build(model: spec.Model) -> Model:
                 head=_head(model.head, _output(model, table), d) if model.head and table else None,
                 labels=_labels(model.labels, d) if model.labels else None,
             )
-        case spec.Decoder():
+        case spec.Decoder() | spec.RecurrentDecoder():
             table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
             return Decoder(
                 tokens=_embedding(model.tokens, table, d),
-                stack=_stack(model.stack, d),
+                stack=_stack(model.stack, d) if isinstance(model, spec.Decoder) else _cells(model.stack, d),
                 head=_head(model.head, _output(model, table), d),
             )
         case _:
@@ -94,7 +96,7 @@ def trainable(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Table:
+def _output(model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embed.Table) -> embed.Table:
     if model.tied or model.head is None:
         return table
     return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
@@ -261,6 +263,11 @@ def _decoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Decod
             return convolved.ConvolvedDecoder(_units(part, d), _last_norm(part, d), glances, aligned)
         case _:
             assert_never(part)
+
+
+def _cells(part: spec.Recurrent, d_model: int) -> recurrent.RecurrentDecoder:
+    """Those of a language model, which starts from nothing."""
+    return recurrent.RecurrentDecoder(part.cell, d_model, part.layers, part.dropout)
 
 
 def _units(part: spec.Convolved, d_model: int) -> list[convolved.Unit]:

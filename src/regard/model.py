@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from regard.core.head import Labels, LanguageHead, Pool, Votes
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
-from regard.core.state import State
+from regard.core.state import LayerState, State
 from regard.core.trace import Trace
 
 EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
@@ -143,7 +143,7 @@ class Decoder(nn.Module):
 
     pads = "in front"  # so that all rows of a batch continue at the same place
 
-    def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead) -> None:
+    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LanguageHead) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack
@@ -156,12 +156,14 @@ class Decoder(nn.Module):
         trace: Trace | None = None,
         *,
         within: Pattern | None = None,
+        states: Sequence[LayerState] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
-        `within` is what else this batch may not see."""
+        `within` is what else this batch may not see; `states` is what recurrent layers carry from the text before, and what
+        they carry on afterwards."""
         x = self.tokens(tokens, real=real)
         sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
-        return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
+        return self.stack(x, sight, states=states, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
         """A prompt is read when decoding starts; there is nothing to prepare."""

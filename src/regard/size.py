@@ -22,7 +22,9 @@ def parameters(model: spec.Model) -> int:
         output = _head(model.head, front.vocabulary, d) + (0 if model.tied else front.vocabulary * width)
     if isinstance(model, spec.Encoder):
         output += _pool(model.pool, d) + _labels(model.labels, d)
-    return _front_end(front, d) + stack(model.stack, d) + output
+    inside = model.stack
+    layers = part_of_sequences(inside, d) if isinstance(inside, spec.Recurrent) else stack(inside, d)
+    return _front_end(front, d) + layers + output
 
 
 def _sides(model: spec.EncoderDecoder | spec.SequenceToSequence) -> int:

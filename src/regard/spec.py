@@ -982,6 +982,23 @@ class Decoder:
         _decodes(self.stack)
 
 
+@dataclass(frozen=True)
+class RecurrentDecoder:
+    """A language model of recurrent layers, whose state may be carried on from text to text."""
+
+    d_model: int
+    tokens: Tokens
+    stack: Recurrent
+    head: LanguageHead = field(default_factory=LanguageHead)
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.stack.bidirectional:
+            raise ModelError("a language model cannot read backwards what follows", "say bidirectional=False")
+        if self.stack.looks is not None:
+            raise ModelError("a language model has no memory to look at", "leave `looks` out")
+
+
 def _decodes(stack: Stack) -> None:
     """A stack that writes one token after the other sees only what was written, and always sees it the same way."""
     if not causal(stack.pattern):
@@ -1013,7 +1030,7 @@ class Pair:
             raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")
 
 
-Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | Pair
+Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | RecurrentDecoder | Pair
 
 # ------------------------------------------------------------------ as JSON
 
@@ -1026,7 +1043,7 @@ _KINDS: dict[str, type] = {
         RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
         Pair, Dot, ScaledDot, General, Additive, LooksBefore, LooksAfter, Recurrent, GatedUnit, NarrowUnit, Convolved,
-        SequenceToSequence,
+        SequenceToSequence, RecurrentDecoder,
     )
 }  # fmt: skip
 

@@ -89,7 +89,7 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
                 source, target = open_tokenizers(folder)
                 return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
             say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
-        case Decoder(), kinds.Decoder():
+        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
             words = folder / "tokenizer.json"
             config = opened.config | folders.said_of_tokens(folder)
             return LanguageModel(model, opened.spec, Exact.load(words) if words.exists() else None, config)

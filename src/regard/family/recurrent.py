@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from regard import spec
@@ -47,19 +47,20 @@ FAMILIES: dict[str, Callable[[int, float], Sides]] = {
 }
 
 
+def language(cell: Cell, name: str, vocabulary: int, **changes: Any) -> spec.RecurrentDecoder:
+    """A language model of `rnn`, `gru` or `lstm` layers; `changes`: d_model, layers, dropout."""
+    s = _chosen(cell, name, changes)
+    tokens = spec.Tokens(vocabulary, None, dropout=s["dropout"])
+    return spec.RecurrentDecoder(s["d_model"], tokens, spec.Recurrent(cell, s["layers"], dropout=s["dropout"]))
+
+
 def preset(
     family: str, name: str, source_vocabulary: int, target_vocabulary: int, **changes: Any
 ) -> spec.SequenceToSequence:
     """A family in a named size; `changes`: d_model, layers, dropout, share, max_length (of ConvS2S's learned positions)."""
     if family not in FAMILIES:
         raise SettingError(f"there is no model {family!r}", did_you_mean(family, FAMILIES))
-    if name not in PRESETS:
-        raise SettingError(f"{family} has no preset {name!r}", did_you_mean(name, PRESETS))
-    known = {**PRESETS[name], "share": "all", "max_length": 512}
-    for key in changes:
-        if key not in known:
-            raise SettingError(f"{family} has no option {key!r}", did_you_mean(key, known))
-    s = {**known, **changes}
+    s = _chosen(family, name, changes, share="all", max_length=512)
     encoder, decoder = FAMILIES[family](s["layers"], s["dropout"])
     # Cells and ByteNet's convolutions find their places by themselves.
     gated = isinstance(encoder, spec.Convolved) and isinstance(encoder.unit, spec.GatedUnit)
@@ -68,3 +69,14 @@ def preset(
         spec.Tokens(count, position, dropout=s["dropout"]) for count in (source_vocabulary, target_vocabulary)
     )
     return spec.SequenceToSequence(s["d_model"], source, target, encoder, decoder, share=s["share"])
+
+
+def _chosen(family: str, name: str, changes: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
+    """What the preset says, and what is asked for over it."""
+    if name not in PRESETS:
+        raise SettingError(f"{family} has no preset {name!r}", did_you_mean(name, PRESETS))
+    known = {**PRESETS[name], **defaults}
+    for key in changes:
+        if key not in known:
+            raise SettingError(f"{family} has no option {key!r}", did_you_mean(key, known))
+    return {**known, **changes}

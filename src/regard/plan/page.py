@@ -22,6 +22,7 @@ _WIRINGS = {
     "SequenceToSequence": "encoder–decoder",
     "Encoder": "encoder",
     "Decoder": "decoder",
+    "RecurrentDecoder": "decoder",
     "Pair": "two towers",
 }
 _GUIDE = "│ "

@@ -44,7 +44,7 @@ def stations(model: spec.Model) -> list[Station]:
             return _encoder_decoder(model)
         case spec.Encoder():
             return _encoder(model)
-        case spec.Decoder():
+        case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
         case spec.Pair(text, image):
             return [
@@ -56,7 +56,7 @@ def stations(model: spec.Model) -> list[Station]:
 
 def cache(model: spec.Model) -> int | None:
     """Numbers that decoding remembers of each token, if it decodes; a recurrent state does not grow."""
-    if isinstance(model, spec.SequenceToSequence):
+    if isinstance(model, spec.SequenceToSequence | spec.RecurrentDecoder):
         return 0
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
@@ -77,6 +77,8 @@ def letters(model: spec.Model) -> dict[str, str]:
     if isinstance(model, spec.SequenceToSequence):
         said |= {"T": "target positions", "S": "source positions", "D": f"{model.d_model:,}"}
         return said | {"V": f"{model.target.vocabulary:,} tokens"}
+    if isinstance(model, spec.RecurrentDecoder):
+        return said | {"D": f"{model.d_model:,}", "V": f"{model.tokens.vocabulary:,} tokens"}
     stack = model.decoder if isinstance(model, spec.EncoderDecoder) else model.stack
     if isinstance(model, spec.EncoderDecoder):
         said |= {"T": "target positions", "S": "source positions"}
@@ -111,10 +113,10 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> li
     ]  # fmt: skip
 
 
-def _decoder(model: spec.Decoder) -> list[Station]:
+def _decoder(model: spec.Decoder | spec.RecurrentDecoder) -> list[Station]:
     return [
         *_front(model.tokens, model.d_model, "T"),
-        _stack("decoder", model.stack, model.d_model, "T"),
+        _side("decoder", model.stack, model.d_model, "T"),
         *_head(model.head, model.tokens.vocabulary, model.d_model, "T", tied=model.tied),
     ]
 

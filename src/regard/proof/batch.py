@@ -83,7 +83,7 @@ def front_end(model: kinds.Model) -> kinds.Input:
             return model.source
         case kinds.Encoder():
             return model.input
-        case kinds.Decoder():
+        case kinds.Decoder() | kinds.RecurrentDecoder():
             return model.tokens
         case kinds.Pair():
             return front_end(model.text)
@@ -102,7 +102,7 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
             # Of another length than sources are, so that no place for the one has room for the other.
             targets = _tokens(model.target.vocabulary, max(1, lengths[0] - 3), pad, chance)
             return replace(made, given={**made.given, "decoder_input_ids": targets})
-        case kinds.Decoder():
+        case kinds.Decoder() | kinds.RecurrentDecoder():
             return replace(_front(model.tokens, model.stack, pad, chance), front=True)
         case kinds.Pair(text, image):
             made = random_batch(text, pad, seed)

@@ -171,7 +171,7 @@ def _most(held: Held, recipe: Recipe) -> int:
     inputs = {
         kinds.EncoderDecoder: lambda s: (s.source, s.target),
         kinds.SequenceToSequence: lambda s: (s.source, s.target), kinds.Encoder: lambda s: (s.input,),
-        kinds.Decoder: lambda s: (s.tokens,),
+        kinds.Decoder: lambda s: (s.tokens,), kinds.RecurrentDecoder: lambda s: (s.tokens,),
     }[type(held.spec)](held.spec)  # fmt: skip
     lengths = [part.position.length for part in inputs if isinstance(part.position, kinds.Learned | kinds.Fixed)]
     return min([recipe.data.max_length, *lengths])
