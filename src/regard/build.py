@@ -19,6 +19,7 @@ from regard.core import (
     frontend,
     hashed,
     head,
+    hops,
     kernelized,
     layout,
     linear,
@@ -33,9 +34,9 @@ from regard.core import (
     stack,
 )
 from regard.errors import ModelError
-from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, Pair
+from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, MemoryNetwork, Pair
 
-Model = EncoderDecoder | Encoder | Decoder | Pair
+Model = EncoderDecoder | Encoder | Decoder | Pair | MemoryNetwork
 
 
 @overload
@@ -51,6 +52,8 @@ def build(model: spec.RecurrentDecoder) -> Decoder: ...
 @overload
 def build(model: spec.Pair) -> Pair: ...
 @overload
+def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
+@overload
 def build(model: spec.Model) -> Model: ...
 def build(model: spec.Model) -> Model:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
@@ -58,6 +61,8 @@ def build(model: spec.Model) -> Model:
         memory.require(size.parameters(model), "this model")
     if isinstance(model, spec.Pair):
         return Pair(build(model.text), build(model.image), model.scale)
+    if isinstance(model, spec.MemoryNetwork):
+        return MemoryNetwork(hops.Hops(model.vocabulary, model.d_model, model.hops, model.sentences))
     d = model.d_model
     match model:
         case spec.EncoderDecoder() | spec.SequenceToSequence():

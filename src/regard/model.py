@@ -13,6 +13,7 @@ from regard.core.convolved import ConvolvedDecoder, ConvolvedEncoder
 from regard.core.embed import Embedding
 from regard.core.frontend import FrontEnd
 from regard.core.head import Labels, LanguageHead, Pool, Votes
+from regard.core.hops import Hops
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
@@ -216,6 +217,32 @@ class Pair(nn.Module):
         """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
         cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
         return cosines * self.scale.exp(), {}
+
+
+class MemoryNetwork(nn.Module):
+    """Sentences and a question in, scores of the word that answers out (Sukhbaatar et al. 2015)."""
+
+    def __init__(self, hops: Hops) -> None:
+        super().__init__()
+        self.hops = hops
+
+    def forward(
+        self,
+        story: Tensor,
+        question: Tensor,
+        real: Tensor | None = None,
+        asked: Tensor | None = None,
+        trace: Trace | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """story [B, N, S], the oldest sentence first, and question [B, Q]; `real` [B, N, S] and `asked` [B, Q] are True at
+        words, False at padding → what is known at the end [B, D], and auxiliary losses (none here)."""
+        real = torch.ones_like(story, dtype=torch.bool) if real is None else real
+        asked = torch.ones_like(question, dtype=torch.bool) if asked is None else asked
+        return self.hops(story, real, question, asked, trace.scope("memory") if trace else None), {}
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Scores of all words, by the table from which the last hop took what it found."""
+        return functional.linear(hidden, self.hops.tables[-1].weight)  # type: ignore[arg-type]
 
 
 class Function(nn.Module):

@@ -9,6 +9,8 @@ def parameters(model: spec.Model) -> int:
     """Trainable numbers of the whole model, shared matrices counted once."""
     if isinstance(model, spec.Pair):
         return parameters(model.text) + parameters(model.image) + 1
+    if isinstance(model, spec.MemoryNetwork):
+        return (model.hops + 1) * (model.vocabulary + model.sentences) * model.d_model
     d = model.d_model
     if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
         table = model.target.vocabulary * d

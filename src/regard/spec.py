@@ -1030,7 +1030,21 @@ class Pair:
             raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")
 
 
-Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | RecurrentDecoder | Pair
+@dataclass(frozen=True)
+class MemoryNetwork:
+    """Sentences are remembered, a question asks them in so many `hops`, and a word answers (Sukhbaatar et al. 2015). Ages of
+    up to `sentences` are told apart."""
+
+    d_model: int
+    vocabulary: int
+    hops: int = 3
+    sentences: int = 50
+
+    def __post_init__(self) -> None:
+        _sizes(self, "d_model", "vocabulary", "hops", "sentences")
+
+
+Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | RecurrentDecoder | Pair | MemoryNetwork
 
 # ------------------------------------------------------------------ as JSON
 
@@ -1043,7 +1057,7 @@ _KINDS: dict[str, type] = {
         RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
         Pair, Dot, ScaledDot, General, Additive, LooksBefore, LooksAfter, Recurrent, GatedUnit, NarrowUnit, Convolved,
-        SequenceToSequence, RecurrentDecoder,
+        SequenceToSequence, RecurrentDecoder, MemoryNetwork,
     )
 }  # fmt: skip
 

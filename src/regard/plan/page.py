@@ -24,6 +24,7 @@ _WIRINGS = {
     "Decoder": "decoder",
     "RecurrentDecoder": "decoder",
     "Pair": "two towers",
+    "MemoryNetwork": "memory network",
 }
 _GUIDE = "│ "
 

@@ -52,6 +52,8 @@ def stations(model: spec.Model) -> list[Station]:
                 Station("image tower", inside=tuple(_encoder(image))),
                 Station("scores", "cosine of both vectors × e^scale", "[texts, images]", 1),
             ]
+        case spec.MemoryNetwork():
+            return _memory(model)
 
 
 def cache(model: spec.Model) -> int | None:
@@ -73,6 +75,8 @@ def letters(model: spec.Model) -> dict[str, str]:
             "T": "positions",
             "D": f"{model.text.d_model:,} (text), {model.image.d_model:,} (image)",
         }
+    if isinstance(model, spec.MemoryNetwork):
+        return {"B": "batch rows", "N": "sentences", "D": f"{model.d_model:,}", "V": f"{model.vocabulary:,} tokens"}
     said = {"B": "batch rows", "T": "positions"}
     if isinstance(model, spec.SequenceToSequence):
         said |= {"T": "target positions", "S": "source positions", "D": f"{model.d_model:,}"}
@@ -110,6 +114,18 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> li
             _side("decoder", model.decoder, d, "T", memory="S"),
             *_head(model.head, model.target.vocabulary, d, "T", tied=out),
         )),
+    ]  # fmt: skip
+
+
+def _memory(model: spec.MemoryNetwork) -> list[Station]:
+    words, ages = model.vocabulary * model.d_model, model.sentences * model.d_model
+    return [
+        Station("question", "sum of its words, each weighed by its place", "[B, D]"),
+        Station("tables", f"{model.hops + 1} of {model.vocabulary:,} × {model.d_model:,}, a hop takes from the next one", "",
+                (model.hops + 1) * words),
+        Station("ages", f"{model.hops + 1} of {model.sentences} × {model.d_model:,}", "", (model.hops + 1) * ages),
+        Station("hop", "what is known + softmax(known · sentences) · sentences", "[B, N]", times=model.hops),
+        Station("head", "the last table", "[B, V]"),
     ]  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.build import Model
 from regard.core.head import Votes
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.errors import ModelError
+from regard.model import Decoder, Encoder, EncoderDecoder, MemoryNetwork, Pair
 
 LENGTHS = (14, 9, 5)  # of the rows of a padded batch; positions that a model does not have are not asked for
 
@@ -87,6 +88,10 @@ def front_end(model: kinds.Model) -> kinds.Input:
             return model.tokens
         case kinds.Pair():
             return front_end(model.text)
+        case kinds.MemoryNetwork():
+            raise ModelError(
+                "a memory network reads stories, and there is no random one", "its tests hold its equalities"
+            )
 
 
 # ------------------------------------------------------------------ inputs
@@ -107,6 +112,9 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
         case kinds.Pair(text, image):
             made = random_batch(text, pad, seed)
             return replace(made, given={**made.given, **random_batch(image, pad, seed).given})
+        case kinds.MemoryNetwork():
+            front_end(model)  # says that there is none
+            raise AssertionError
         case kinds.Encoder():
             made = _front(model.input, model.stack, pad, chance)
             end = model.pool.which if model.pool else None
@@ -201,6 +209,9 @@ def outputs(model: Model, given: Mapping[str, Tensor]) -> dict[str, Found]:
             return {"logits_per_text": Found(scores), "text_embeds": Found(texts), "image_embeds": Found(images)}
         case Encoder():
             return _encoder(model, given, real)
+        case MemoryNetwork():
+            scores = model.head(model(given["story"], given["question"])[0])
+            return {"logits": Found(scores)}
 
 
 def _main(given: Mapping[str, Tensor]) -> Tensor:
