@@ -147,11 +147,12 @@ def _common(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
 
 
 def _planned(recipe: Recipe, steps: int, seed: int) -> Recipe:
-    """As many updates as the budget buys; the warm-up never takes more than a tenth of them."""
+    """As many updates as the budget buys; where these are fewer than the recipe's, the warm-up is shorter in proportion."""
     train = recipe.train
     often = max(1, min(train.validate_every, steps // 5))
+    warmup = max(1, round(train.warmup * min(1.0, steps / train.steps)))
     changes = {
-        "steps": steps, "seed": seed, "warmup": max(1, min(train.warmup, steps // 10)), "validate_every": often,
+        "steps": steps, "seed": seed, "warmup": warmup, "validate_every": often,
         "save_every": max(1, min(train.save_every, steps)), "samples": 0,
     }  # fmt: skip
     return recipe.model_copy(update={"train": train.model_copy(update=changes)})
