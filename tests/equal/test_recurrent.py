@@ -15,6 +15,7 @@ import regard
 from regard import size, spec
 from regard.build import build, trainable
 from regard.core import mix
+from regard.core.convolved import ConvolvedDecoder
 from regard.core.pattern import Everything, Padding, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.score import Additive, Looking
@@ -256,6 +257,45 @@ def test_padding_in_front_leaves_the_state_alone(cell: str) -> None:
     torch.testing.assert_close(found[:1], part(x[:1], part.sight(0, 5, 1, Everything())), rtol=1e-9, atol=1e-9)
     assert isinstance(state[0].past, Carried)
     torch.testing.assert_close(state[0].past.hidden[:, -1], found[:, -1])
+
+
+def test_a_gated_decoder_is_its_equations() -> None:
+    """Gehring et al. 2017, section 3: convolution of what came before, gate, attention in each layer."""
+    d, half = 6, 0.5**0.5
+    tokens = spec.Tokens(9, None)
+    decoder = spec.Convolved(2, spec.GatedUnit(3), "attention")
+    made = shaken(spec.SequenceToSequence(d, tokens, tokens, spec.Convolved(1), decoder)).decoder
+    x, memory = torch.randn(1, 5, d).double(), torch.randn(1, 4, 2 * d).double()
+    found = made(x, made.sight(0, 5, 1, Everything()), memory, Sight(Everything(), torch.arange(1), torch.arange(4), 1))
+    z, values, h = memory[0, :, :d], memory[0, :, d:], x[0]
+    assert isinstance(made, ConvolvedDecoder)
+    for unit, glance in zip(made.units, made.glances, strict=True):
+        weight, bias = unit.convolution.weight, unit.convolution.bias
+        gated = []
+        for t in range(5):
+            both = bias + sum(weight[:, :, j] @ h[t - 2 + j] for j in range(3) if t - 2 + j >= 0)
+            gated.append(both[:d] * torch.sigmoid(both[d:]))
+        y = torch.stack(gated)
+        q = (glance.query(y) + x[0]) * half
+        y = (y + glance.output(torch.softmax(q @ z.T, dim=-1) @ values)) * half
+        h = (h + y) * half
+    torch.testing.assert_close(found[0], h, rtol=1e-9, atol=1e-9)
+
+
+def test_an_aligned_decoder_is_told_the_place_beneath_it() -> None:
+    """Output t of ByteNet knows of memory t and what came before it, as far as its dilated convolutions reach back."""
+    tokens, unit = spec.Tokens(9, None), spec.NarrowUnit(3, (1, 2))
+    decoder = spec.Convolved(2, unit, "aligned")
+    made = shaken(spec.SequenceToSequence(6, tokens, tokens, spec.Convolved(1, unit), decoder)).decoder
+    x, memory = torch.randn(1, 12, 6).double(), torch.randn(1, 10, 12).double().requires_grad_()
+    real = torch.arange(10)[None] < 9
+    found = made(
+        x, made.sight(0, 12, 1, Everything()), memory, Sight(Padding(real), torch.arange(1), torch.arange(10), 1)
+    )
+    for t in range(12):
+        (felt,) = torch.autograd.grad(found[0, t].sum(), memory, retain_graph=True)
+        seen = felt[0, :, 6:].abs().sum(dim=-1).nonzero()[:, 0].tolist()
+        assert seen == [s for s in range(9) if t - 6 <= s <= t]
 
 
 # ------------------------------------------------------------------ scores

@@ -79,6 +79,8 @@ def test_words_and_budgets() -> None:
     for word, message in (("gruu", "model"), ("gru:window:3", "no setting of gru"), ("gru@speed=3", "no setting")):
         with pytest.raises(SettingError, match=message):
             Entrant(word).recipe(recipe)
+    with pytest.raises(SettingError, match="cannot have about 1,000"):
+        Entrant("rnn").sized(recipe, 1000, lambda r: describe(r, 2000, 2000))
     with pytest.raises(ModelError, match="no causal form"):
         Entrant("transformer:linformer:8").sized(recipe, 900_000, lambda r: describe(r, 2000, 2000))
 
