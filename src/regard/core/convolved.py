@@ -164,8 +164,17 @@ class ConvolvedDecoder(nn.Module):
         self.aligned = aligned
         self.layers = len(units)
 
-    def sight(self, start: int, length: int, batch: int, padding: Pattern, real: Tensor | None = None) -> Sight:
-        """`real` says nothing that `padding` does not."""
+    def sight(
+        self,
+        start: int | Tensor,
+        length: int,
+        batch: int,
+        padding: Pattern,
+        real: Tensor | None = None,
+        *,
+        end: int | None = None,
+    ) -> Sight:
+        """`real` says nothing that `padding` does not, and `end` nothing of the new places, which are all that matters."""
         return new_places(self, start, length, batch, padding)
 
     def attentions(self) -> dict[str, Looks]:

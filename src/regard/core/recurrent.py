@@ -32,8 +32,9 @@ def padded(sight: Sight) -> Tensor | None:
     return None if sight.all else sight.factors()[1].expand(sight.batch, -1)
 
 
-def new_places(part: nn.Module, start: int, length: int, batch: int, padding: Pattern) -> Sight:
+def new_places(part: nn.Module, start: int | Tensor, length: int, batch: int, padding: Pattern) -> Sight:
     """The places of a call: cells see what they carry, so only the new ones matter."""
+    assert isinstance(start, int), "what is carried has no slots, so its steps are not fixed"
     places = torch.arange(start, start + length, device=next(part.parameters()).device)
     return Sight(padding, places, places, batch, start=start)
 
@@ -145,8 +146,17 @@ class RecurrentDecoder(nn.Module):
     def looking(self) -> Looking | None:
         return self.before or self.after
 
-    def sight(self, start: int, length: int, batch: int, padding: Pattern, real: Tensor | None = None) -> Sight:
-        """`real` says nothing that `padding` does not: cells do not count places."""
+    def sight(
+        self,
+        start: int | Tensor,
+        length: int,
+        batch: int,
+        padding: Pattern,
+        real: Tensor | None = None,
+        *,
+        end: int | None = None,
+    ) -> Sight:
+        """`real` says nothing that `padding` does not, and `end` nothing of the new places, which are all that matters."""
         return new_places(self, start, length, batch, padding)
 
     def attentions(self) -> dict[str, Looks]:
