@@ -35,7 +35,9 @@ def main() -> None:
             scores.append(result["test"]["bleu"])
             wall = time.perf_counter() - began
             print(
-                f"seed {seed}: BLEU {scores[-1]:.2f}  training {result['seconds']:.0f} s  wall {wall:.0f} s", flush=True
+                f"seed {seed}: BLEU {scores[-1]:.2f}  training {result['seconds'] - result['compiling']:.0f} s  "
+                f"compiling {result['compiling']:.0f} s  wall {wall:.0f} s",
+                flush=True,
             )
     spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
     print(f"mean of {len(scores)}: BLEU {statistics.mean(scores):.2f} ± {spread:.2f}  {result['test']['signature']}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
 from regard.core import frozen
+from regard.core.block import Block
 from regard.core.head import LanguageHead
 from regard.core.linear import Linear
 from regard.core.lowrank import LowRank
@@ -26,6 +28,19 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     for part in model.eval().modules():
         if isinstance(part, (Linear, LanguageHead)) and part.frozen is None:
             part.freeze(kind)
+
+
+@contextmanager
+def compiled(model: nn.Module) -> Iterator[None]:
+    """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
+    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    for block in blocks:
+        block.compile(dynamic=True)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block._compiled_call_impl = None
 
 
 def lora(

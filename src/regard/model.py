@@ -81,13 +81,14 @@ class EncoderDecoder(nn.Module):
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        x = self.target(tokens, state.position)
-        sight = self.decoder.sight(state.position, tokens.shape[1], tokens.shape[0], Everything())
+        batch, new = tokens.shape
+        x = self.target(tokens, state.next, end=state.end(new))
+        sight = self.decoder.sight(state.next, new, batch, Everything(), end=state.end(new))
         memory = state.layers[0].memory  # a decoder without attention has none
         over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
         look = trace.scope("decoder") if trace else None
         x = self.decoder(x, sight, None, over_memory, states=state.layers, trace=look)
-        state.position += tokens.shape[1]
+        state.advance(new)
         return self.head(x)
 
 
@@ -182,13 +183,12 @@ class Decoder(nn.Module):
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        seen = state.position + tokens.shape[1]
+        (batch, new), end = tokens.shape, state.end(tokens.shape[1])
         real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
-        x = self.tokens(tokens, state.position, real=real)
-        within = _padding(_grown(real, seen))
-        sight = self.stack.sight(state.position, tokens.shape[1], tokens.shape[0], within, real)
+        x = self.tokens(tokens, state.next, end=end, real=real)
+        sight = self.stack.sight(state.next, new, batch, _padding(_grown(real, end)), real, end=end)
         x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
-        state.position = seen
+        state.advance(new)
         return self.head(x)
 
 

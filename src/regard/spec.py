@@ -652,6 +652,9 @@ class Convolution:
     bias: bool = False
     norm: LayerNorm | TimeNorm | None = None
 
+    def __post_init__(self) -> None:
+        _sizes(self, "channels", "kernel", "stride")
+
 
 @dataclass(frozen=True)
 class Nearby:
@@ -960,11 +963,26 @@ class Encoder:
             raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or a task such as 'tag'")
         if not isinstance(self.input, Tokens) and self.head is not None:
             raise ModelError("a head over the vocabulary needs tokens as input", "give `labels` instead of a `head`")
+        if isinstance(self.input, Waves) and self.d_model % self.input.position.groups:
+            problem = f"d_model {self.d_model} does not divide by {self.input.position.groups} groups of channels"
+            raise ModelError(problem, "correct one of them")
 
     @property
     def tokens(self) -> Tokens:
         """The input of an encoder of text."""
         assert isinstance(self.input, Tokens)
+        return self.input
+
+    @property
+    def patches(self) -> Patches:
+        """The input of an encoder of images."""
+        assert isinstance(self.input, Patches)
+        return self.input
+
+    @property
+    def waves(self) -> Waves:
+        """The input of an encoder of sound."""
+        assert isinstance(self.input, Waves)
         return self.input
 
 
@@ -1025,6 +1043,8 @@ class Pair:
     scale: float = 2.6592
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
+            raise ModelError("a pair is one tower of texts and one of images", "give it Tokens and Patches")
         widths = [tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)]
         if widths[0] is None or widths[0] != widths[1]:
             raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")

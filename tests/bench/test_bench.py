@@ -2,26 +2,108 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from regard import size
+from regard.bench import decode, forward, load, train
 from regard.bench.measure import turns
+from regard.bench.models import measured
 from regard.bench.peers import TRAINED
-from regard.bench.train import Case, run
+from regard.bench.report import Report, Row, keep
+from regard.decode.search import Ends, Settings
+from regard.decode.search import decode as search
+from regard.decode.strategy import Greedy, Limit
+from regard.errors import SettingError
 from regard.family import vaswani
+
+CPU = torch.device("cpu")
 
 
 def test_every_contender_is_measured_in_turns() -> None:
     pytest.importorskip("transformers")
-    case = Case("tiny", "natural", vocabulary=50, batch_tokens=256, batches=1, rounds=1)
-    found = run(case, ["nn.Transformer", "transformers"], torch.device("cpu"))
-    assert set(found["contenders"]) == {
+    case = train.Case("tiny", "natural", vocabulary=50, batch_tokens=256, batches=1, rounds=1)
+    found = train.run(case, ["nn.Transformer", "transformers"], CPU, "bench")
+    assert [row.name for row in found.rows] == [
         "regard", "nn.Transformer, our batches", "nn.Transformer, its batches", "transformers, our batches",
         "transformers, its batches",
-    }  # fmt: skip
-    assert all(entry["tokens_per_second"] > 0 for entry in found["contenders"].values())
-    assert found["padding"]["ours"] < found["padding"]["theirs"]
+    ]  # fmt: skip
+    assert all(row.rate > 0 for row in found.rows)
+    assert found.rows[0].ours
+    assert not any(row.ours for row in found.rows[1:])
+
+
+def test_decoders_produce_exactly_what_is_counted() -> None:
+    """Each contender checks the number of its tokens itself; memory is that of a process of its own."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("ctranslate2")
+    case = decode.Case("tiny", batch=2, beam=2, given=5, new=6, rounds=1)
+    found = decode.run(case, ["transformers", "ctranslate2"], CPU, "bench", memory=True)
+    assert [row.name for row in found.rows][:3] == ["regard float32", "regard int8", "transformers"]
+    assert sum(row.name.startswith("CTranslate2") for row in found.rows) in (2, 4)  # as there are threads
+    assert all(row.peak is not None and row.peak > 2**26 for row in found.rows)
+
+
+def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
+    """The same weights: what float32 contenders choose is equal."""
+    transformers = pytest.importorskip("transformers")
+    model = measured("gpt2-tiny")
+    model.write(tmp_path)
+    prompt = list(range(10, 17))
+    ours = search(model.build(), [prompt], Ends(0, None, 2, (0, 2)), Settings(Greedy(), Limit(0, 8)))[0][0].tokens  # type: ignore[arg-type]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generate(
+        torch.tensor([prompt]), do_sample=False, min_new_tokens=8, max_new_tokens=8, suppress_tokens=[0], pad_token_id=0
+    )
+    assert theirs[0, 7:].tolist() == list(ours)
+
+
+def test_forward_and_load_are_measured() -> None:
+    pytest.importorskip("transformers")
+    passed = forward.run(forward.Case("bert-tiny", 2, 9, 1), ["transformers"], CPU, "bench")
+    assert [row.name for row in passed.rows] == ["regard", "regard, frozen", "transformers"]
+    begun = load.run(load.Case("tiny", 3, 1), [], "bench")
+    assert begun.rows[0].rate > 0
+
+
+def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+
+    def result(case: str, rate: float) -> Report:
+        return Report(
+            "regard bench x", case, "here", "tokens/s", (Row("regard", rate, 0.1, True), Row("other", 50.0, 0.0))
+        )
+
+    keep(page, result("one", 100.0))
+    keep(page, result("two", 200.0))
+    keep(page, result("one", 150.0))
+    text = page.read_text()
+    assert text.count("## one (here)") == 1
+    assert "## two (here)" in text
+    assert "150" in text
+    assert "3.00" in text
+    assert "100" not in text
+
+
+def test_the_command_prints_what_programs_can_read() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "bench", "decode", "--model", "gpt2-tiny", "--batch", "1,2", "--given", "3", "--new",
+         "4", "--rounds", "1", "--json", "--device", "cpu"], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [case["case"] for case in cases] == [
+        "decode gpt2-tiny, greedy, batch 1, 3 + 4 tokens", "decode gpt2-tiny, greedy, batch 2, 3 + 4 tokens",
+    ]  # fmt: skip
+    assert cases[0]["command"].startswith("regard bench decode --model gpt2-tiny")
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(SettingError, match="gpt3"):
+        measured("gpt3")
 
 
 @pytest.mark.parametrize("name", ["nn.Transformer", "transformers"])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import small_model
-from regard.decode import beam
+from regard.decode import beam, sample, turns
 from regard.decode.frame import Frame
 from regard.decode.sample import choose
 from regard.decode.search import Ends, Settings, batches, decode
@@ -54,6 +54,22 @@ def test_beam_one_is_greedy(penalty: Gnmt | Power) -> None:
         greedy, one = run(model, texts, Greedy()), run(model, texts, Beam(1, penalty))
         assert [h[0].tokens for h in greedy] == [h[0].tokens for h in one]
         assert [h[0].log_probability for h in greedy] == pytest.approx([h[0].log_probability for h in one], rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_turns_that_are_all_alike_find_the_same(strategy: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GPUs record them: states of fixed shape, finished sentences that stay for a while."""
+    model, texts = eager_model(), sources(30)
+    wanted = run(model, texts, strategy)
+    monkeypatch.setattr(turns, "recordable", lambda device: True)
+    for module in (beam, sample):
+        monkeypatch.setattr(module, "CHECKED", 3)
+    found = run(model, texts, strategy)
+    assert [[h.tokens for h in row] for row in found] == [[h.tokens for h in row] for row in wanted]
+    assert [row[0].finished for row in found] == [row[0].finished for row in wanted]
+    assert [row[0].log_probability for row in found] == pytest.approx(
+        [row[0].log_probability for row in wanted], rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)

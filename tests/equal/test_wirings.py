@@ -129,6 +129,25 @@ def test_cached_equals_uncached_with_padding_in_front(case: tuple[object, ...], 
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_fixed_state_steps_as_a_growing_one(case: tuple[object, ...]) -> None:
+    """One token a step at a place that only a tensor knows, over slots of which most are empty."""
+    model = made(decoder(case))
+    tokens, real = torch.randint(0, 19, (3, 9)), torch.ones(3, 4, dtype=torch.bool)
+    real[0, :3] = real[2, :1] = False
+    growing, fixed = (model.start(model.encode(tokens[:, :4], real), capacity=7, width=2) for _ in range(2))
+    assert fixed.fix()
+    for t in range(4, 9):
+        step = tokens[:, t - 1 : t].repeat_interleave(2, dim=0)
+        wanted, found = model.step(step, growing), model.step(step, fixed)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        rows = torch.tensor([1, 0, 3, 3, 4, 5])
+        growing.reorder(rows)
+        fixed.reorder(rows)
+    assert fixed.place is not None
+    assert fixed.place.item() == growing.position
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -> None:
     description = decoder(case)
     position = description.stack.position

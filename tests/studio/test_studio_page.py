@@ -146,6 +146,25 @@ def link(page: str, **more: str) -> str:
     return f"{page}?{urlencode({'model': 'demo', 'text': TEXT, **more})}"
 
 
+def test_who_resolves_it(studio: Studio) -> None:
+    """The head that looks at what the pronoun stands for, on two sentences; and what they become without the circuit."""
+    page = studio.page("look?model=demo")
+    page.click("#resolves")
+    until(page, "document.querySelectorAll('.token.pinned').length === 2")
+    found = json.loads((DEMO / "circuit.json").read_text())
+    name, head = found["reader"]
+    assert f"at={name}&head={head}" in page.url
+    said = page.locator("main").inner_text()
+    assert "weil es zu müde war" in said
+    assert "weil sie zu breit war" in said
+    page.screenshot(path=studio.shots / "resolves.png", full_page=True)
+    page.click("#unresolved")
+    until(page, "document.querySelector('#switched') !== null")
+    ready(page)
+    until(page, "!document.querySelector('main').innerText.includes('weil sie zu breit war')")
+    page.screenshot(path=studio.shots / "unresolved.png", full_page=True)
+
+
 def test_look(studio: Studio) -> None:
     page = studio.page(link("look"))
     assert page.inner_text("#output") == "Die Katze saß auf der Matte."
@@ -231,7 +250,11 @@ def test_train_follows_a_run(studio: Studio) -> None:
     page.wait_for_selector("section[aria-label^=Loss] path[data-points='30']", state="attached", timeout=10_000)
     page.check("label.run:has-text('demo') >> nth=0 >> input")
     until(page, "document.querySelectorAll('section[aria-label^=Loss] path[data-points]').length === 2")
-    assert page.locator(".chart").count() == 4
+    assert page.locator(".chart").count() == 5
+    # Attention entropy is measured at validations only; this run has none, the other nine.
+    widely = page.locator("section[aria-label^='Attention entropy'] path[data-points]")
+    assert [widely.nth(i).get_attribute("data-points") for i in range(2)] == ["0", "9"]
+    assert page.locator("section[aria-label^='Attention entropy'] circle").count() == 9
     page.screenshot(path=studio.shots / "train.png", full_page=True)
 
 

@@ -66,7 +66,7 @@ def ask(studio: TestClient, view: str, expect: int = 200, **question: Any) -> An
 
 
 def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
-    assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 600_000
+    assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 640_000
     assert ask(demo, "shelf") == {"models": ["demo"], "runs": ["demo"]}
     tired = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too tired.")
     empty = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too empty.")
@@ -130,6 +130,14 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
             corner = np.atleast_2d(values[1] if values.ndim == 3 else values)[:64, :64]
             assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6
             assert values.ndim == 1 or len(found["rows"]) == len(corner)
+
+
+def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
+    found = ask(demo, "circuit", model="demo")["circuit"]
+    assert found["found"]
+    described = ask(demo, "model", model="demo")["attentions"]
+    assert all(head < described[name] for name, head in [*found["heads"], found["reader"]])
+    assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
 
 
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:

@@ -6,6 +6,8 @@ import itertools
 
 import torch
 
+from regard.core.embed import Table
+from regard.core.head import LanguageHead
 from regard.training import loss as definition
 from regard.training import loss_kernel
 
@@ -13,15 +15,26 @@ loss_kernel._BLOCK = 64
 definition._has_triton = lambda: False
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-for classes, smoothing, agreement in itertools.product((50, 64, 201), (0.0, 0.1), (0.0, 0.7)):
+for classes, smoothing, agreement, bias, logits in itertools.product(
+    (50, 64, 201), (0.0, 0.1), (0.0, 0.7), (False, True), (1 << 31, 900)
+):
+    loss_kernel._NUMBERS = logits  # few of them: several pieces
     labels = torch.tensor([3, 7, definition.IGNORED, 49, 0, 12])
     labels = (torch.cat([labels, labels]) if agreement else labels).to(device)
-    start = torch.randn(len(labels), classes, device=device) * 3
+    head = LanguageHead(Table(classes, 8), bias).to(device)
+    for parameter in head.parameters():
+        parameter.data.normal_(std=0.5)
+    start = torch.randn(len(labels), 8, device=device) * 3
     found = []
-    for function in (definition.minimised, loss_kernel.Replaced.apply):
+    for function in (
+        definition.over_vocabulary,
+        lambda head, x, *rest: loss_kernel.OverVocabulary.apply(x, head.table.weight, head.bias, *rest),
+    ):
         inputs = start.clone().requires_grad_()
-        loss, surprise = function(inputs * 1.0, labels, smoothing, agreement)
+        loss, surprise = function(head, inputs, labels, smoothing, agreement)
         (loss * 0.37).backward()
-        found.append((loss.detach(), surprise.detach(), inputs.grad))
+        gradients = [parameter.grad for parameter in head.parameters()]
+        head.zero_grad(set_to_none=True)
+        found.append((loss.detach(), surprise.detach(), inputs.grad, *gradients))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional
 
-from regard.training.loss import IGNORED, cross_entropy, disagreement, minimised
+from regard.core.embed import Table
+from regard.core.head import LanguageHead
+from regard.training.loss import IGNORED, cross_entropy, disagreement, over_vocabulary
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))
@@ -75,9 +77,11 @@ def test_the_gpu_kernel_computes_the_same() -> None:
 
 
 def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
-    logits, labels = torch.randn(6, 9), torch.tensor([1, 2, IGNORED])
+    hidden, labels = torch.randn(6, 4), torch.tensor([1, 2, IGNORED])
+    head = LanguageHead(Table(9, 4), bias=True, scale=0.5)
     twice = torch.cat([labels, labels])
-    loss, surprise = minimised(logits, twice, 0.1, 0.5)
+    loss, surprise = over_vocabulary(head, hidden, twice, 0.1, 0.5)
+    logits = head(hidden)
     each = [cross_entropy(half, labels, 0.1) for half in logits.chunk(2)]
     apart = disagreement(*logits.chunk(2), labels)  # type: ignore[call-arg]
     torch.testing.assert_close(loss, (each[0][0] + each[1][0]) / 2 + 0.5 * apart)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from regard import spec as kinds
 from regard.api import hub
@@ -20,6 +21,7 @@ from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 from regard.text.exact import Exact
+from regard.text.framed import holds_tokenizer, open_backend
 from regard.text.tokenizer import Tokenizer
 
 
@@ -85,14 +87,15 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
         case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Frames()) if opened.ids is not None:
             return Listener(model, opened.spec, opened.ids, None, opened.config)
         case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() if opened.ids is not None:
-            if (folder / "tokenizer.json").is_file():
-                source, target = open_tokenizers(folder)
-                return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
+            if holds_tokenizer(folder):
+                (source, target), ids = open_tokenizers(folder), opened.ids
+                forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
+                return Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
             say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
-            words = folder / "tokenizer.json"
+            words = Exact.open(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
-            return LanguageModel(model, opened.spec, Exact.load(words) if words.exists() else None, config)
+            return LanguageModel(model, opened.spec, words, config)
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return Reader(model, opened.spec, None, opened.config)
         case Encoder(), kinds.Encoder(input=kinds.Patches()):
@@ -106,8 +109,8 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
 
 def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The source and the target side's, which may be one."""
-    source = Tokenizer.load(folder / "tokenizer.json")
-    second = folder / "target_tokenizer.json"
+    backend, _, origin = open_backend(folder)
+    source, second = Tokenizer(backend, origin=origin), folder / "target_tokenizer.json"
     return source, Tokenizer.load(second) if second.exists() else source
 
 

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard import spec as kinds
 from regard.api.held import Held
 from regard.decode.search import Ends, Settings, batches, decode
+from regard.decode.speculate import Draft
 from regard.decode.strategy import Beam, Greedy, Limit, Strategy
 from regard.decode.watch import Chosen, Offered
 from regard.errors import DataError, ModelError, SettingError
@@ -79,6 +80,7 @@ class LanguageModel(Held):
         *,
         max_new_tokens: int = 100,
         stream: Callable[[str], None] | None = None,
+        draft: LanguageModel | None = None,
     ) -> str: ...
     @overload
     def generate(
@@ -88,6 +90,7 @@ class LanguageModel(Held):
         *,
         max_new_tokens: int = 100,
         stream: Callable[[str], None] | None = None,
+        draft: LanguageModel | None = None,
     ) -> list[str]: ...
     def generate(
         self,
@@ -96,11 +99,13 @@ class LanguageModel(Held):
         *,
         max_new_tokens: int = 100,
         stream: Callable[[str], None] | None = None,
+        draft: LanguageModel | None = None,
     ) -> str | list[str]:
         """What follows each text, up to an end token or `max_new_tokens`; greedy unless told otherwise.
 
         With one text, `stream` is given the pieces as they are found, whole characters only (after a beam, all at once).
-        Beyond the positions a model has learnt, it goes on from the last half of them.
+        Beyond the positions a model has learnt, it goes on from the last half of them. A `draft` is a smaller model with the
+        same tokenizer that writes ahead: faster where it guesses well, and the distribution of the text stays the same.
         """
         if stream is not None and not isinstance(text, str):
             raise SettingError("only one text can be streamed", "give one text, or leave `stream` out")
@@ -116,7 +121,7 @@ class LanguageModel(Held):
             if stream is not None and piece:
                 stream(piece)
 
-        self._go_on(prompts, strategy or Greedy(), max_new_tokens, heard)
+        self._go_on(prompts, strategy or Greedy(), max_new_tokens, heard, None if draft is None else self._draft(draft))
         for row, each in enumerate(growing):
             rest = each.rest()
             texts[row] += rest
@@ -125,7 +130,12 @@ class LanguageModel(Held):
         return texts[0] if isinstance(text, str) else texts
 
     def _go_on(
-        self, prompts: list[list[int]], strategy: Strategy, count: int, heard: Callable[[int, int], None]
+        self,
+        prompts: list[list[int]],
+        strategy: Strategy,
+        count: int,
+        heard: Callable[[int, int], None],
+        draft: Draft | None = None,
     ) -> None:
         """Decodes `count` tokens for each prompt, in pieces where the positions end; `heard` is told every token."""
         so_far = [list(prompt) for prompt in prompts]
@@ -139,7 +149,7 @@ class LanguageModel(Held):
                 keys = [row + piece * PIECES for row in rows]
                 watch = None if isinstance(strategy, Beam) else functools.partial(_told, heard, rows)
                 settings = Settings(strategy, Limit(0.0, room))
-                found = decode(self.model, sources, self.ends, settings, keys=keys, watch=watch)
+                found = decode(self.model, sources, self.ends, settings, keys=keys, watch=watch, draft=draft)
                 for row, hypotheses in zip(rows, found, strict=True):
                     best = hypotheses[0]
                     for token in best.tokens if watch is None else ():
@@ -149,6 +159,13 @@ class LanguageModel(Held):
                     if best.finished or left[row] <= 0:
                         del left[row]
             piece += 1
+
+    def _draft(self, other: LanguageModel) -> Draft:
+        if not self.words.speaks_as(other.words):
+            raise ModelError("the draft has another vocabulary", "use a smaller model with the same tokenizer")
+        if (other.positions or math.inf) < (self.positions or math.inf):
+            raise ModelError("the draft can see less than the model", "use a draft with as many positions")
+        return Draft(other.model.eval())
 
     def _seen(self, ids: list[int]) -> list[int]:
         """What of a text is still seen: all of it, or where the positions are full, as much as leaves half of them free."""

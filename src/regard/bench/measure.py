@@ -33,15 +33,21 @@ class Timing:
 
 def turns(cases: Mapping[str, Callable[[], float]], rounds: int, device: torch.device) -> dict[str, Timing]:
     """Every case once to warm up, then `rounds` times each, one after the other; a case returns how much it did."""
-    amounts = {name: case() for name, case in cases.items()}
+    threads = torch.get_num_threads()
+    amounts: dict[str, float] = {}
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
+    for turn in range(rounds + 1):
         for name, case in cases.items():
+            torch.set_num_threads(threads)  # some libraries change it for the whole process
+            if turn == 0:
+                amounts[name] = case()
+                continue
             _finished(device)
             began = time.perf_counter()
             case()
             _finished(device)
             seconds[name].append(time.perf_counter() - began)
+    torch.set_num_threads(threads)
     return {name: Timing(tuple(seconds[name]), amounts[name]) for name in cases}
 
 

@@ -49,7 +49,7 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
 
 def marian(model: kinds.EncoderDecoder, device: torch.device, folder: Path | None = None) -> tuple[Any, Forward]:
     """transformers' MarianMTModel, from a folder that we wrote or with fresh weights."""
-    transformers = _library("transformers", "transformers")
+    transformers = library("transformers", "transformers")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if folder is None:
@@ -70,7 +70,7 @@ def marian(model: kinds.EncoderDecoder, device: torch.device, folder: Path | Non
 
 
 def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[nn.Module, Forward]:
-    library = _library("x_transformers", "x-transformers")
+    peer = library("x_transformers", "x-transformers")
     block, vocabulary = model.encoder.block, model.target.vocabulary
     sizes = {
         f"{side}_{key}": value
@@ -82,7 +82,7 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
             "emb_dropout": block.dropout,
         }.items()
     }  # fmt: skip
-    whole = library.XTransformer(dim=model.d_model, tie_token_emb=True, **sizes).to(device)
+    whole = peer.XTransformer(dim=model.d_model, tie_token_emb=True, **sizes).to(device)
 
     def forward(batch: Tensors) -> Tensor:
         mask = batch.get("real")
@@ -100,7 +100,7 @@ TRAINED: dict[str, Callable[[kinds.EncoderDecoder, torch.device], tuple[Any, For
 }
 
 
-def _library(name: str, package: str) -> Any:
+def library(name: str, package: str) -> Any:
     import importlib
 
     try:

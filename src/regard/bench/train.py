@@ -20,10 +20,11 @@ from torch.nn import functional
 from regard import size, spec
 from regard.bench.measure import matrix_rate, turns
 from regard.bench.peers import TRAINED, Forward
+from regard.bench.report import Report, machine, row
 from regard.build import build
 from regard.data.batch import IGNORED, Batch, plan
 from regard.family import vaswani
-from regard.training.loss import minimised
+from regard.training.loss import over_vocabulary
 from regard.training.optimizer import Updater
 from regard.training.schedule import Constant
 from regard.training.step import Step
@@ -40,9 +41,11 @@ class Case:
     batches: int = 4
     rounds: int = 5
 
+    def __str__(self) -> str:
+        return f"train {self.preset}, {self.lengths} lengths"
 
-def run(case: Case, against: list[str], device: torch.device) -> dict[str, Any]:
-    """The rate of each contender, ours first, and ratios to the fastest peer."""
+
+def run(case: Case, against: list[str], device: torch.device, command: str) -> Report:
     model_spec = vaswani.preset(case.preset, case.vocabulary, case.vocabulary, share="all")
     lengths = _lengths(case)
     ours = [_batch(lengths, rows, case.vocabulary) for rows in _bucketed(lengths, case)]
@@ -54,19 +57,14 @@ def run(case: Case, against: list[str], device: torch.device) -> dict[str, Any]:
         if case.lengths == "natural":
             contenders[f"{name}, its batches"] = _rounds(step, theirs)
     timings = turns(contenders, case.rounds, device)
-    peers = {name: t for name, t in timings.items() if name != "regard"}
     ceiling = matrix_rate(device)
     work = 6.0 * size.parameters(model_spec)  # a token's multiplications and additions, without attention's
-    return {
-        "case": f"{case.preset}, {case.lengths} lengths",
-        "padding": {"ours": _padding(ours), "theirs": _padding(theirs)},
-        "matrix_rate": ceiling,
-        "contenders": {
-            name: {"tokens_per_second": t.rate, "spread": t.spread, "share_of_limit": t.rate * work / ceiling}
-            for name, t in timings.items()
-        },
-        "ratios": {name: timings["regard"].rate / t.rate for name, t in peers.items()},
+    rows = [row(name, t, ours=name == "regard", share=t.rate * work / ceiling) for name, t in timings.items()]
+    notes = {
+        "matrix rate": f"{ceiling / 1e9:,.0f} GFLOP/s",
+        "padding": f"{100 * _padding(ours):.0f} % in our batches, {100 * _padding(theirs):.0f} % in theirs",
     }
+    return Report(command, str(case), machine(device), "target tokens/s", tuple(rows), notes)
 
 
 def _ours(model_spec: spec.EncoderDecoder, device: torch.device) -> Callable[[Batch], None]:
@@ -75,7 +73,7 @@ def _ours(model_spec: spec.EncoderDecoder, device: torch.device) -> Callable[[Ba
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
         hidden, _ = model(tensors["source"], tensors["target"], tensors.get("real"))
-        return minimised(model.head(hidden), tensors["labels"], 0.1)
+        return over_vocabulary(model.head, hidden, tensors["labels"], 0.1)
 
     step = Step(loss, Updater(model.named_parameters(), Constant(1e-4, 1)), nullcontext, record=True)
     count = itertools.count(1)

@@ -97,7 +97,13 @@ def tell(result: Result, as_json: bool) -> None:
         scores = {key: asdict(score) for key, score in result.scores.items()}
         click.echo(
             json.dumps(
-                {"run": str(result.folder), "seconds": result.seconds, "parameters": result.parameters, **scores}
+                {
+                    "run": str(result.folder),
+                    "seconds": result.seconds,
+                    "compiling": result.compiling,
+                    "parameters": result.parameters,
+                    **scores,
+                }
             )
         )
     else:

@@ -53,9 +53,16 @@ class Embedding(nn.Module):
         return real
 
     def forward(
-        self, tokens: Tensor, start: int = 0, *, real: Tensor | None = None, segments: Tensor | None = None
+        self,
+        tokens: Tensor,
+        start: int | Tensor = 0,
+        *,
+        end: int | None = None,
+        real: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
-        """tokens [B, T] from position `start` on; positions count from each row's first `real` token."""
+        """tokens [B, T] from position `start` on; positions count from each row's first `real` token. A `start` that only the
+        device knows lies before `end`."""
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         x = x * self.scale if self.scale != 1.0 else x
         if self.segments is not None:
@@ -63,20 +70,30 @@ class Embedding(nn.Module):
                 self.segments.weight[0] if segments is None else functional.embedding(segments, self.segments.weight)
             )
         if self.position is not None:
-            x = x + self._positions(self.position, start, tokens.shape[1], real)
+            x = x + self._positions(self.position, start, tokens.shape[1], end, real)
         if self.beside is not None:
-            waves = self._positions(self.beside, start, tokens.shape[1], real)
+            waves = self._positions(self.beside, start, tokens.shape[1], end, real)
             x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
         x = x if self.norm is None else self.norm(x)
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
     def _positions(
-        self, position: Sinusoidal | Learned | Fixed, start: int, length: int, real: Tensor | None
+        self,
+        position: Sinusoidal | Learned | Fixed,
+        start: int | Tensor,
+        length: int,
+        end: int | None,
+        real: Tensor | None,
     ) -> Tensor:
-        rows = position.rows(start + length)
-        if real is None:
-            return rows[start : start + length]
-        skipped = real.long().argmax(dim=1, keepdim=True)  # [B, 1] places before the first token
-        places = torch.arange(start, start + length, device=real.device) - skipped
-        return functional.embedding(places.clamp_min(0), rows)
+        if isinstance(start, Tensor):
+            assert end is not None
+            rows, places = position.known(end), start
+        else:
+            rows = position.rows(start + length)
+            if real is None:
+                return rows[start : start + length]
+            places = torch.arange(start, start + length, device=real.device)
+        if real is not None:
+            places = (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(0)  # [B, T] after the first token
+        return functional.embedding(places, rows)

@@ -26,9 +26,13 @@ class LanguageHead(nn.Module):
         self.transform = transform
         self.frozen: nn.Module | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def ready(self, x: Tensor) -> Tensor:
+        """What is multiplied with the table."""
         x = x if self.transform is None else self.transform(x)
-        x = x * self.scale if self.scale != 1.0 else x
+        return x * self.scale if self.scale != 1.0 else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.ready(x)
         if self.frozen is not None:
             return self.frozen(x)  # type: ignore[no-any-return]
         return functional.linear(x, self.table.weight, self.bias)  # [..., V]

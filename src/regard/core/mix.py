@@ -41,7 +41,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
         enable_gqa=q.shape[1] != k.shape[1],
     )
     # CPU kernels give a blind query zeros; some CUDA kernels give it the mean of all values.
-    return out if mask is None or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
+    return out if mask is None or sight.sighted or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
@@ -104,6 +104,7 @@ class Softmax(nn.Module):
         """An empty decoding state for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E). Where no query
         looks more than `behind` places back, older ones are forgotten."""
         groups, d_k, d_v = shape
+        capacity = -(-capacity // 16) * 16 if like.is_cuda else capacity  # as masks are aligned for its kernels
         if behind is not None and behind < capacity:
             return Rolling(like.new_empty(rows, groups, 0, d_k), like.new_empty(rows, groups, 0, d_v), behind)
         return KeyValues(like.new_empty(rows, groups, capacity, d_k), like.new_empty(rows, groups, capacity, d_v))

@@ -202,7 +202,7 @@ class Sight:
     scores, `angles` turn q and k, `relative` gives each layer a bias of its own. Instead of a bias there may be the `term`
     that makes it for any places; a sparse sight asks it for those only that can be seen. `start` is the first query's place
     where places follow each other by `step`; without it, nothing is known of where they are. `everywhere` are tokens [B, T]
-    that look at everything but what a pattern hides.
+    that look at everything but what a pattern hides. `sighted`: each query is known to see something.
     """
 
     def __init__(
@@ -219,7 +219,9 @@ class Sight:
         start: int | None = None,
         step: int = 1,
         everywhere: tuple[Tensor, Pattern] | None = None,
+        sighted: bool = False,
     ) -> None:
+        self.sighted = sighted
         self.pattern = pattern
         self.queries, self.keys = queries, keys  # [T], [S]
         self.batch = batch
@@ -267,6 +269,11 @@ class Sight:
     def blind(self) -> Tensor:
         """[B or 1, H or 1, T or 1, 1], True for queries that may look at nothing."""
         return ~self.mask.any(dim=-1, keepdim=True)
+
+    def settle(self) -> None:
+        """Makes what all layers will ask for before the first of them does: compiled layers are then all alike."""
+        if not (self.all or self.causal or self.sparse or self.relative is not None):
+            _ = self.additive, self.sighted or self.blind
 
     def biased(self, bias: Tensor) -> Sight:
         """The same sight, with what one layer adds to its scores."""

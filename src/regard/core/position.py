@@ -49,6 +49,8 @@ class Sinusoidal(nn.Module):
             self.table = self._compute(max(length, 2 * len(self.table))).to(self.table)
         return self.table
 
+    known = rows  # as far as there are rows, which there are for all positions
+
 
 class Grid(nn.Module):
     """Sinusoids of a square of `side` × `side` places: half of the dimensions tell the row, half the column. The `extras`
@@ -86,6 +88,10 @@ class Learned(nn.Module):
             )
         return self.table[self.offset :]
 
+    def known(self, length: int) -> Tensor:
+        """The rows there are of the first `length` positions, for those who ask for a place before the last."""
+        return self.table[self.offset :]
+
 
 class Fixed(nn.Module):
     """Rows that are stored but not trained; sinusoids unless a file brings others."""
@@ -100,6 +106,9 @@ class Fixed(nn.Module):
             raise DataError(
                 f"the input has {length} positions, but this model has {len(self.table)}", "split it into shorter parts"
             )
+        return self.table
+
+    def known(self, length: int) -> Tensor:
         return self.table
 
 

@@ -13,6 +13,7 @@ from regard.core.beside import Neighbours
 from regard.core.block import Block
 from regard.core.dropout import Dropout
 from regard.core.layout import GlobalTokens, Shifted
+from regard.core.mix import Softmax
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
@@ -50,26 +51,32 @@ class Stack(nn.Module):
 
     def sight(
         self,
-        start: int,
+        start: int | Tensor,
         length: int,
         batch: int,
         padding: Pattern,
         real: Tensor | None = None,
         global_tokens: Tensor | None = None,
+        end: int | None = None,
     ) -> Sight:
         """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
-        `global_tokens` [B, S] are seen by all, and see all."""
+        `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
+        to `end`."""
         device = next(self.parameters()).device
-        pattern = self.pattern.over(start + length, device)
+        if isinstance(start, Tensor):
+            assert end is not None
+            keys, queries, begin = torch.arange(end, device=device), start, None
+        else:
+            end, behind, begin = start + length, self.pattern.behind, start
+            keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
+            queries = keys if start == 0 else keys[-length:]
+        pattern = self.pattern.over(end, device)
         if real is not None and pattern.anchored:
             pattern = Shifted(pattern, real.long().argmax(dim=1))
         if global_tokens is not None:
             pattern = pattern | GlobalTokens(global_tokens, keys=self.own_globals)
         pattern = pattern & padding
-        behind = self.pattern.behind
-        keys = torch.arange(0 if behind is None else max(0, start - behind), start + length, device=device)
-        queries = keys if start == 0 else keys[-length:]
         angles = relative = None
         term: Callable[[Tensor, Tensor], Tensor] | None = None
         if isinstance(self.position, Rope):
@@ -77,13 +84,14 @@ class Stack(nn.Module):
         elif isinstance(self.position, Disentangled):
             relative = self.position(queries, keys)
         elif isinstance(self.position, Repeated):
-            term = self.position.over(start + length)
+            term = self.position.over(end)
         else:
             term = self.position
         everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
         return Sight(
-            pattern, queries, keys, batch, None, angles, relative, term=term, start=start, everywhere=everywhere
-        )
+            pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
+            sighted=begin is None,
+        )  # fmt: skip
 
     @property
     def own_globals(self) -> bool:
@@ -99,6 +107,7 @@ class Stack(nn.Module):
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
     ) -> Tensor:
+        self._settle(sight, memory_sight)
         embedded = x = trace.through("embedded", x) if trace else x
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
@@ -122,6 +131,12 @@ class Stack(nn.Module):
             if block.cross is not None:
                 found[f"{i}.cross"] = block.cross
         return found
+
+    def _settle(self, sight: Sight, memory_sight: Sight | None) -> None:
+        block = self.blocks[0]
+        for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
+            if attention is not None and seen is not None and isinstance(attention.mixer, Softmax):  # type: ignore[union-attr]
+                seen.settle()
 
     def finish(self, x: Tensor) -> Tensor:
         """What comes after the last block."""

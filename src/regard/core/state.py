@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.errors import ModelError
+
 
 class Past(Protocol):
     """What an attention remembers of the tokens so far."""
@@ -50,6 +52,34 @@ class KeyValues:
             self.v[:, :, : self.filled] = self.v[:, :, : self.filled].index_select(0, rows)
         else:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+
+
+@dataclass
+class Slots:
+    """As `KeyValues`, but where the next token goes is known to the device only: every step has the same shapes and can be
+    recorded. Whoever looks must not look at slots after it."""
+
+    k: Tensor
+    v: Tensor
+    place: Tensor  # [1]
+
+    @property
+    def rows(self) -> int:
+        return len(self.k)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Fills one slot and returns all of them."""
+        self.k.index_copy_(2, self.place, k)
+        self.v.index_copy_(2, self.place, v)
+        return self.k, self.v
+
+    def select(self, rows: Tensor) -> None:
+        k, v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+        if len(rows) == len(self.k):
+            self.k.copy_(k)
+            self.v.copy_(v)
+        else:
+            self.k, self.v = k, v
 
 
 @dataclass
@@ -176,6 +206,45 @@ class State:
     width: int
     real: Tensor | None  # [B, S], True = real source token; None when nothing is padded
     position: int = 0
+    place: Tensor | None = None  # [1], once the state is fixed: the position, on the device
+
+    @property
+    def next(self) -> int | Tensor:
+        """The place of the next token."""
+        return self.position if self.place is None else self.place
+
+    def end(self, new: int) -> int:
+        """How many places are looked at when `new` tokens come: those so far, or all slots."""
+        past = self.layers[0].past
+        return len(past.k[0, 0]) if isinstance(past, Slots) else self.position + new
+
+    def advance(self, new: int) -> None:
+        if self.place is None:
+            self.position += new
+        else:
+            self.place += new
+
+    def rewind(self, position: int) -> None:
+        """Forgets what came at `position` and after it."""
+        for layer in self.layers:
+            if not isinstance(layer.past, KeyValues):
+                raise ModelError(
+                    f"{type(layer.past).__name__} cannot forget its last tokens", "decode this model without a draft"
+                )
+            layer.past.filled = position
+        self.position = position
+
+    def fix(self) -> bool:
+        """From now on one token a step, and every step like the others; False if what is remembered has no fixed size."""
+        pasts = [layer.past for layer in self.layers if isinstance(layer.past, KeyValues)]
+        if len(pasts) < len(self.layers):
+            return False
+        self.place = torch.tensor([self.position], device=pasts[0].k.device)
+        for layer, past in zip(self.layers, pasts, strict=True):
+            # What was never filled is looked at with a weight of zero, which does not help against infinities.
+            past.k[:, :, past.filled :], past.v[:, :, past.filled :] = 0, 0
+            layer.past = Slots(past.k, past.v, self.place)
+        return True
 
     def reorder(self, rows: Tensor) -> None:
         """Row i continues what row rows[i] had; rows stay inside their sentence, so memories are untouched."""

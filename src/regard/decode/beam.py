@@ -13,8 +13,10 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
+from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Beam, Hypothesis
+from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Offered, Watch
 from regard.model import Decoder, EncoderDecoder
 
@@ -71,32 +73,53 @@ def search(
         torch.zeros(shape, dtype=torch.bool, device=device),
         torch.full((*shape, frame.steps), frame.end, device=device),
     )
+    running = torch.ones(count, dtype=torch.bool, device=device)
+    t = torch.zeros(1, dtype=torch.long, device=device)
     state = model.start(encoded, width=width, capacity=frame.capacity)
     last = frame.first.repeat_interleave(width, dim=0)
-    for t in range(frame.steps):
+
+    def turn(*, first: bool = False) -> None:
         logits = model.step(last, state)[:, -1]
-        logits = frame.allowed(logits, t, going.sentences.repeat_interleave(width))
-        parents = _advance(going, finished, logits, t, strategy, frame, divisors[t], watch)
-        running = (going.sums > NEVER).any(dim=1) & ~_decided(going, finished, strategy, t, divisors, frame.limits)
-        kept = running.nonzero()[:, 0]
-        if len(kept) == 0:
-            break
+        logits = frame.allowed(logits, t, going.sentences.repeat_interleave(width), first=first)
+        parents = _advance(going, finished, logits, t, strategy, frame, divisors, watch)
+        running.copy_((going.sums > NEVER).any(dim=1) & ~_decided(going, finished, strategy, t, divisors, frame.limits))
         state.reorder(parents)
-        if len(kept) < len(going.sentences):
-            going = _Open(going.sentences[kept], going.sums[kept], going.tokens[kept])
-            state.keep(kept)
-        last = going.tokens[:, :, t].reshape(-1, 1)
+        if not first:
+            last.copy_(_at(going.tokens, t).reshape(-1, 1))
+        t.add_(1)
+
+    turn(first=True)
+    last = going.tokens[:, :, 0].flatten()[:, None].clone()
+    record = turns.recordable(device) and watch is None and state.fix()
+    repeat = Turns(turn, record=record)
+    for done in range(1, frame.steps):
+        if not record or done % CHECKED == 0:
+            kept = running.nonzero()[:, 0]
+            if len(kept) == 0:
+                break
+            # A recording is of one number of rows: it is made anew when half of them have left.
+            if len(kept) < len(running) and (not record or 2 * len(kept) <= len(running)):
+                going = _Open(going.sentences[kept], going.sums[kept], going.tokens[kept])
+                running, last = running[kept], last.view(-1, width)[kept].reshape(-1, 1)
+                state.keep(kept)
+                repeat = Turns(turn, record=record)
+        repeat()
     return _best(finished, strategy.n_best)
+
+
+def _at(tokens: Tensor, t: Tensor) -> Tensor:
+    """[B, W, L] at place t [1] → [B, W]"""
+    return tokens.index_select(2, t)[:, :, 0]
 
 
 def _advance(
     going: _Open,
     finished: _Finished,
     logits: Tensor,
-    t: int,
+    t: Tensor,
     strategy: Beam,
     frame: Frame,
-    divisor: Tensor,
+    divisors: Tensor,
     watch: Watch | None,
 ) -> Tensor:
     """One step of every open sentence: fills `finished`, replaces the open hypotheses, returns the row each came from."""
@@ -108,21 +131,21 @@ def _advance(
     parents, tokens = index // vocabulary, index % vocabulary
     rows = torch.arange(batch, device=logits.device)[:, None]
     history = going.tokens[rows, parents]  # [B, 2W, L]
-    history[:, :, t] = tokens
+    history.index_copy_(2, t, tokens[:, :, None])
     # A candidate may end only if it is among the best `places`.
     rank = torch.arange(sums.shape[1], device=logits.device)[None]
     at_limit = (frame.limits[going.sentences] == t + 1)[:, None]
     ends = frame.ends(tokens)
     closing = (rank < _places(finished, going, strategy)) & (ends | at_limit)
-    scores = torch.where(closing, sums / divisor, NEVER)
+    scores = torch.where(closing, sums / divisors[t], NEVER)
     finished.enter(going.sentences, _Finished(scores, sums, t + 1 - ends.long(), ends, history))
     # What is left of the places goes to the best continuations, in order.
     open_rank = torch.where(ends, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
     full = rank[:, :width] >= _places(finished, going, strategy)
-    going.sums = sums.gather(1, open_rank).masked_fill(full | at_limit, NEVER)
-    going.tokens = history[rows, open_rank]
+    going.sums.copy_(sums.gather(1, open_rank).masked_fill(full | at_limit, NEVER))
+    going.tokens.copy_(history[rows, open_rank])
     if watch is not None:
-        watch(Offered(t, going.sentences, parents, tokens, sums, scores, open_rank, going.sums > NEVER))
+        watch(Offered(int(t), going.sentences, parents, tokens, sums, scores, open_rank, going.sums > NEVER))
     return (rows * width + parents.gather(1, open_rank)).flatten()
 
 
@@ -133,7 +156,7 @@ def _places(finished: _Finished, going: _Open, strategy: Beam) -> Tensor | int:
     return strategy.width - finished.count(going.sentences)[:, None]
 
 
-def _decided(going: _Open, finished: _Finished, strategy: Beam, t: int, divisors: Tensor, limits: Tensor) -> Tensor:
+def _decided(going: _Open, finished: _Finished, strategy: Beam, t: Tensor, divisors: Tensor, limits: Tensor) -> Tensor:
     """[B] True where the search of a sentence stops."""
     scores, best = finished.scores[going.sentences], going.sums.max(dim=1).values
     worst = scores[:, -1]  # −∞ until the pool is full
@@ -144,7 +167,7 @@ def _decided(going: _Open, finished: _Finished, strategy: Beam, t: int, divisors
             return worst >= best / divisors[t]
         case "certain":
             # log P only falls, and divisors are monotonic: nothing open can score more than this.
-            longest, soonest = divisors[limits[going.sentences] - 1], divisors[min(t + 1, len(divisors) - 1)]
+            longest, soonest = divisors[limits[going.sentences] - 1], divisors[(t + 1).clamp_max(len(divisors) - 1)]
             return scores[:, strategy.n_best - 1] >= best / torch.maximum(longest, soonest)
         case _:
             assert_never(strategy.stop)

@@ -40,12 +40,12 @@ class Frame:
         """How many tokens a decoding state must hold."""
         return self.steps + self.first.shape[1] - 1
 
-    def allowed(self, logits: Tensor, t: int, sentences: Tensor) -> Tensor:
+    def allowed(self, logits: Tensor, t: Tensor, sentences: Tensor, *, first: bool) -> Tensor:
         """logits [rows, V] of step t, with −∞ for what may not be chosen; `sentences` [rows] says whose they are."""
         logits = logits.float().index_fill(1, self.banned, NEVER)
-        if self.opening is not None and t == 0:
+        if self.opening is not None and first:
             return _only(logits, self.opening)
-        if self.not_first is not None and t == 0:
+        if self.not_first is not None and first:
             logits = logits.index_fill(1, self.not_first, NEVER)
         if self.closing:
             last = self.limits[sentences] == t + 1

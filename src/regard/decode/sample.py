@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decode import turns
 from regard.decode.frame import Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
+from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
 
@@ -25,6 +27,7 @@ def generate(
     """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
     limits, end, steps = frame.limits, frame.end, frame.steps
     device, count = limits.device, len(limits)
+    t = torch.zeros(1, dtype=torch.long, device=device)
     sentences = torch.arange(count, device=device)
     chosen = torch.full((count, steps), end, device=device)  # [B, L]
     sums = torch.zeros(count, device=device)
@@ -32,30 +35,42 @@ def generate(
     noise = _noise(strategy, keys, steps, device)
     state = model.start(encoded, capacity=frame.capacity)
     last = frame.first
-    for t in range(steps):
-        logits = frame.allowed(model.step(last, state)[:, -1], t, sentences)  # [B, V]
+
+    def turn(*, first: bool = False) -> None:
+        logits = frame.allowed(model.step(last, state)[:, -1], t, sentences, first=first)  # [B, V]
         if isinstance(strategy, Sample):
             assert noise is not None
             tokens = choose(logits, strategy, noise[sentences, t])
         else:
             tokens = logits.argmax(dim=-1)
-        done = ended[sentences]
+        done = ended[sentences] | (limits[sentences] <= t)
         gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
         sums[sentences] += gain.masked_fill(done, 0.0)
-        ends = done | frame.ends(tokens)
-        tokens = tokens.masked_fill(ends, end)
+        ends = frame.ends(tokens) & ~done
+        tokens = tokens.masked_fill(done | ends, end)
         chosen[sentences, t] = tokens
-        ended[sentences] = ends
+        ended[sentences] |= ends
         if watch is not None:
-            watch(Chosen(t, sentences, logits, tokens))
-        running = ~ended[sentences] & (limits[sentences] > t + 1)
-        kept = running.nonzero()[:, 0]
-        if len(kept) == 0:
-            break
-        if len(kept) < len(sentences):
-            sentences, tokens = sentences[kept], tokens[kept]
-            state.keep(kept)
-        last = tokens[:, None]
+            watch(Chosen(int(t), sentences, logits, tokens))
+        if not first:
+            last.copy_(tokens[:, None])
+        t.add_(1)
+
+    turn(first=True)
+    last = chosen[:, :1].clone()
+    record = turns.recordable(device) and watch is None and state.fix()
+    repeat = Turns(turn, record=record)
+    for done in range(1, steps):
+        if not record or done % CHECKED == 0:
+            kept = (~ended[sentences] & (limits[sentences] > t)).nonzero()[:, 0]
+            if len(kept) == 0:
+                break
+            # A recording is of one number of rows: it is made anew when half of them have left.
+            if len(kept) < len(sentences) and (not record or 2 * len(kept) <= len(sentences)):
+                sentences, last = sentences[kept], last[kept]
+                state.keep(kept)
+                repeat = Turns(turn, record=record)
+        repeat()
     return [
         _hypothesis(row[:limit], end, total, done)
         for row, limit, total, done in zip(chosen.tolist(), limits.tolist(), sums.tolist(), ended.tolist(), strict=True)

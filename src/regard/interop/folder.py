@@ -26,18 +26,25 @@ from regard.interop import (
     bert,
     bigbird,
     clip,
+    clip_text,
+    clip_vision,
     deberta,
+    deit,
     distilbert,
     electra,
+    gemma,
     gpt,
     gpt2,
     llama,
     longformer,
     marian,
+    mbart,
+    mistral,
     mpnet,
     neox,
     own,
     pegasus,
+    qwen2,
     roberta,
     t5,
     vit,
@@ -51,13 +58,14 @@ POSITIONS = 1024  # what transformers prepares for where ours grows as needed; i
 
 
 class Family(Protocol):
-    """What each family's file offers. `matches`: its config.json can say all that the spec says; the rest is asked of such
-    specs only. `spec` is told which tensors are `stored`, because a config does not always say which heads there are;
+    """What each family's file offers. `FORM` is the kind of its models and of their input; `config` and `table` are asked of
+    such models only. `spec` is told which tensors are `stored`, because a config does not always say which heads there are;
     without them, the config decides. `PREFIX` stands before the names of the model inside one with a head."""
 
     @property
+    def FORM(self) -> tuple[type, type]: ...
+    @property
     def PREFIX(self) -> str: ...
-    def matches(self, model: kinds.Model) -> bool: ...
     def config(self, model: Any, positions: int) -> dict[str, Any]: ...
     def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> Any: ...
     def table(self, model: Any, positions: int) -> list[Rule]: ...
@@ -68,16 +76,16 @@ FAMILIES: dict[str, Family] = {
     "marian": marian,
     "pegasus": pegasus,
     "bart": bart.BART,
-    "mbart": bart.MBART,
+    "mbart": mbart.MBART,
     "t5": t5,
     "whisper": whisper,
-    "gpt2": gpt2,
-    "openai-gpt": gpt,
+    "gpt2": gpt2.GPT2,
+    "openai-gpt": gpt.GPT,
     "gpt_neox": neox,
     "llama": llama.LLAMA,
-    "mistral": llama.MISTRAL,
-    "qwen2": llama.QWEN2,
-    "gemma": llama.GEMMA,
+    "mistral": mistral.MISTRAL,
+    "qwen2": qwen2.QWEN2,
+    "gemma": gemma.GEMMA,
     "bert": bert.BERT,
     "roberta": roberta.ROBERTA,
     "camembert": roberta.CAMEMBERT,
@@ -90,11 +98,11 @@ FAMILIES: dict[str, Family] = {
     "longformer": longformer,
     "big_bird": bigbird,
     "vit": vit.VIT,
-    "deit": vit.DEIT,
+    "deit": deit.DEIT,
     "wav2vec2": wav2vec2,
     "clip": clip,
-    "clip_text_model": clip.TEXT,
-    "clip_vision_model": clip.VISION,
+    "clip_text_model": clip_text.TEXT,
+    "clip_vision_model": clip_vision.VISION,
     "regard": own,
 }
 
@@ -212,7 +220,32 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
 
 def family_of(model_spec: kinds.Model, kind: str | None = None) -> Family:
     first = [FAMILIES[kind]] if kind in FAMILIES else []
-    return next(family for family in (*first, *FAMILIES.values()) if family.matches(model_spec))
+    return next(family for family in (*first, *FAMILIES.values()) if _says(family, model_spec))
+
+
+def _says(family: Family, model: kinds.Model) -> bool:
+    """Whether its config.json can say all that the spec says: read again, it gives the same."""
+    form, given = family.FORM
+    if not isinstance(model, form) or not isinstance(_input(model), given):
+        return False
+    try:
+        return bool(family.spec(family.config(model, 1)) == model)
+    except ModelError:
+        return False
+
+
+def _input(model: kinds.Model) -> kinds.Input | None:
+    match model:
+        case kinds.MemoryNetwork():
+            return None
+        case kinds.Encoder():
+            return model.input
+        case kinds.Decoder() | kinds.RecurrentDecoder():
+            return model.tokens
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
+            return model.source
+        case kinds.Pair():
+            return model.text.input
 
 
 def _forced(ids: Ids) -> dict[str, int | None]:
@@ -274,6 +307,8 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
 def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
     config = _config(folder)
     kind = str(config.get("model_type"))
+    if config.get("model_type") is None:  # the first files have none
+        raise ModelError(f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2")
     if kind not in FAMILIES:
         near, known = did_you_mean(kind, FAMILIES), f"known: {', '.join(sorted(FAMILIES))}"
         repair = known if near == known else f"{near} ({known})"

@@ -280,6 +280,11 @@ class Batch:
     outputs: Tensor | None  # [B, T]
     asked: Tensor  # [B, T]
 
+    def first(self, count: int) -> Batch:
+        """Its first few texts."""
+        outputs = None if self.outputs is None else self.outputs[:count]
+        return Batch(self.inputs[:count], self.real[:count], outputs, self.asked[:count])
+
 
 def batch(subject: Subject, texts: Sequence[str], targets: Sequence[str] | None = None) -> Batch:
     """Texts, with the targets that an encoder–decoder is to write; a language model is to write the texts themselves."""

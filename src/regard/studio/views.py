@@ -274,6 +274,13 @@ def _places(found: looking.Look, name: str) -> tuple[list[str], list[str]]:
     return list(found.reading.labels), []
 
 
+def circuit(shelf: Shelf, ask: OfModel) -> dict[str, Any]:
+    """Who resolves "it", where that was found when the model was made."""
+    shelf.model(ask.model)  # refuses what is not there
+    found = looking.stored_circuit(shelf.models()[ask.model])
+    return {"circuit": found.to_dict() if found else None}
+
+
 def metrics(shelf: Shelf, ask: OfRun) -> dict[str, Any]:
     return follow(shelf.run(ask.run), ask.offset)
 
@@ -290,5 +297,6 @@ VIEWS: dict[str, tuple[type[Ask], Callable[[Shelf, Any], dict[str, Any]]]] = {
     "beam": (OfBeam, beam),
     "anatomy": (OfText, anatomy),
     "tensor": (OfTensor, tensor),
+    "circuit": (OfModel, circuit),
     "metrics": (OfRun, metrics),
 }

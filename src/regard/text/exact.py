@@ -15,6 +15,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trai
 
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.text import tokenizer as framed
+from regard.text.framed import open_backend
 
 MASK_NAMES = ("[MASK]", "<mask>")
 HALF = "\ufffd"  # what the bytes of an unfinished character decode to
@@ -76,6 +77,12 @@ class Exact:
         with framed.library_errors(f"{path} is not a usable tokenizer.json", "fetch or learn it again"):
             return cls(tokenizers.Tokenizer.from_str(text), origin=str(path))
 
+    @classmethod
+    def open(cls, folder: Path) -> Exact:
+        """The tokenizer of a model folder, which may hold a vocabulary only."""
+        backend, _, origin = open_backend(folder)
+        return cls(backend, origin=origin)
+
     def to_json(self) -> str:
         return self._backend.to_str(pretty=True)
 
@@ -114,6 +121,10 @@ class Exact:
                 "add one to it as a special token, or learn a tokenizer",
             )
         return found
+
+    def speaks_as(self, other: Exact) -> bool:
+        """Whether both have the same tokens under the same ids."""
+        return self._vocabulary == other._vocabulary
 
     def __len__(self) -> int:
         """The rows an embedding needs: the highest id plus one."""

@@ -15,7 +15,8 @@ from regard.data.batch import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sample
 from regard.model import Decoder
-from regard.training.loss import cross_entropy
+from regard.training.gaze import ROWS, gaze
+from regard.training.loss import over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe, Train
 from regard.training.texts import Texts
@@ -47,7 +48,7 @@ class Causal:
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, auxiliary = self.model(tensors["tokens"])
-        loss, surprise = cross_entropy(self.model.head(hidden), tensors["labels"])
+        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
         for extra in auxiliary.values():
             loss = loss + extra * tensors["labels"].numel()
         return loss, surprise
@@ -58,7 +59,7 @@ class Causal:
 
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
         """loss (per token) over the whole held-out text, perplexity, and some text."""
-        return told(self.writer, self.settings, self.held_out[:1].tolist(), *self.surprise(precision))
+        return told(self.writer, self.settings, self.held_out[:1].tolist(), *self.surprise(precision)) | self._gaze()
 
     @torch.inference_mode()
     def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
@@ -77,6 +78,13 @@ class Causal:
             with precision:
                 total += self.loss(batch.tensors)[1].double()
         return total.item(), count
+
+    def _gaze(self) -> dict[str, Any]:
+        """Attention entropy on the first windows of the held-out text."""
+        width = min(self.context, len(self.held_out) - 1)
+        places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
+        few = windows(self.held_out, places, width).to(self.writer.device).tensors
+        return gaze(lambda trace: self.model(few["tokens"], trace=trace), {"decoder": None})
 
 
 def told(writer: LanguageModel, settings: Train, first: list[int], surprise: float, tokens: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.checkpoint import Checkpoints, Saved, Snapshots, Tensors
 from regard.core.kernelized import redraw
 from regard.data.batch import Batch, prefetch
+from regard.edit import compiled
 from regard.errors import DivergenceError
 from regard.training.choice import Average, Best, Ema, Last
 from regard.training.optimizer import Updater
@@ -44,6 +45,7 @@ class Progress:
     finished: bool = False
     window: tuple[float, float, float] = (0.0, 0.0, 0.0)  # loss, −log p and tokens since the last line of the log
     metrics_position: int = 0
+    compiling: float = 0.0  # seconds of them in which programs were compiled
     threads: int = 0
 
 
@@ -91,7 +93,7 @@ class Loop:
         """Trains to the last step, or until patience ends, or until a signal; the state is saved in every case."""
         progress, settings = self.progress, self.settings
         self.logged = (progress.seconds, progress.tokens)
-        with self._signals(), closing(self._batches()) as batches:
+        with self._signals(), self._compiled(), closing(self._batches()) as batches:
             self.talk.start(progress.step)
             try:
                 self.clock = time.perf_counter()
@@ -100,6 +102,19 @@ class Loop:
                     self._after_step()
             finally:
                 self.talk.stop()
+
+    @contextmanager
+    def _compiled(self) -> Iterator[None]:
+        if not self.compiles:
+            yield
+            return
+        self.talk.say("compiling the blocks: the first steps take longer")
+        with compiled(self.model):
+            yield
+
+    @property
+    def compiles(self) -> bool:
+        return self.settings.compile and self.device.type == "cuda"
 
     def _after_step(self) -> None:
         progress, settings = self.progress, self.settings
@@ -132,7 +147,8 @@ class Loop:
         progress.step += 1
         self.model.train()
         redraw(self.model, progress.step)
-        verdict = self.step(batches, progress.step, self.settings.seed)
+        with self._watched():
+            verdict = self.step(batches, progress.step, self.settings.seed)
         skipped, _, loss, surprise = verdict.unbind()
         counted = torch.stack([loss, surprise, self.step.tokens])
         self.window += torch.where(skipped.bool(), 0.0, counted)
@@ -145,6 +161,18 @@ class Loop:
         # The device is left to work: what it says of this step is read when the next one has been handed over.
         self._inspect()
         self.unread = (progress.step, batches, verdict)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Counts the time of a step as spent on compiling if anything was compiled in it."""
+        if not self.compiles:
+            yield
+            return
+        known, began = _programs(), time.perf_counter()
+        yield
+        if _programs() > known:
+            torch.cuda.synchronize()
+            self.progress.compiling += time.perf_counter() - began
 
     def _autocast(self) -> AbstractContextManager[Any]:
         kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -219,7 +247,9 @@ class Loop:
     def _validate(self) -> None:
         self._inspect()
         progress, settings = self.progress, self.settings
-        with self._weights(self.ema):
+        # What is only measured now and then is not worth a program of its own.
+        plain = torch.compiler.set_stance("force_eager") if self.compiles else nullcontext()
+        with plain, self._weights(self.ema):
             found = self.task.validate(self._autocast())
         if found is None:
             return
@@ -345,3 +375,9 @@ class Loop:
 def _words(example: dict[str, Any]) -> list[str]:
     """What an example or a sample says, in its order."""
     return [value for value in example.values() if isinstance(value, str)]
+
+
+def _programs() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])

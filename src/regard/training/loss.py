@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.head import LanguageHead
+
 IGNORED = -100  # the label of padding
 
 
@@ -59,17 +61,22 @@ def disagreement(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels != IGNORED, apart, 0.0).sum()
 
 
-def minimised(logits: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> tuple[Tensor, Tensor]:
-    """(what training minimises, unsmoothed −log p), both summed over the real tokens. The logits are used up.
+def over_vocabulary(
+    head: LanguageHead, hidden: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """(what training minimises, unsmoothed −log p), both summed over the real tokens, of hidden states [..., D].
 
     With an `agreement`, the two halves of the batch are two passes over the same tokens: the mean of their losses, and that
     much of their disagreement.
     """
-    logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    if logits.is_cuda and _has_triton():
-        from regard.training.loss_kernel import Replaced
+    hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    if hidden.is_cuda and _has_triton():
+        from regard.training.loss_kernel import OverVocabulary
 
-        return Replaced.apply(logits, labels, smoothing, agreement)  # type: ignore[no-any-return]
+        return OverVocabulary.apply(  # type: ignore[no-any-return]
+            head.ready(hidden), head.table.weight, head.bias, labels, smoothing, agreement
+        )
+    logits = head(hidden)
     loss, surprise = cross_entropy(logits, labels, smoothing)
     if not agreement:
         return loss, surprise

@@ -1,7 +1,9 @@
-"""The loss of `loss.py` on a GPU: each row of logits is read from memory once and replaced by its gradient.
+"""The loss over a vocabulary on a GPU: each row of logits is read from memory once and replaced by its gradient. (The
+kernels walk over a row two or three times, but after the first it is in the cache; rows held in registers were slower.)
 
-One program takes one row, or two rows that are passes over the same token. It walks over the row up to three times (the
-normaliser; what the two passes expect of each other; the gradient), but after the first time the row is in the cache.
+The product with the table, the loss and both products of the backward pass are one function, so that the logits are gone
+when it returns, and what is kept is as small as the hidden states and the table. The table is widened to a multiple of 64
+rows: matrix units are twice as fast on such sizes.
 """
 
 from __future__ import annotations
@@ -13,33 +15,30 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 4096
+_BLOCK, _WARPS = 8192, 16
+_ALIGNED = 64
+_NUMBERS = 1 << 31  # of logits that exist at once
 
 
 @triton.jit
 def _normaliser(row, size, BLOCK: tl.constexpr):
     """log Σ exp(x) and Σ x."""
     places = tl.arange(0, BLOCK)
-    highest = tl.full((BLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    plain = tl.zeros((BLOCK,), tl.float32)
+    top, total, plain = float("-inf"), 0.0, 0.0
     for begin in range(0, size, BLOCK):
         seen = begin + places < size
         x = tl.load(row + begin + places, mask=seen, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(highest, x)
-        known = higher > float("-inf")
-        total = tl.where(known, total * tl.exp(highest - higher) + tl.exp(x - higher), 0.0)
-        plain += tl.where(seen, x, 0.0)
-        highest = higher
-    top = tl.max(highest, axis=0)
-    total = tl.where(highest > float("-inf"), total * tl.exp(highest - top), 0.0)
-    return top + tl.log(tl.sum(total, axis=0)), tl.sum(plain, axis=0)
+        higher = tl.maximum(top, tl.max(x, axis=0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), axis=0)
+        plain += tl.sum(tl.where(seen, x, 0.0), axis=0)
+        top = higher
+    return top + tl.log(total), plain
 
 
 @triton.jit
-def _single(logits, labels, losses, surprises, size, smoothing, rest, BLOCK: tl.constexpr):
+def _single(logits, labels, losses, surprises, width, size, smoothing, rest, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
-    row = logits + place * size
+    row = logits + place * width
     label = tl.load(labels + place)
     real = label >= 0
     label = tl.maximum(label, 0)
@@ -49,21 +48,18 @@ def _single(logits, labels, losses, surprises, size, smoothing, rest, BLOCK: tl.
     tl.store(surprises + place, tl.where(real, surprise, 0.0))
     tl.store(losses + place, tl.where(real, loss, 0.0))
     places = tl.arange(0, BLOCK)
-    for begin in range(0, size, BLOCK):
-        seen = begin + places < size
-        x = tl.load(row + begin + places, mask=seen, other=0.0).to(tl.float32)
-        gradient = tl.exp(x - normaliser) - rest - tl.where(begin + places == label, 1 - smoothing - rest, 0.0)
-        tl.store(row + begin + places, tl.where(real, gradient, 0.0), mask=seen)
+    for begin in range(0, width, BLOCK):
+        columns = begin + places
+        x = tl.load(row + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
+        gradient = tl.exp(x - normaliser) - tl.where(columns == label, 1 - smoothing, rest)
+        tl.store(row + columns, tl.where(real & (columns < size), gradient, 0.0), mask=columns < width)
 
 
 @triton.jit
-def _twins(
-    logits, labels, losses, surprises, rows, size, smoothing, rest,
-    agreement, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _twins(logits, labels, losses, surprises, pairs, width, size, smoothing, rest, agreement, BLOCK: tl.constexpr):
     """Half of both rows' loss, and `agreement` times half of KL(p‖q) + KL(q‖p)."""
     place = tl.program_id(0).to(tl.int64)
-    one, other = logits + place * size, logits + (place + rows) * size
+    one, other = logits + place * width, logits + (place + pairs) * width
     label = tl.load(labels + place)
     real = label >= 0
     label = tl.maximum(label, 0)
@@ -72,54 +68,96 @@ def _twins(
     surprise = (first + second - tl.load(one + label).to(tl.float32) - tl.load(other + label).to(tl.float32)) / 2
     everyone = (size * (first + second) - first_plain - second_plain) / 2
     places = tl.arange(0, BLOCK)
-    ahead = tl.zeros((BLOCK,), tl.float32)
-    back = tl.zeros((BLOCK,), tl.float32)
+    there, here = 0.0, 0.0
     for begin in range(0, size, BLOCK):
         seen = begin + places < size
         a = tl.load(one + begin + places, mask=seen, other=float("-inf")).to(tl.float32) - first
         b = tl.load(other + begin + places, mask=seen, other=float("-inf")).to(tl.float32) - second
         apart = tl.where(seen, a - b, 0.0)
-        ahead += tl.exp(a) * apart  # KL(p‖q)
-        back -= tl.exp(b) * apart  # KL(q‖p)
-    there, here = tl.sum(ahead, axis=0), tl.sum(back, axis=0)
+        there += tl.sum(tl.exp(a) * apart, axis=0)  # KL(p‖q)
+        here -= tl.sum(tl.exp(b) * apart, axis=0)  # KL(q‖p)
     loss = (1 - smoothing - rest) * surprise + rest * everyone + agreement * (there + here) / 2
     tl.store(surprises + place, tl.where(real, surprise, 0.0))
     tl.store(losses + place, tl.where(real, loss, 0.0))
-    for begin in range(0, size, BLOCK):
-        seen = begin + places < size
-        a = tl.load(one + begin + places, mask=seen, other=0.0).to(tl.float32) - first
-        b = tl.load(other + begin + places, mask=seen, other=0.0).to(tl.float32) - second
+    for begin in range(0, width, BLOCK):
+        columns = begin + places
+        seen = columns < size
+        a = tl.load(one + columns, mask=seen, other=0.0).to(tl.float32) - first
+        b = tl.load(other + columns, mask=seen, other=0.0).to(tl.float32) - second
         p, q = tl.exp(a), tl.exp(b)
-        wanted = rest + tl.where(begin + places == label, 1 - smoothing - rest, 0.0)
+        wanted = tl.where(columns == label, 1 - smoothing, rest)
         to_one = (p - wanted + agreement * (p * (a - b - there) + p - q)) / 2
         to_other = (q - wanted + agreement * (q * (b - a - here) + q - p)) / 2
-        tl.store(one + begin + places, tl.where(real, to_one, 0.0), mask=seen)
-        tl.store(other + begin + places, tl.where(real, to_other, 0.0), mask=seen)
+        tl.store(one + columns, tl.where(real & seen, to_one, 0.0), mask=columns < width)
+        tl.store(other + columns, tl.where(real & seen, to_other, 0.0), mask=columns < width)
 
 
-class Replaced(torch.autograd.Function):
-    """(loss, −log p) summed over the real tokens. The logits are overwritten with their gradient: nobody may read them
-    afterwards, and what made them (a linear map) does not."""
+class OverVocabulary(torch.autograd.Function):
+    """(loss, −log p) summed over the real tokens, of hidden states [N, D] and a table [V, D]."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float, agreement: float) -> tuple[Tensor, Tensor]:
-        rows, size = logits.shape
-        rest = smoothing / (size - 1)
-        twins = agreement > 0
-        count = rows // 2 if twins else rows
-        losses, surprises = (torch.empty(count, device=logits.device) for _ in range(2))
-        if twins:
-            _twins[(count,)](
-                logits, labels, losses, surprises, count, size, smoothing, rest, agreement, BLOCK=_BLOCK, num_warps=8
-            )
-        else:
-            _single[(count,)](logits, labels, losses, surprises, size, smoothing, rest, BLOCK=_BLOCK, num_warps=8)
-        ctx.save_for_backward(logits)
-        surprise = surprises.sum()
+    def forward(
+        ctx: Any, x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, agreement: float
+    ) -> tuple[Tensor, Tensor]:
+        kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        with torch.autocast(x.device.type, enabled=False):
+            rows = len(x) // 2 if agreement else len(x)
+            weights = _widened(table, kind)
+            most = max(1, _NUMBERS // len(weights) // (2 if agreement else 1))
+            to_x, to_table = torch.empty_like(x, dtype=kind), None
+            to_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+            sums = torch.zeros(2, device=x.device)
+            for first in range(0, rows, most):
+                parts = [slice(first, min(first + most, rows))]
+                parts += [slice(rows + part.start, rows + part.stop) for part in parts if agreement]
+                here = (x if most >= rows else torch.cat([x[part] for part in parts])).to(kind)
+                logits = here @ weights.mT
+                if bias is not None:
+                    logits[:, : len(bias)] += bias
+                sums += _replace(logits, labels[parts[0]], len(table), smoothing, agreement)
+                for part, gradient in zip(
+                    parts, (logits @ weights).split([p.stop - p.start for p in parts]), strict=True
+                ):
+                    to_x[part] = gradient
+                found = _product(logits.mT, here)[: len(table)]
+                to_table = found if to_table is None else to_table.add_(found)
+                if to_bias is not None:
+                    to_bias += logits[:, : len(table)].sum(dim=0, dtype=torch.float32)
+        ctx.save_for_backward(to_x, to_table, to_bias)
+        ctx.kinds = (x.dtype, table.dtype, None if bias is None else bias.dtype)
+        loss, surprise = sums.unbind()
         ctx.mark_non_differentiable(surprise)
-        return losses.sum(), surprise
+        return loss, surprise
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient.mul_(grads[0]), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.saved_tensors, ctx.kinds, strict=True)
+        return *(None if saved is None else (saved * grads[0]).to(kind) for saved, kind in pairs), None, None, None
+
+
+def _replace(logits: Tensor, labels: Tensor, size: int, smoothing: float, agreement: float) -> Tensor:
+    """Puts the gradient in the place of the logits; the sums of loss and −log p."""
+    found = torch.empty(2, len(labels), device=logits.device)
+    rest = smoothing / (size - 1)
+    common = (logits, labels, found[0], found[1])
+    if agreement:
+        _twins[(len(labels),)](
+            *common, len(labels), logits.shape[1], size, smoothing, rest, agreement, BLOCK=_BLOCK, num_warps=_WARPS
+        )
+    else:
+        _single[(len(labels),)](*common, logits.shape[1], size, smoothing, rest, BLOCK=_BLOCK, num_warps=_WARPS)
+    return found.sum(dim=1)
+
+
+def _widened(table: Tensor, kind: torch.dtype) -> Tensor:
+    size = -(-len(table) // _ALIGNED) * _ALIGNED
+    if size == len(table):
+        return table.to(kind)
+    wide = table.new_zeros(size, table.shape[1], dtype=kind)
+    wide[: len(table)] = table
+    return wide
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """In float32 whatever the factors are."""
+    return a @ b if a.dtype == torch.float32 else torch.mm(a, b, out_dtype=torch.float32)

@@ -169,6 +169,7 @@ class Train(_Section):
     agreement: float = Field(0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree")
     precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
     multiple: int = Field(0, ge=0, description="lengths are rounded up to it; 0: 8 on a GPU (few shapes), 1 on a CPU")
+    compile: bool = Field(False, description="on a GPU: torch.compile of the blocks; a slow start, then faster steps")
     recompute: bool = Field(False, description="activation checkpointing: less memory, a second forward")
     weights: str = Field("best", description="what is kept at the end: best, last, average:N or ema:DECAY")
     validate_every: int = Field(500, ge=1)

@@ -20,7 +20,7 @@ from regard.errors import DataError
 from regard.model import EncoderDecoder
 from regard.text.exact import MASK_NAMES
 from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
-from regard.training.loss import cross_entropy
+from regard.training.loss import over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
 from regard.training.rows import OverRows
@@ -71,7 +71,7 @@ class Restored(OverRows):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, _ = self.model(tensors["source"], tensors["target"], tensors["real"])
-        return cross_entropy(self.model.head(hidden), tensors["labels"])
+        return over_vocabulary(self.model.head, hidden, tensors["labels"])
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Result:
 
     folder: Path
     scores: dict[str, AnyScore]
-    seconds: float
+    seconds: float  # of training, of which
+    compiling: float  # were spent on that
     parameters: int
 
 
@@ -113,7 +114,7 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     with loop.exported():
         scores = made.scores()
     card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
-    return Result(place.folder, scores, loop.progress.seconds, parameters)
+    return Result(place.folder, scores, loop.progress.seconds, loop.progress.compiling, parameters)
 
 
 def job(place: Place, recipe: Recipe, talk: Talk) -> Job:

@@ -1,6 +1,7 @@
 // Look: what a model looks at while it reads a sentence, head by head.
 
 import { FRESH, ask } from "./api.js";
+import { resolving } from "./circuit.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
 import { dark, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
@@ -142,6 +143,7 @@ export default async function look({ main, state, shelf, gone }) {
   put(main, sentence(state, "Look"), card, aligned, h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Who looks at whom" }), controls), panes), all, comparing(state, shelf));
   const other = { model: state.model2 || state.model, text: state.text2 || state.text, off: state.model2 && state.model2 !== state.model ? [] : off };
   const shown = (place, work) => work.catch((error) => { if (!gone()) put(place, failure(error)); });
+  resolving(main.querySelector(".asks .chips"), state.model).catch(() => {}); // a page without it is whole
   await Promise.all([
     shown(first, pane(first, state, question, name, head, Boolean(second))),
     second && shown(second, pane(second, state, other, name, head, true)),

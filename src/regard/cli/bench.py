@@ -1,0 +1,165 @@
+"""regard bench"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from regard.errors import SettingError
+
+EXAMPLES = """\b
+Examples:
+  regard bench train --preset small --against transformers --against nn.Transformer
+  regard bench decode --model base --batch 1,32 --beam 1,5 --against transformers --against ctranslate2
+  regard bench forward --against transformers --json
+  regard bench load --against transformers
+"""
+_SETTINGS = {"max_content_width": 110}
+
+
+@click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
+def command() -> None:
+    """Measure speed and memory here, next to others: the same sizes and data for all, taking turns in one run.
+
+    Weights are random: speed does not depend on them. Medians, with half of the distance from fastest to slowest round.
+    """
+
+
+def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="one JSON object for each case"),
+        click.option(
+            "--results", type=click.Path(dir_okay=False), help="a page to keep the result in (bench/RESULTS.md)"
+        ),
+        click.option("--rounds", type=click.IntRange(1), default=None, help="turns of each contender after the first"),
+        click.option("--threads", type=click.IntRange(1), default=None, help="of a CPU  [all cores]"),
+        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"),
+    ):
+        function = option(function)
+    return function
+
+
+def _against(names: list[str]) -> Callable[..., Any]:
+    return click.option(
+        "--against", multiple=True, type=click.Choice(names), help="a peer, if it is installed; repeatable"
+    )
+
+
+@command.command(context_settings=_SETTINGS)
+@click.option("--preset", type=click.Choice(["tiny", "small", "base"]), default="small", show_default=True)
+@click.option(
+    "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
+    help="8 to 64 tokens as in real text, or 32 each",
+)  # fmt: skip
+@click.option("--batches", type=click.IntRange(1), default=4, show_default=True, help="in a round")
+@_against(["nn.Transformer", "transformers", "x-transformers"])
+@_common
+def train(preset: str, lengths: str, batches: int, against: tuple[str, ...], **flags: Any) -> None:
+    """Training steps of an encoder–decoder: real target tokens a second. Peers get our batches, and such as their own
+    trainers make."""
+    device = _prepared(flags)
+    from regard.bench.train import Case, run
+
+    sizes = {"small": 8000, "tiny": 8000, "base": 37000}
+    case = Case(preset, lengths, sizes[preset], batches=batches, **_rounds(flags))
+    _show(run(case, list(against), device, _command()), flags)
+
+
+@command.command(context_settings=_SETTINGS)
+@click.option("--model", "name", default="base", show_default=True, help="tiny, small, base, gpt2 or llama-7b")
+@click.option("--batch", default="1,32", show_default=True, help="sequences at once; several cases: 1,32")
+@click.option("--beam", default="1", show_default=True, help="1 is greedy; several cases: 1,5")
+@click.option("--given", type=click.IntRange(1), default=32, show_default=True, help="tokens of the source or prompt")
+@click.option("--new", type=click.IntRange(1), default=64, show_default=True, help="tokens after them")
+@click.option("--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own")
+@_against(["transformers", "ctranslate2"])
+@_common
+def decode(
+    name: str, batch: str, beam: str, given: int, new: int, memory: bool, against: tuple[str, ...], **flags: Any
+) -> None:
+    """Decoding: new tokens a second (with a beam, those of the best hypothesis)."""
+    device = _prepared(flags)
+    from regard.bench.decode import Case, run
+
+    for width in _numbers("--beam", beam):
+        for rows in _numbers("--batch", batch):
+            case = Case(name, rows, width, given, new, **_rounds(flags))
+            _show(run(case, list(against), device, _command(), memory=memory), flags)
+
+
+@command.command(context_settings=_SETTINGS)
+@click.option("--model", "name", default="bert-base", show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=8, show_default=True)
+@click.option("--length", type=click.IntRange(1), default=128, show_default=True)
+@_against(["transformers"])
+@_common
+def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
+    """One pass of an encoder over a batch: tokens a second."""
+    device = _prepared(flags)
+    from regard.bench.forward import Case, run
+
+    _show(run(Case(name, batch, length, **_rounds(flags)), list(against), device, _command()), flags)
+
+
+@command.command(context_settings=_SETTINGS)
+@click.option("--model", "name", default="base", show_default=True)
+@_against(["transformers"])
+@_common
+def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
+    """A fresh process from nothing to its first translation: import, open the folder, translate."""
+    _prepared(flags)
+    from regard.bench.load import Case, run
+
+    _show(run(Case(name, **_rounds(flags)), list(against), _command()), flags)
+
+
+def _prepared(flags: dict[str, Any]) -> Any:
+    import torch
+
+    from regard.api import choose_device
+
+    if flags["threads"]:
+        torch.set_num_threads(flags["threads"])
+    return choose_device(flags["device"])
+
+
+def _rounds(flags: dict[str, Any]) -> dict[str, int]:
+    return {} if flags["rounds"] is None else {"rounds": flags["rounds"]}
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise SettingError(f"{flag} {text!r} is not a list of numbers", "write it like 1,32")
+    return numbers
+
+
+def _command() -> str:
+    """What was typed, less where the result goes."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word == "--results":
+            next(words, None)
+        elif word != "--json" and not word.startswith("--results="):
+            kept.append(word)
+    return " ".join(["regard", *kept])
+
+
+def _show(report: Any, flags: dict[str, Any]) -> None:
+    if flags["as_json"]:
+        click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+    else:
+        click.echo("\n".join([report.heading, *report.lines(), ""]))
+    if flags["results"]:
+        from regard.bench.report import keep
+
+        keep(Path(flags["results"]), report)
