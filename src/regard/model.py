@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.convolved import ConvolvedDecoder, ConvolvedEncoder
 from regard.core.embed import Embedding
 from regard.core.frontend import FrontEnd
 from regard.core.head import Labels, LanguageHead, Pool, Votes
+from regard.core.hops import Hops
 from regard.core.pattern import Everything, Padding, Pattern, Sight
+from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
-from regard.core.state import State
+from regard.core.state import LayerState, State
 from regard.core.trace import Trace
+
+EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
+DecoderPart = Stack | RecurrentDecoder | ConvolvedDecoder
 
 
 class Encoded(NamedTuple):
@@ -33,11 +39,13 @@ class Prompt(NamedTuple):
 
 
 class EncoderDecoder(nn.Module):
-    """Figure 1 of "Attention Is All You Need"."""
+    """Figure 1 of "Attention Is All You Need"; its two sides may also be what came before."""
 
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
-    def __init__(self, source: FrontEnd, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead) -> None:
+    def __init__(
+        self, source: FrontEnd, target: Embedding, encoder: EncoderPart, decoder: DecoderPart, head: LanguageHead
+    ) -> None:
         super().__init__()
         self.source = source
         self.target = target
@@ -68,16 +76,17 @@ class EncoderDecoder(nn.Module):
     def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> State:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
-        return State(self.decoder.start(rows, capacity, encoded.memory), width, encoded.real)
+        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
+        return State(self.decoder.start(rows, capacity, encoded.memory, over_memory), width, encoded.real)
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         batch, new = tokens.shape
         x = self.target(tokens, state.next, end=state.end(new))
         sight = self.decoder.sight(state.next, new, batch, Everything(), end=state.end(new))
-        memory = state.layers[0].memory
-        assert memory is not None
-        over_memory, look = _over_memory(state.real, memory.k[:, 0, :, 0]), trace.scope("decoder") if trace else None
+        memory = state.layers[0].memory  # a decoder without attention has none
+        over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
+        look = trace.scope("decoder") if trace else None
         x = self.decoder(x, sight, None, over_memory, states=state.layers, trace=look)
         state.advance(new)
         return self.head(x)
@@ -136,7 +145,7 @@ class Decoder(nn.Module):
 
     pads = "in front"  # so that all rows of a batch continue at the same place
 
-    def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead) -> None:
+    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LanguageHead) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack
@@ -149,12 +158,14 @@ class Decoder(nn.Module):
         trace: Trace | None = None,
         *,
         within: Pattern | None = None,
+        states: Sequence[LayerState] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
-        `within` is what else this batch may not see."""
+        `within` is what else this batch may not see; `states` is what recurrent layers carry from the text before, and what
+        they carry on afterwards."""
         x = self.tokens(tokens, real=real)
         sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
-        return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
+        return self.stack(x, sight, states=states, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
         """A prompt is read when decoding starts; there is nothing to prepare."""
@@ -206,6 +217,32 @@ class Pair(nn.Module):
         """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
         cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
         return cosines * self.scale.exp(), {}
+
+
+class MemoryNetwork(nn.Module):
+    """Sentences and a question in, scores of the word that answers out (Sukhbaatar et al. 2015)."""
+
+    def __init__(self, hops: Hops) -> None:
+        super().__init__()
+        self.hops = hops
+
+    def forward(
+        self,
+        story: Tensor,
+        question: Tensor,
+        real: Tensor | None = None,
+        asked: Tensor | None = None,
+        trace: Trace | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """story [B, N, S], the oldest sentence first, and question [B, Q]; `real` [B, N, S] and `asked` [B, Q] are True at
+        words, False at padding → what is known at the end [B, D], and auxiliary losses (none here)."""
+        real = torch.ones_like(story, dtype=torch.bool) if real is None else real
+        asked = torch.ones_like(question, dtype=torch.bool) if asked is None else asked
+        return self.hops(story, real, question, asked, trace.scope("memory") if trace else None), {}
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Scores of all words, by the table from which the last hop took what it found."""
+        return functional.linear(hidden, self.hops.tables[-1].weight)  # type: ignore[arg-type]
 
 
 class Function(nn.Module):

@@ -53,7 +53,9 @@ def load_translator(
     held = load(folder, device=device, say=say)
     if isinstance(held, Translator):
         return held
-    if isinstance(held.spec, kinds.EncoderDecoder) and isinstance(held.spec.source, kinds.Tokens):
+    if isinstance(held.spec, kinds.EncoderDecoder | kinds.SequenceToSequence) and isinstance(
+        held.spec.source, kinds.Tokens
+    ):
         open_tokenizers(Path(folder))  # says what is missing
     kind = held.config.get("model_type")
     raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder over text")
@@ -84,13 +86,13 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
     match model, opened.spec:
         case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Frames()) if opened.ids is not None:
             return Listener(model, opened.spec, opened.ids, None, opened.config)
-        case EncoderDecoder(), kinds.EncoderDecoder() if opened.ids is not None:
+        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() if opened.ids is not None:
             if holds_tokenizer(folder):
                 (source, target), ids = open_tokenizers(folder), opened.ids
                 forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
                 return Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
             say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
-        case Decoder(), kinds.Decoder():
+        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
             words = Exact.open(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
             return LanguageModel(model, opened.spec, words, config)

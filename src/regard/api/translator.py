@@ -28,12 +28,12 @@ class Translator(Held):
     """Translates text; made by `regard.load(folder)`."""
 
     model: EncoderDecoder
-    spec: kinds.EncoderDecoder
+    spec: kinds.EncoderDecoder | kinds.SequenceToSequence
 
     def __init__(
         self,
         model: EncoderDecoder,
-        description: kinds.EncoderDecoder,
+        description: kinds.EncoderDecoder | kinds.SequenceToSequence,
         source: Tokenizer,
         target: Tokenizer,
         start: int,

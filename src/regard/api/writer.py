@@ -35,12 +35,12 @@ class LanguageModel(Held):
     """
 
     model: Decoder
-    spec: kinds.Decoder
+    spec: kinds.Decoder | kinds.RecurrentDecoder
 
     def __init__(
         self,
         model: Decoder,
-        description: kinds.Decoder,
+        description: kinds.Decoder | kinds.RecurrentDecoder,
         tokenizer: Exact | None,
         config: dict[str, Any] | None = None,
     ) -> None:

@@ -161,6 +161,15 @@ class Attention(nn.Module):
             mixed = trace.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
+    @property
+    def heads(self) -> int:
+        return self.project.heads
+
+    @property
+    def handed_on(self) -> Tensor:
+        """[D, H·E]: what becomes of what the heads find."""
+        return self.output.weight
+
     def start(self, rows: int, capacity: int, behind: int | None, like: Tensor) -> Past:
         """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back, in the
         precision and place of `like`."""

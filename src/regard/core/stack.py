@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.state import LayerState
-from regard.core.trace import Trace
+from regard.core.trace import Looks, Trace
 
 
 class Stack(nn.Module):
@@ -121,6 +122,16 @@ class Stack(nn.Module):
         x = self.finish(x)
         return trace.through("output", x) if trace else x
 
+    def attentions(self) -> dict[str, Looks]:
+        """Every application of an attention, by its name inside the stack."""
+        found: dict[str, Looks] = {}
+        for i in range(self.layers):
+            block = cast(Block, self.blocks[i % len(self.blocks)])
+            found[f"{i}.self"] = block.attention
+            if block.cross is not None:
+                found[f"{i}.cross"] = block.cross
+        return found
+
     def _settle(self, sight: Sight, memory_sight: Sight | None) -> None:
         block = self.blocks[0]
         for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
@@ -131,8 +142,10 @@ class Stack(nn.Module):
         """What comes after the last block."""
         return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
-    def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
-        """An empty state for each application of a block."""
+    def start(
+        self, rows: int, capacity: int, memory: Tensor | None = None, memory_sight: Sight | None = None
+    ) -> list[LayerState]:
+        """An empty state for each application of a block; what of the memory is real is said again at each step."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
         behind, like = self.pattern.behind, next(self.parameters())
         return [block.start(rows, capacity, memory, behind, like) for block in applied]  # type: ignore[operator]

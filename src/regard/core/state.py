@@ -134,6 +134,52 @@ class Sums:
 
 
 @dataclass
+class Carried:
+    """What recurrent layers carry from place to place: all that they know of the past. `cell` is an LSTM's second vector,
+    `fed` what the last step gave, where the next one is told."""
+
+    hidden: Tensor  # [B, L, D]
+    cell: Tensor | None = None  # [B, L, D]
+    fed: Tensor | None = None  # [B, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.hidden)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: the cells go through them."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.hidden = self.hidden.index_select(0, rows)
+        self.cell = None if self.cell is None else self.cell.index_select(0, rows)
+        self.fed = None if self.fed is None else self.fed.index_select(0, rows)
+
+    def detach(self) -> Carried:
+        """The same numbers, through which no gradient goes back."""
+        cell, fed = (None if part is None else part.detach() for part in (self.cell, self.fed))
+        return Carried(self.hidden.detach(), cell, fed)
+
+
+@dataclass
+class Recent:
+    """The last inputs of a convolution, as many as it looks back."""
+
+    x: Tensor  # [B, kept, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: the convolution goes over them."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.x = self.x.index_select(0, rows)
+
+
+@dataclass
 class Memory:
     """Keys and values of what cross-attention looks at, computed once for each sentence."""
 

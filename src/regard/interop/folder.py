@@ -234,13 +234,15 @@ def _says(family: Family, model: kinds.Model) -> bool:
         return False
 
 
-def _input(model: kinds.Model) -> kinds.Input:
+def _input(model: kinds.Model) -> kinds.Input | None:
     match model:
+        case kinds.MemoryNetwork():
+            return None
         case kinds.Encoder():
             return model.input
-        case kinds.Decoder():
+        case kinds.Decoder() | kinds.RecurrentDecoder():
             return model.tokens
-        case kinds.EncoderDecoder():
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
             return model.source
         case kinds.Pair():
             return model.text.input
@@ -313,7 +315,9 @@ def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", repair)
     model = FAMILIES[kind].spec(config, stored())
     _check_task(config, model)
-    ids = _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
+    ids = (
+        _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder | kinds.SequenceToSequence) else None
+    )
     return Opened(model, {}, ids, config)
 
 

@@ -19,7 +19,7 @@ def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     return {
         "model_type": "regard",
         "architectures": [type(model).__name__],
-        "is_encoder_decoder": isinstance(model, kinds.EncoderDecoder),
+        "is_encoder_decoder": isinstance(model, kinds.EncoderDecoder | kinds.SequenceToSequence),
         "regard_version": __version__,
         "spec": kinds.to_dict(model),
     }

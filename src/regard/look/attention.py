@@ -119,7 +119,7 @@ def entropy(found: Look, kind: str = "*") -> Entropy:
     flags = {}
     for i, name in enumerate(names):
         call = found.call(name)
-        output = attentions(found.subject.model)[name].output.weight
+        output = attentions(found.subject.model)[name].handed_on
         for column, values in zip((nats, share, favourite, force), _measured(call, output), strict=True):
             column[i, : call.q.shape[1]] = array(values)
         for head in range(call.q.shape[1]):

@@ -200,7 +200,7 @@ def referents(held: Subject | Holds, asked: Sequence[Sentence], off: Sequence[He
     with at_rest(subject.model):
         hidden(subject.model, data.inputs, data.outputs, data.real, trace)
     known = [_places(subject, sentence) for sentence in asked if sentence.triple is not None]
-    found = np.full((len(names), max(attentions(subject.model)[name].project.heads for name in names), 4), np.nan)
+    found = np.full((len(names), max(attentions(subject.model)[name].heads for name in names), 4), np.nan)
     for i, name in enumerate(names):
         weights = array(trace.weights(name))  # [B, H, T, S]
         from_it = [words[2][0] for words in known] if name.startswith("encoder.") else choices.places

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.stack import Stack
 from regard.core.trace import Edit, Trace
 from regard.errors import DataError, SettingError
 from regard.look import draw, terminal
@@ -82,6 +83,8 @@ def said_after(model: Model, residual: Tensor) -> Tensor:
             "this model has no scores over a vocabulary", "look through a lens at one that writes or fills in"
         )
     stack = list(stacks(model).values())[-1]
+    if not isinstance(stack, Stack):
+        raise SettingError("only a stack of blocks has a residual stream", "look at a Transformer through a lens")
     return model.head(stack.finish(residual))
 
 

@@ -13,18 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.core.attention import Attention
-from regard.core.block import Block
 from regard.core.frontend import Patches
 from regard.core.position import Learned
-from regard.core.stack import Stack
 from regard.core.state import State
-from regard.core.trace import PARTS, Edit, Trace
+from regard.core.trace import PARTS, Edit, Looks, Trace
 from regard.decode.search import Ends, Settings, decode
 from regard.decode.strategy import Beam, Hypothesis
 from regard.decode.watch import Watch
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, Pair
 from regard.text.tokenizer import Tokenizer
 
 Model = EncoderDecoder | Encoder | Decoder | Pair
@@ -345,8 +342,9 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 # ------------------------------------------------------------------ names
 
 
-def stacks(model: Model) -> dict[str, Stack]:
-    """The stacks of a model under the names that probes have for them, in the order of the computation."""
+def stacks(model: Model) -> dict[str, EncoderPart | DecoderPart]:
+    """The stacks of a model, or what stands in their place, under the names that probes have for them, in the order of the
+    computation."""
     match model:
         case EncoderDecoder():
             return {"encoder": model.encoder, "decoder": model.decoder}
@@ -358,23 +356,16 @@ def stacks(model: Model) -> dict[str, Stack]:
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 
 
-def attentions(model: Model) -> dict[str, Attention]:
+def attentions(model: Model) -> dict[str, Looks]:
     """Every application of an attention, by name: `encoder.0.self`, `decoder.0.cross`."""
-    found = {}
-    for prefix, stack in stacks(model).items():
-        for i in range(stack.layers):
-            block = cast(Block, stack.blocks[i % len(stack.blocks)])
-            found[f"{prefix}.{i}.self"] = block.attention
-            if block.cross is not None:
-                found[f"{prefix}.{i}.cross"] = block.cross
-    return found
+    return {
+        f"{prefix}.{name}": part for prefix, stack in stacks(model).items() for name, part in stack.attentions().items()
+    }
 
 
 def heads(model: Model, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
     """Every head of the attentions whose name fits."""
-    return [
-        (name, head) for name, part in attentions(model).items() if names(name) for head in range(part.project.heads)
-    ]
+    return [(name, head) for name, part in attentions(model).items() if names(name) for head in range(part.heads)]
 
 
 def probes(model: Model) -> list[str]:
@@ -399,8 +390,8 @@ def switched_off(model: Model, off: Sequence[Head]) -> dict[str, Edit]:
     for name, head in off:
         if name not in known:
             raise SettingError(f"there is no attention {name!r} in this model", did_you_mean(name, known))
-        if not 0 <= head < known[name].project.heads:
-            raise SettingError(f"{name} has no head {head}", f"its heads are 0 to {known[name].project.heads - 1}")
+        if not 0 <= head < known[name].heads:
+            raise SettingError(f"{name} has no head {head}", f"its heads are 0 to {known[name].heads - 1}")
         chosen.setdefault(name, []).append(head)
     return {f"{name}.mixed": _without(numbers) for name, numbers in chosen.items()}
 

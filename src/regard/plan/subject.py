@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regard import spec as kinds
 from regard.errors import ModelError, did_you_mean
-from regard.family import bart, bert, electra, gpt, palm, t5, vaswani
+from regard.family import bart, bert, electra, gpt, palm, recurrent, t5, vaswani
 from regard.interop import folder as folders
 
 VOCABULARY = 37_000  # the joint one of the paper's English–German models, which have none of their own here
@@ -22,6 +22,10 @@ PRESETS: dict[str, tuple[tuple[str, ...], Callable[[str], kinds.Model]]] = {
     "electra": (tuple(electra.PRESETS), lambda name: electra.preset(name)[0]),
     "t5": (tuple(t5.PRESETS), t5.preset),
     "bart": (tuple(bart.PRESETS), bart.preset),
+    **{
+        family: (tuple(recurrent.PRESETS), lambda name, f=family: recurrent.preset(f, name, VOCABULARY, VOCABULARY))  # type: ignore[misc]
+        for family in recurrent.FAMILIES
+    },
 }
 
 

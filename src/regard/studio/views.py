@@ -80,7 +80,7 @@ def model(shelf: Shelf, ask: OfModel) -> Answer:
         "writes": writes,
         "translates": isinstance(inside, EncoderDecoder),
         "stacks": {name: stack.layers for name, stack in stacks(inside).items()},
-        "attentions": {name: part.project.heads for name, part in attentions(inside).items()},
+        "attentions": {name: part.heads for name, part in attentions(inside).items()},
         "device": str(opened.subject.device),
     }
 

@@ -18,7 +18,7 @@ from regard.model import Decoder
 from regard.training.gaze import ROWS, gaze
 from regard.training.loss import over_vocabulary
 from regard.training.optimizer import perplexity
-from regard.training.recipe import Recipe
+from regard.training.recipe import Recipe, Train
 from regard.training.texts import Texts
 
 SAMPLE = 200  # tokens written at a validation
@@ -31,7 +31,7 @@ class Causal:
 
     def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe) -> None:
         self.writer, self.settings, self.context = writer, recipe.train, recipe.data.context
-        self.tokens, self.held_out = _stream(data.train), _stream(data.valid)
+        self.tokens, self.held_out = stream(data.train), stream(data.valid)
         self.rows = max(1, recipe.train.batch_tokens // self.context)
 
     @property
@@ -44,13 +44,7 @@ class Causal:
             chance = np.random.Philox(key=np.array([seed, index], dtype=np.uint64))
             places = (chance.random_raw(self.rows) % np.uint64(len(self.tokens) - self.context)).astype(np.int64)
             index += 1
-            yield (epoch, index), self.windows(self.tokens, places, self.context)
-
-    def windows(self, tokens: Any, places: Any, length: int) -> Batch:
-        """`tokens` and `labels` [B, T]: what is seen, and what comes next."""
-        cells = tokens[places[:, None] + np.arange(length + 1)].astype(np.int64)
-        tensors = {"tokens": torch.from_numpy(cells[:, :-1].copy()), "labels": torch.from_numpy(cells[:, 1:].copy())}
-        return Batch(tensors, len(places) * length, places)
+            yield (epoch, index), windows(self.tokens, places, self.context)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, auxiliary = self.model(tensors["tokens"])
@@ -64,21 +58,8 @@ class Causal:
         return [{"row": row, "text": decode(self.tokens[row : row + self.context].tolist())} for row in rows]
 
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """loss (per token) over the whole held-out text, perplexity, attention entropy, and some text."""
-        surprise, tokens = self.surprise(precision)
-        found: dict[str, Any] = {
-            "loss": surprise / tokens,
-            "perplexity": perplexity(surprise, tokens),
-            "tokens": tokens,
-            **self._gaze(),
-        }
-        if self.settings.samples:
-            start = self.writer.words.decode(self.held_out[:1].tolist())
-            written = self.writer.generate(
-                [start] * self.settings.samples, Sample(seed=self.settings.seed), max_new_tokens=SAMPLE
-            )
-            found["samples"] = [{"text": start + text} for text in written]
-        return found
+        """loss (per token) over the whole held-out text, perplexity, and some text."""
+        return told(self.writer, self.settings, self.held_out[:1].tolist(), *self.surprise(precision)) | self._gaze()
 
     @torch.inference_mode()
     def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
@@ -93,7 +74,7 @@ class Causal:
         rest = count % length
         parts += [(np.array([count - rest]), rest)] if rest else []
         for places, width in parts:
-            batch = self.windows(self.held_out, places, width).to(device)
+            batch = windows(self.held_out, places, width).to(device)
             with precision:
                 total += self.loss(batch.tensors)[1].double()
         return total.item(), count
@@ -102,9 +83,26 @@ class Causal:
         """Attention entropy on the first windows of the held-out text."""
         width = min(self.context, len(self.held_out) - 1)
         places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
-        few = self.windows(self.held_out, places, width).to(self.writer.device).tensors
+        few = windows(self.held_out, places, width).to(self.writer.device).tensors
         return gaze(lambda trace: self.model(few["tokens"], trace=trace), {"decoder": None})
 
 
-def _stream(corpus: Corpus) -> Any:
+def told(writer: LanguageModel, settings: Train, first: list[int], surprise: float, tokens: int) -> dict[str, Any]:
+    """What a validation says: loss a token, perplexity, and some text that begins with these tokens."""
+    found: dict[str, Any] = {"loss": surprise / tokens, "perplexity": perplexity(surprise, tokens), "tokens": tokens}
+    if settings.samples:
+        start = writer.words.decode(first)
+        written = writer.generate([start] * settings.samples, Sample(seed=settings.seed), max_new_tokens=SAMPLE)
+        found["samples"] = [{"text": start + text} for text in written]
+    return found
+
+
+def windows(tokens: Any, places: Any, length: int) -> Batch:
+    """`tokens` and `labels` [B, T]: what is seen, and what comes next."""
+    cells = tokens[places[:, None] + np.arange(length + 1)].astype(np.int64)
+    tensors = {"tokens": torch.from_numpy(cells[:, :-1].copy()), "labels": torch.from_numpy(cells[:, 1:].copy())}
+    return Batch(tensors, len(places) * length, places)
+
+
+def stream(corpus: Corpus) -> Any:
     return corpus.columns["text"].tokens

@@ -169,8 +169,9 @@ def _count(recipe: Recipe, sets: Sets) -> int:
 def _most(held: Held, recipe: Recipe) -> int:
     """Tokens a text may have."""
     inputs = {
-        kinds.EncoderDecoder: lambda s: (s.source, s.target), kinds.Encoder: lambda s: (s.input,),
-        kinds.Decoder: lambda s: (s.tokens,),
+        kinds.EncoderDecoder: lambda s: (s.source, s.target),
+        kinds.SequenceToSequence: lambda s: (s.source, s.target), kinds.Encoder: lambda s: (s.input,),
+        kinds.Decoder: lambda s: (s.tokens,), kinds.RecurrentDecoder: lambda s: (s.tokens,),
     }[type(held.spec)](held.spec)  # fmt: skip
     lengths = [part.position.length for part in inputs if isinstance(part.position, kinds.Learned | kinds.Fixed)]
     return min([recipe.data.max_length, *lengths])
