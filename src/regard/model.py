@@ -81,9 +81,10 @@ class EncoderDecoder(nn.Module):
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        batch, new = tokens.shape
-        x = self.target(tokens, state.next, end=state.end(new))
-        sight = self.decoder.sight(state.next, new, batch, Everything(), end=state.end(new))
+        (batch, new), end = tokens.shape, state.end(tokens.shape[1])
+        x = self.target(tokens, state.next, end=end)
+        shared = {} if state.line is None else {"descent": state.descent(end)}
+        sight = self.decoder.sight(state.next, new, batch // state.beams, Everything(), end=end, **shared)
         memory = state.layers[0].memory  # a decoder without attention has none
         over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
         look = trace.scope("decoder") if trace else None
@@ -184,9 +185,11 @@ class Decoder(nn.Module):
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
-        real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
-        x = self.tokens(tokens, state.next, end=end, real=real)
-        sight = self.stack.sight(state.next, new, batch, _padding(_grown(real, end)), real, end=end)
+        each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
+        x = self.tokens(tokens, state.next, end=end, real=each)
+        real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
+        within = _padding(_grown(real, end))
+        sight = self.stack.sight(state.next, new, batch // state.beams, within, real, end=end, **shared)
         x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.advance(new)
         return self.head(x)

@@ -13,7 +13,7 @@ from regard.core.mix import Softmax, attention_weights, per_query_head
 from regard.core.pattern import Sight
 from regard.core.position import LayerPosition, Rope
 from regard.core.shortened import Linformer
-from regard.core.state import Memory, Past
+from regard.core.state import KeyValues, Memory, Past, Slots
 from regard.core.trace import Attended, Trace
 
 
@@ -137,9 +137,10 @@ class Attention(nn.Module):
         trace: Trace | None = None,
     ) -> Tensor:
         shape = x.shape
-        if isinstance(memory, Memory):
-            # Beams share their sentence's memory: they become further query positions of the same row.
-            x = x.reshape(memory.k.shape[0], -1, shape[-1])
+        shared = memory.k if isinstance(memory, Memory) else past.k if isinstance(past, KeyValues | Slots) else None
+        if shared is not None:
+            # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
+            x = x.reshape(len(shared), -1, shape[-1])
         q, k, v = self.project(x, memory)
         if self.rope is not None and sight.angles is not None:
             q, k = self.rope.rotate(q, sight.angles), self.rope.rotate(k, sight.angles)

@@ -107,4 +107,4 @@ class Softmax(nn.Module):
         capacity = -(-capacity // 16) * 16 if like.is_cuda else capacity  # as masks are aligned for its kernels
         if behind is not None and behind < capacity:
             return Rolling(like.new_empty(rows, groups, 0, d_k), like.new_empty(rows, groups, 0, d_v), behind)
-        return KeyValues(like.new_empty(rows, groups, capacity, d_k), like.new_empty(rows, groups, capacity, d_v))
+        return KeyValues.empty(like, rows, capacity, shape, shareable=True)

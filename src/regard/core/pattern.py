@@ -102,6 +102,18 @@ class Padding(Pattern):
         return Everything()
 
 
+@dataclass(frozen=True, eq=False)
+class Descent(Pattern):
+    """Beams that share a row see what they descend from. Queries are the beams in order, keys are all places, and at each
+    place the beams that wrote there, in order; `line[b, w, l]` is the one whose writing at place l beam w continues."""
+
+    line: Tensor  # [B, W, L]
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        beams = torch.arange(self.line.shape[1], device=self.line.device)
+        return (self.line[..., None] == beams).flatten(2)[:, None]  # [B, 1, W, L · W]
+
+
 @dataclass(frozen=True)
 class Both(Pattern):
     first: Pattern

@@ -15,7 +15,7 @@ from regard.core.dropout import Dropout
 from regard.core.layout import GlobalTokens, Shifted
 from regard.core.mix import Softmax
 from regard.core.norm import Norm
-from regard.core.pattern import Pattern, Sight
+from regard.core.pattern import Descent, Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.state import LayerState
 from regard.core.trace import Looks, Trace
@@ -58,11 +58,12 @@ class Stack(nn.Module):
         real: Tensor | None = None,
         global_tokens: Tensor | None = None,
         end: int | None = None,
+        descent: Tensor | None = None,
     ) -> Sight:
         """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
-        to `end`."""
+        to `end`. With a `descent` [B, W, L], the beams of a sentence are queries of one row, at the same place."""
         device = next(self.parameters()).device
         if isinstance(start, Tensor):
             assert end is not None
@@ -71,6 +72,10 @@ class Stack(nn.Module):
             end, behind, begin = start + length, self.pattern.behind, start
             keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
             queries = keys if start == 0 else keys[-length:]
+        if descent is not None:
+            width = descent.shape[1]
+            keys, queries = keys.repeat_interleave(width), queries.expand(width)
+            padding = padding & Descent(descent)
         pattern = self.pattern.over(end, device)
         if real is not None and pattern.anchored:
             pattern = Shifted(pattern, real.long().argmax(dim=1))

@@ -90,6 +90,7 @@ def search(
 
     turn(first=True)
     last = going.tokens[:, :, 0].flatten()[:, None].clone()
+    state.share()
     record = turns.recordable(device) and watch is None and state.fix()
     repeat = Turns(turn, record=record)
     for done in range(1, frame.steps):
