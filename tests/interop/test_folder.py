@@ -207,7 +207,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "no object": (lambda f: (f / "config.json").write_text("[]"), ModelError, "holds no object"),
     "unknown type": (edit_config(model_type="mariann"), ModelError, "did you mean 'marian'"),
     "strange type": (edit_config(model_type="rwkv7"), ModelError, "known: .*marian"),
-    "no type": (edit_config(model_type=None), ModelError, "known: .*marian"),
+    "no type": (edit_config(model_type=None), ModelError, "does not say its model_type"),
     "pre-norm": (edit_config(normalize_before=True), ModelError, "normalize_before is True"),
     "layer drop": (edit_config(encoder_layerdrop=0.1), ModelError, "encoder_layerdrop"),
     "unknown key": (edit_config(sliding_window=5), ModelError, "sliding_window"),

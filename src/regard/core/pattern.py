@@ -282,11 +282,6 @@ class Sight:
         """[B or 1, H or 1, T or 1, 1], True for queries that may look at nothing."""
         return ~self.mask.any(dim=-1, keepdim=True)
 
-    def settle(self) -> None:
-        """Makes what all layers will ask for before the first of them does: compiled layers are then all alike."""
-        if not (self.all or self.causal or self.sparse or self.relative is not None):
-            _ = self.additive, self.sighted or self.blind
-
     def biased(self, bias: Tensor) -> Sight:
         """The same sight, with what one layer adds to its scores."""
         return Sight(self.pattern, self.queries, self.keys, self.batch, bias)

@@ -141,7 +141,7 @@ class Stack(nn.Module):
         block = self.blocks[0]
         for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
             if attention is not None and seen is not None and isinstance(attention.mixer, Softmax):  # type: ignore[union-attr]
-                seen.settle()
+                attention.mixer.settle(seen)  # type: ignore[union-attr]
 
     def finish(self, x: Tensor) -> Tensor:
         """What comes after the last block."""
