@@ -77,8 +77,8 @@ class Translator(Held):
     def translate(
         self, text: str | list[str], strategy: Strategy | None = None, *, language: str | None = None
     ) -> str | list[str]:
-        """One text or a list of them; an empty line gives an empty line. Beam 4 unless told otherwise. `language`: the token
-        that the translation is made to begin with, where a model writes several (mBART's de_DE)."""
+        """One text or a list of them; an empty line gives an empty line. Beam 4 unless told otherwise. `language`: what
+        to translate into, where a model writes several: mBART's de_DE, the fra of opus-mt's >>fra<<."""
         lines = [text] if isinstance(text, str) else list(text)
         found = self.hypotheses(lines, Settings(strategy or Beam()), language=language)
         best = [self.text(each[0]) if each else "" for each in found]
@@ -96,23 +96,28 @@ class Translator(Held):
         """All that the search found for each line, best first; nothing for an empty line. `before`: how many lines of the
         same text came before these, so that numbers in errors and the chance of sampling are the line's own."""
         asked = [i for i, line in enumerate(lines) if line.strip()]
-        sources = self.encode([lines[i] for i in asked])
+        before_each, ends = self._into(language)
+        sources = [before_each + ids for ids in self.encode([lines[i] for i in asked])]
         numbers = [before + i for i in asked]
         self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, kinds.Learned):
             settings = replace(settings, limit=replace(settings.limit, most=self.spec.target.position.length))
-        ends = self.ends if language is None else replace(self.ends, opening=self._code(language))
         found = decode(self.model, sources, ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for i, hypotheses in zip(asked, found, strict=True):
             results[i] = hypotheses
         return results
 
-    def _code(self, language: str) -> int:
-        code = self.target_tokenizer.id(language)
-        if code is None:
+    def _into(self, language: str | None) -> tuple[list[int], Ends]:
+        """What to put before a source, and the frame of a target, to have it in this language."""
+        if language is None:
+            return [], self.ends
+        mark, opening = self.source_tokenizer.id(f">>{language}<<"), self.target_tokenizer.id(language)
+        if mark is not None:
+            return [mark], self.ends
+        if opening is None:
             raise SettingError(f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE")
-        return code
+        return [], replace(self.ends, opening=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
