@@ -8,6 +8,7 @@ from typing import Any
 
 from regard import spec as kinds
 from regard.api import hub
+from regard.api.defaults import defaults
 from regard.api.held import Held, choose_device, to_standard_error
 from regard.api.listener import Listener, Speller
 from regard.api.pair import Matcher
@@ -88,12 +89,17 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
             if holds_tokenizer(folder):
                 (source, target), ids = open_tokenizers(folder), opened.ids
                 forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
-                return Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
+                translator = Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
+                banned = frozenset(translator.ends.banned)
+                translator.defaults = defaults(folders.generation(folder), opened.config, banned)
+                return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder():
             words = Exact.open(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
-            return LanguageModel(model, opened.spec, words, config)
+            writer = LanguageModel(model, opened.spec, words, config)
+            writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
+            return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return Reader(model, opened.spec, None, opened.config)
         case Encoder(), kinds.Encoder(input=kinds.Patches()):
