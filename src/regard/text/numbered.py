@@ -69,7 +69,7 @@ _SAME = {
     "mt5": "t5", "umt5": "t5", "bigbird": "big_bird", "debertav2": "deberta-v2", "xlmroberta": "xlm-roberta",
     "gemma": "llama", "mistral": "llama",
 }  # fmt: skip
-_FILES = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
+FILES = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 SIDES = ("source.spm", "target.spm")
 _MARIAN = ("<pad>", "</s>", "<unk>")
 _AGAIN = "fetch the folder again"
@@ -77,7 +77,7 @@ _AGAIN = "fetch the folder again"
 
 def holds_pieces(folder: Path) -> bool:
     """Whether there is a file of SentencePiece that can be opened."""
-    return holds_sides(folder) or any((folder / name).is_file() for name in _FILES)
+    return holds_sides(folder) or any((folder / name).is_file() for name in FILES)
 
 
 def holds_sides(folder: Path) -> bool:
@@ -87,7 +87,7 @@ def holds_sides(folder: Path) -> bool:
 
 def open_pieces(folder: Path, config: Settings, settings: Settings) -> tokenizers.Tokenizer:
     """The tokenizer of a folder that holds pieces only. `config` is the model's, `settings` the tokenizer's."""
-    path = next(folder / name for name in _FILES if (folder / name).is_file())
+    path = next(folder / name for name in FILES if (folder / name).is_file())
     layout, file = _layout(path, config, settings), read_pieces(path)
     front, behind = _numbered(layout, settings)
     own = _found(file)

@@ -81,6 +81,8 @@ def _pieces(data: bytes) -> Pieces:
             trainer |= dict(_fields(_block(value)))
         elif number == 3:
             normal |= dict(_fields(_block(value)))
+    if not trainer or not normal:
+        raise ValueError("it does not say how its pieces are meant")
     if len({piece.text for piece in pieces}) != len(pieces) or not all(piece.text for piece in pieces):
         raise ValueError("a piece is empty or there twice")
     if sum(piece.kind == UNKNOWN for piece in pieces) != 1:
