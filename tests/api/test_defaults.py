@@ -34,8 +34,10 @@ def sequence(place: Path, **said: Any) -> tuple[Any, Translator]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    never = [[i] for i in sorted(words.frame - {words.eos})]
-    model.generation_config.update(bad_words_ids=never, renormalize_logits=True, **said)
+    model.final_logits_bias[0, words.eos] = 2.0  # it would like to end soon
+    never = sorted(words.frame - {words.eos})
+    model.final_logits_bias[0, never] = -30.0  # so that it does not matter whether others get their share
+    model.generation_config.update(bad_words_ids=[[i] for i in never], **said)
     model.save_pretrained(place)
     words.save(place / "tokenizer.json")
     held = regard.load(place, device="cpu")
@@ -114,6 +116,8 @@ def test_words_of_transformers() -> None:
     assert read(do_sample=True, temperature=0.6, top_p=0.9, top_k=0).strategy == Sample(0.6, 0, 0.9)
     assert read(num_beams=5, early_stopping="never").strategy == Beam(5, Power(1.0), 1, "refilled", "certain")
     assert read(num_beams=5, do_sample=True).unheard == ("do_sample",)
+    assert read(num_beams=5, renormalize_logits=True).unheard == ()
+    assert read(num_beams=5, renormalize_logits=True, min_length=3).unheard == ("renormalize_logits",)
     assert read(bad_words_ids=[[1]], suppress_tokens=[]).unheard == ()
     assert read(bad_words_ids=[[1], [2, 3]], typical_p=0.5).unheard == ("typical_p", "bad_words_ids")
     assert defaults(None, {"num_beams": 1, "max_length": 7}, frozenset()).most == 7

@@ -234,7 +234,13 @@ def test_marian_has_pieces_for_each_side_and_numbers_for_both(tmp_path: Path) ->
     second = open_target(path)
     assert second is not None
     source, target, other = Tokenizer(open_backend(path)[0]), Tokenizer(second), theirs("MarianTokenizer", path)
-    for text in [*(text for text in TEXTS if "\u0301" not in text), *PLAIN, ">>fra<< Hello there", ">>deu<<Hello"]:
+    for text in [
+        *(text for text in TEXTS if "\u0301" not in text),
+        *PLAIN,
+        *corpus()[:80],
+        ">>fra<< Hello there",
+        ">>deu<<Hello",
+    ]:
         ids = source.framed(source.encode(text))
         assert ids == other(text)["input_ids"], text
         assert [*target.encode(text), target.eos] == other(text_target=text)["input_ids"], text
