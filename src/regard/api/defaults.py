@@ -48,11 +48,13 @@ def defaults(generation: Mapping[str, Any] | None, config: Mapping[str, Any], ba
     beams, by_chance = _whole(said, "num_beams", 1), said.get("do_sample", False) is True
     if beams and beams > 1 and by_chance:
         unheard.append("do_sample")
-    rules = [_whole(said, key) or 0 for key in ("min_length", "min_new_tokens", "no_repeat_ngram_size")]
-    if beams and beams > 1 and any(rules) and said.get("renormalize_logits"):
+    least, least_new, twice = (
+        _whole(said, key) or 0 for key in ("min_length", "min_new_tokens", "no_repeat_ngram_size")
+    )
+    if beams and beams > 1 and (least or least_new or twice) and said.get("renormalize_logits"):
         unheard.append("renormalize_logits")  # what these forbid is not shared among the rest of a beam
     most, most_new = _whole(said, "max_length", 1), _whole(said, "max_new_tokens", 1)
-    return Defaults(_strategy(said, beams, by_chance), most, most_new, *rules, tuple(unheard))
+    return Defaults(_strategy(said, beams, by_chance), most, most_new, least, least_new, twice, tuple(unheard))
 
 
 class Generating(Protocol):

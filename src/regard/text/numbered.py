@@ -7,7 +7,7 @@ behind. A family is one `Layout`; which one a folder's is, its tokenizer_config.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,10 @@ def open_pieces(folder: Path, config: Settings, settings: Settings) -> tokenizer
     """The tokenizer of a folder that holds pieces only. `config` is the model's, `settings` the tokenizer's."""
     path = next(folder / name for name in FILES if (folder / name).is_file())
     layout, file = _layout(path, config, settings), read_pieces(path)
+    if settings.get("split_by_punct"):
+        raise DataError(f"{folder}: split_by_punct is not understood", "put its tokenizer.json there")
+    if layout.begun and settings.get("add_prefix_space") is False:
+        file = replace(file, prefix=False)
     front, behind = _numbered(layout, settings)
     own = _found(file)
     vocabulary = [*((token, 0.0) for token in front), *own[layout.dropped :]]
