@@ -292,11 +292,12 @@ def test_the_way_old_versions_wrote_marian_is_understood(tmp_path: Path) -> None
 def test_generation_config_speaks_of_beams_only_to_beams() -> None:
     assert generation_config(IDS, length_penalty=0.6, max_length=9) == {
         "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2, "num_beams": 1,
-        "bad_words_ids": [[0]], "renormalize_logits": True, "max_length": 9,
+        "bad_words_ids": [[0]], "renormalize_logits": True, "max_length": 9, "regard_search": {},
     }  # fmt: skip
     beams = generation_config(IDS, beam=4, length_penalty=0.6)
     assert (beams["num_beams"], beams["length_penalty"], beams["early_stopping"]) == (4, 0.6, True)
     assert "length_penalty" not in generation_config(IDS, beam=4)
+    assert generation_config(IDS, own={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
     assert "bad_words_ids" not in generation_config(Ids(pad=2, start=1, end=2))
 
 

@@ -98,6 +98,10 @@ def _encoder(
     model: Encoder, description: kinds.Encoder, config: Mapping[str, Any], given: Mapping[str, Tensor]
 ) -> Output:
     inputs, mask = next(iter(given.values())), real(given.get("attention_mask"))
+    if mask is None and description.pool is not None and description.pool.which == "last":
+        # Which token is the last one of a text, transformers sees by what fills the rows.
+        fills = config.get("pad_token_id")
+        mask = None if fills is None else real(inputs != fills)
     beside = {"segments": given["token_type_ids"]} if "token_type_ids" in given else {}
     hidden, _ = model(inputs, mask, **beside)
     architecture = str((config.get("architectures") or [""])[0])

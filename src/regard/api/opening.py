@@ -8,6 +8,7 @@ from typing import Any
 
 from regard import spec as kinds
 from regard.api import hub
+from regard.api.defaults import defaults
 from regard.api.held import Held, choose_device, to_standard_error
 from regard.api.listener import Listener, Speller
 from regard.api.pair import Matcher
@@ -21,7 +22,7 @@ from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 from regard.text.exact import Exact
-from regard.text.framed import holds_tokenizer, open_backend
+from regard.text.framed import holds_tokenizer, open_backend, open_target
 from regard.text.tokenizer import Tokenizer
 
 
@@ -90,12 +91,17 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
             if holds_tokenizer(folder):
                 (source, target), ids = open_tokenizers(folder), opened.ids
                 forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
-                return Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
-            say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
+                translator = Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
+                banned = frozenset(translator.ends.banned)
+                translator.defaults = defaults(folders.generation(folder), opened.config, banned)
+                return translator
+            say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
             words = Exact.open(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
-            return LanguageModel(model, opened.spec, words, config)
+            writer = LanguageModel(model, opened.spec, words, config)
+            writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
+            return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return Reader(model, opened.spec, None, opened.config)
         case Encoder(), kinds.Encoder(input=kinds.Patches()):
@@ -111,7 +117,10 @@ def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The source and the target side's, which may be one."""
     backend, _, origin = open_backend(folder)
     source, second = Tokenizer(backend, origin=origin), folder / "target_tokenizer.json"
-    return source, Tokenizer.load(second) if second.exists() else source
+    if second.exists():
+        return source, Tokenizer.load(second)
+    other = open_target(folder)
+    return source, source if other is None else Tokenizer(other, origin=origin)
 
 
 def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None]) -> tuple[Model, folders.Opened]:

@@ -12,9 +12,10 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.api.defaults import Defaults, tell
 from regard.api.held import Held
 from regard.decode.search import Ends, Settings, batches, decode
-from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
+from regard.decode.strategy import Beam, Greedy, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
@@ -49,6 +50,7 @@ class Translator(Held):
         self.start = start
         banned = tuple(sorted((target.frame | {start}) - {target.eos}))
         self.ends = Ends(source.pad, start, target.eos, banned, opening, closing)
+        self.defaults = Defaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
@@ -77,12 +79,23 @@ class Translator(Held):
     def translate(
         self, text: str | list[str], strategy: Strategy | None = None, *, language: str | None = None
     ) -> str | list[str]:
-        """One text or a list of them; an empty line gives an empty line. Beam 4 unless told otherwise. `language`: the token
-        that the translation is made to begin with, where a model writes several (mBART's de_DE)."""
+        """One text or a list of them; an empty line gives an empty line. The search is as told, or as
+        generation_config.json says, or beam 4. `language`: what to translate into, where a model writes several: mBART's
+        de_DE, the fra of opus-mt's >>fra<<."""
         lines = [text] if isinstance(text, str) else list(text)
-        found = self.hypotheses(lines, Settings(strategy or Beam()), language=language)
+        found = self.hypotheses(lines, self.settings(strategy), language=language)
         best = [self.text(each[0]) if each else "" for each in found]
         return best[0] if isinstance(text, str) else best
+
+    def settings(self, strategy: Strategy | None = None, limit: Limit | None = None, tokens: int = 4096) -> Settings:
+        """What is not given is as the folder says it, in generation_config.json, or as usual here."""
+        said = self.defaults
+        tell(self)
+        # There, what the decoder starts with counts as a token.
+        most = said.most_new or (None if said.most is None else max(1, said.most - 1))
+        usual = Limit() if most is None else Limit(0.0, most)
+        least = said.least_new or max(0, said.least - 1)
+        return Settings(strategy or said.strategy or Beam(), limit or usual, tokens, least, said.no_repeat)
 
     def hypotheses(
         self,
@@ -96,23 +109,28 @@ class Translator(Held):
         """All that the search found for each line, best first; nothing for an empty line. `before`: how many lines of the
         same text came before these, so that numbers in errors and the chance of sampling are the line's own."""
         asked = [i for i, line in enumerate(lines) if line.strip()]
-        sources = self.encode([lines[i] for i in asked])
+        before_each, ends = self._into(language)
+        sources = [before_each + ids for ids in self.encode([lines[i] for i in asked])]
         numbers = [before + i for i in asked]
         self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, kinds.Learned):
             settings = replace(settings, limit=replace(settings.limit, most=self.spec.target.position.length))
-        ends = self.ends if language is None else replace(self.ends, opening=self._code(language))
         found = decode(self.model, sources, ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for i, hypotheses in zip(asked, found, strict=True):
             results[i] = hypotheses
         return results
 
-    def _code(self, language: str) -> int:
-        code = self.target_tokenizer.id(language)
-        if code is None:
+    def _into(self, language: str | None) -> tuple[list[int], Ends]:
+        """What to put before a source, and the frame of a target, to have it in this language."""
+        if language is None:
+            return [], self.ends
+        mark, opening = self.source_tokenizer.id(f">>{language}<<"), self.target_tokenizer.id(language)
+        if mark is not None:
+            return [mark], self.ends
+        if opening is None:
             raise SettingError(f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE")
-        return code
+        return [], replace(self.ends, opening=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""

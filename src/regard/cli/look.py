@@ -150,14 +150,14 @@ def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> 
 
 def _settings(what: str, flags: dict[str, Any]) -> Any:
     from regard.decode.search import Settings
-    from regard.decode.strategy import Limit
+    from regard.decode.strategy import Beam, Limit
 
     beam = 1 if what == "steps" and not flags["beam"] and not flags["sample"] else flags["beam"]
     chosen = strategy(
         beam, flags["penalty"], flags["n_best"], flags["sample"],
         {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
     )  # fmt: skip
-    return Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
+    return Settings(chosen or Beam(), limit(flags["limit"]) or Limit(), flags["batch_tokens"])
 
 
 def _translated(subject: Subject, text: str, flags: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.decode import beam, sample, speculate
-from regard.decode.frame import Frame
+from regard.decode.frame import Frame, Rules
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
 from regard.decode.watch import Chosen, Offered, Watch
 from regard.errors import DataError, SettingError
@@ -42,11 +42,14 @@ class Ends:
 
 @dataclass(frozen=True)
 class Settings:
-    """`tokens`: how many positions (source rows × beams) are decoded at once."""
+    """`tokens`: how many positions (source rows × beams) are decoded at once; `least`: how many tokens come before an end;
+    `no_repeat`: no run of so many tokens comes twice in what the decoder has read (0: any may)."""
 
     strategy: Strategy = field(default_factory=Beam)
     limit: Limit = field(default_factory=Limit)
     tokens: int = 4096
+    least: int = 0
+    no_repeat: int = 0
 
 
 @torch.inference_mode()
@@ -119,10 +122,13 @@ def _decode_batch(
     first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
     not_first = torch.tensor(ends.not_first, dtype=torch.long, device=device)
-    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first, ends.also)
+    rules = Rules(settings.least, settings.no_repeat, (first if start is not None else tokens).to(device))
+    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first, ends.also, rules)
     if draft is not None:
         if isinstance(settings.strategy, Beam) or not isinstance(model, Decoder):
             raise SettingError("a draft writes one text of a language model ahead", "leave the beam or the draft out")
+        if settings.least or settings.no_repeat:
+            raise SettingError("a draft knows no least length and no forbidden repeats", "leave the draft or these out")
         written = speculate.generate(model, draft, tokens.to(device), settings.strategy, frame, keys[0], watch)
         return [[written]]
     if isinstance(settings.strategy, Beam):

@@ -51,6 +51,7 @@ from regard.interop import (
     wav2vec2,
     whisper,
 )  # fmt: skip  # isort: skip
+from regard.interop.judge import Judge
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -63,7 +64,7 @@ class Family(Protocol):
     without them, the config decides. `PREFIX` stands before the names of the model inside one with a head."""
 
     @property
-    def FORM(self) -> tuple[type, type]: ...
+    def FORM(self) -> tuple[Any, type]: ...
     @property
     def PREFIX(self) -> str: ...
     def config(self, model: Any, positions: int) -> dict[str, Any]: ...
@@ -79,13 +80,13 @@ FAMILIES: dict[str, Family] = {
     "mbart": mbart.MBART,
     "t5": t5,
     "whisper": whisper,
-    "gpt2": gpt2.GPT2,
-    "openai-gpt": gpt.GPT,
-    "gpt_neox": neox,
-    "llama": llama.LLAMA,
-    "mistral": mistral.MISTRAL,
-    "qwen2": qwen2.QWEN2,
-    "gemma": gemma.GEMMA,
+    "gpt2": Judge(gpt2.GPT2, "GPT2"),
+    "openai-gpt": Judge(gpt.GPT, "OpenAIGPT"),
+    "gpt_neox": Judge(neox, "GPTNeoX"),
+    "llama": Judge(llama.LLAMA, "Llama"),
+    "mistral": Judge(mistral.MISTRAL, "Mistral"),
+    "qwen2": Judge(qwen2.QWEN2, "Qwen2"),
+    "gemma": Judge(gemma.GEMMA, "Gemma"),
     "bert": bert.BERT,
     "roberta": roberta.ROBERTA,
     "camembert": roberta.CAMEMBERT,
@@ -173,19 +174,32 @@ def write_weights(
 
 
 def generation_config(
-    ids: Ids, *, beam: int = 1, length_penalty: float | None = None, max_length: int = 512
+    ids: Ids,
+    *,
+    beam: int = 1,
+    length_penalty: float | None = None,
+    max_length: int = 512,
+    own: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The content of generation_config.json, as close to our search as transformers has the words for.
 
     `length_penalty` is the exponent of `Power` (log P / n^alpha). GNMT's ((5 + n) / 6)^alpha has no name there: the
     same alpha is the closest, because for long outputs the two rank alike. Padding is never produced, and probabilities
-    are renormalised without it, as here.
+    are renormalised without it, as here. `own` is the penalty in our words, for who opens the folder here: {"gnmt": 0.6}.
     """
     search = {"num_beams": beam, "early_stopping": True} if beam > 1 else {"num_beams": 1}
     penalty = {"length_penalty": length_penalty} if beam > 1 and length_penalty is not None else {}
     never = {"bad_words_ids": [[ids.pad]], "renormalize_logits": True} if ids.pad != ids.end else {}
     forced = {key: value for key, value in _forced(ids).items() if value is not None}
-    return {**_tokens(ids), **forced, **search, **penalty, **never, "max_length": max_length}
+    return {
+        **_tokens(ids),
+        **forced,
+        **search,
+        **penalty,
+        **never,
+        "max_length": max_length,
+        "regard_search": dict(own or {}),
+    }
 
 
 def tokenizer_config(pad: str, start: str, end: str, unk: str | None, *, positions: int = POSITIONS) -> dict[str, Any]:
@@ -266,7 +280,9 @@ def with_labels(
     families the architecture is the family's name followed by that of the task."""
     tops = {"classify": "ForSequenceClassification", "tag": "ForTokenClassification", "answer": "ForQuestionAnswering"}
     kind, said = str(config.get("model_type")), config.get("architectures")
-    stem = re.fullmatch(r"(\w+?)(Model|For[A-Z]\w+)", str(said[0])) if isinstance(said, list) and said else None
+    stem = (
+        re.fullmatch(r"(\w+?)((LMHead)?Model|For[A-Z]\w+)", str(said[0])) if isinstance(said, list) and said else None
+    )
     if stem is None or kind not in FAMILIES or task not in tops:
         raise ModelError(f"a model of the type {kind!r} cannot have labels to {task}", "give an encoder, such as BERT")
     dropped = ("num_labels", "regard_pooler", "problem_type", "id2label", "label2id")
@@ -275,7 +291,9 @@ def with_labels(
     if task != "answer":
         changed["id2label"] = {str(i): name for i, name in enumerate(names)}
         changed["label2id"] = {name: i for i, name in enumerate(names)}
-    return FAMILIES[kind].spec(changed), changed
+    model = FAMILIES[kind].spec(changed)
+    _check_task(changed, model)
+    return model, changed
 
 
 # ------------------------------------------------------------------ in
@@ -322,7 +340,7 @@ def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
 
 
 def _check_task(config: Mapping[str, Any], model: kinds.Model) -> None:
-    """Encoders have many heads, and their families look at the name; what generates has one."""
+    """Encoders have many heads, and their families look at the name; what generates has one, over the vocabulary."""
     named = config.get("architectures")
     name = str(named[0]) if isinstance(named, list) and named else ""
     known = ("ForConditionalGeneration", "ForCausalLM")

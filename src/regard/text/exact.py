@@ -15,7 +15,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trai
 
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.text import tokenizer as framed
-from regard.text.framed import open_backend
+from regard.text.framed import holds_tokenizer, open_backend
 
 MASK_NAMES = ("[MASK]", "<mask>")
 HALF = "\ufffd"  # what the bytes of an unfinished character decode to
@@ -66,7 +66,9 @@ class Exact:
 
     @classmethod
     def load(cls, path: str | Path) -> Exact:
-        """Open a tokenizer.json, ours or another's."""
+        """Open a tokenizer.json, ours or another's, or what its folder holds in its place."""
+        if not Path(path).exists() and holds_tokenizer(Path(path).parent):
+            return cls.open(Path(path).parent)
         repair = "give the path of a tokenizer.json, as Hugging Face folders hold it"
         try:
             text = Path(path).read_text(encoding="utf-8")

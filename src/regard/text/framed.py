@@ -1,7 +1,7 @@
 """Text as encoders read it: framed by special tokens, alone or in pairs, with the way back to its characters.
 
-A folder's tokenizer.json is taken with its own frame. Older folders hold a vocabulary only: from `vocab.txt` (WordPiece) or
-`vocab.json` and `merges.txt` (byte-level BPE) the same tokenizer is put together here.
+A folder's tokenizer.json is taken with its own frame. Older folders hold a vocabulary only: from `vocab.txt` (WordPiece),
+`vocab.json` and `merges.txt` (byte-level BPE) or SentencePiece's files the same tokenizer is put together here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, Encoding, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError
+from regard.text.numbered import SIDES, holds_pieces, holds_sides, open_pieces, open_side
 from regard.text.tokenizer import PAD_NAMES, UNKNOWN_NAMES, encodable, fork_quietly, library_errors
 
 Text = str | tuple[str, str]  # one text, or a pair
@@ -141,7 +142,7 @@ class Framed:
 def holds_tokenizer(folder: Path) -> bool:
     """Whether there is one that `open_backend` knows."""
     whole = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-    return whole or all((folder / name).is_file() for name in ("vocab.json", "merges.txt"))
+    return whole or all((folder / name).is_file() for name in ("vocab.json", "merges.txt")) or holds_pieces(folder)
 
 
 def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str], str]:
@@ -161,8 +162,31 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str], st
     if words.is_file():
         with library_errors(f"{words} is not a usable vocabulary", _REPAIR):
             return _wordpiece(words, settings, names), names, str(words)
+    if holds_pieces(folder):
+        with library_errors(f"the SentencePiece files of {folder} are not usable", _REPAIR):
+            return _from_pieces(folder, settings, names), names, str(folder)
     with library_errors(f"{pieces} and merges.txt are not a usable vocabulary", _REPAIR):
         return _byte_level(folder, settings, names), names, str(pieces)
+
+
+def open_target(folder: Path) -> tokenizers.Tokenizer | None:
+    """The tokenizer of the target side, where SentencePiece files give it one of its own."""
+    if (folder / "tokenizer.json").is_file() or not holds_sides(folder):
+        return None
+    own = read_json(folder / "target_vocab.json") or read_json(folder / "vocab.json")
+    with library_errors(f"the SentencePiece files of {folder} are not usable", _REPAIR):
+        return open_side(folder, SIDES[1], own)
+
+
+def _from_pieces(folder: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:
+    if holds_sides(folder):
+        backend = open_side(folder, SIDES[0], read_json(folder / "vocab.json"))
+    else:
+        backend = open_pieces(folder, read_json(folder / "config.json"), settings)
+    _fill(names, backend.get_vocab())
+    _add(backend, folder, settings, names)
+    backend.encode("\U0010fffd")
+    return backend
 
 
 def _wordpiece(path: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:
@@ -271,10 +295,7 @@ def _required(path: Path, names: Mapping[str, str], role: str) -> str:
 
 def _none(folder: Path) -> DataError:
     pieces = sorted(path.name for suffix in ("model", "spm") for path in folder.glob(f"*.{suffix}"))
-    held = f"only {pieces[0]}, which is SentencePiece's" if pieces else "none"
-    if (folder / "source.spm").is_file():  # of which transformers writes no tokenizer.json either
-        repair = "call the model with the ids of transformers' MarianTokenizer, or put a tokenizer.json there"
-        return DataError(f"{folder} holds no tokenizer that can be opened here ({held})", repair)
+    held = f"only {pieces[0]}" if pieces else "none"
     return DataError(f"{folder} holds no tokenizer that can be opened here ({held})", _WRITTEN)
 
 

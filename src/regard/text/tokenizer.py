@@ -123,7 +123,8 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
         whole = [encodable(text) for text in texts]
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
+        with library_errors(f"{self._origin} cannot write this text", "leave unusual characters out"):
+            return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """For each id of `encode(text)` where its characters begin and end in the text."""

@@ -17,6 +17,7 @@ from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embed import Embedding
 from regard.core.stack import Stack
 from regard.data.vectors import read_vectors
+from regard.decode.strategy import Gnmt
 from regard.errors import SettingError
 from regard.family import recurrent, vaswani
 from regard.interop import folder as folders
@@ -190,7 +191,8 @@ def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> No
     """What makes the run folder a Hugging Face repository, besides weights and card."""
     source, target = translator.source_tokenizer, translator.target_tokenizer
     ids = folders.Ids(target.pad, translator.start, target.eos, target.unk)
-    generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=recipe.penalty.alpha)
+    alpha, kind = recipe.penalty.alpha, "gnmt" if isinstance(recipe.penalty, Gnmt) else "power"
+    generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha})
     pad, start, end, unk = source.tokens([source.pad, source.bos, source.eos, source.unk or source.pad])
     names = folders.tokenizer_config(pad, start, end, None if source.unk is None else unk)
     for name, content in {
