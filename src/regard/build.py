@@ -387,10 +387,10 @@ def _mixer(part: spec.Attention, scale: float, lengths: shortened.Lengths | None
             own = lengths or _lengths(part)
             assert own is not None
             return shortened.Linformer(scale, dropout, own)
-        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout):
+        case spec.Lsh(_, chunk, rounds, before, after, seed, dropout):
             return hashed.Lsh(
                 part.d_k, part.heads, scale,
-                buckets=buckets, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
+                buckets=part.mixer.factors, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
             )  # fmt: skip
         case _:
             raise AssertionError(part.mixer)

@@ -265,9 +265,10 @@ class Linformer:
 @dataclass(frozen=True)
 class Lsh:
     """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
-    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer)."""
+    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer). Many buckets
+    are cheaper as a product: (8, 16) are 128, told by two hashes."""
 
-    buckets: int
+    buckets: int | tuple[int, ...]
     chunk: int = 64
     rounds: int = 1
     before: int = 1
@@ -276,9 +277,13 @@ class Lsh:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _sizes(self, "buckets", "chunk", "rounds")
-        if self.buckets % 2:
-            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give an even number")
+        _sizes(self, "chunk", "rounds")
+        if not self.factors or any(factor < 2 or factor % 2 for factor in self.factors):
+            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give even numbers")
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
 
 
 Mixer = Softmax | Linear | Linformer | Lsh

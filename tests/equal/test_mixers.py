@@ -387,7 +387,7 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
 def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, rounds: int) -> None:
     q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
     k = torch.nn.functional.normalize(q, dim=-1)
-    options = {"buckets": 4, "rounds": rounds, "seed": 0, "dropout": 0.0}
+    options = {"buckets": (4,), "rounds": rounds, "seed": 0, "dropout": 0.0}
     places = torch.arange(9)
     sight = Sight(Causal() if hidden else Everything(), places, places, 2)
     scores = (q @ k.mT).masked_fill(torch.eye(9, dtype=torch.bool), -1e5).masked_fill(~sight.mask, float("-inf"))
@@ -402,7 +402,7 @@ def test_alike_places_find_each_other() -> None:
     """Two clusters of queries in opposite directions share no chunk, whatever their places."""
     side = torch.tensor([1.0, -1.0]).repeat(8)[None, None, :, None]
     q = side * torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.01 * torch.randn(1, 1, 16, 4)
-    mixer = hashed.Lsh(4, 1, 1.0, buckets=2, chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0).eval()
+    mixer = hashed.Lsh(4, 1, 1.0, buckets=(2,), chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0).eval()
     places = torch.arange(16)
     weights = mixer.weights(q, torch.nn.functional.normalize(q, dim=-1), Sight(Everything(), places, places), places)
     assert (weights[0, 0, ::2, 1::2] == 0).all()
