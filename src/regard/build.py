@@ -229,7 +229,10 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     blocks = [_block(part, d_model, place, lengths) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
-    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, beside=other, dropout=part.dropout)
+    return stack.Stack(
+        blocks, part.layers, final, _pattern(part.pattern), place,
+        beside=other, dropout=part.dropout, memory=part.memory,
+    )  # fmt: skip
 
 
 def _beside(part: spec.Neighbours, d_model: int) -> beside.Neighbours:

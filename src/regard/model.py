@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from regard.core.frontend import FrontEnd
 from regard.core.head import Labels, LanguageHead, Pool, Votes
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.stack import Stack
-from regard.core.state import State
+from regard.core.state import LayerState, State, remembered
 from regard.core.trace import Trace
 
 
@@ -149,12 +149,15 @@ class Decoder(nn.Module):
         trace: Trace | None = None,
         *,
         within: Pattern | None = None,
+        states: Sequence[LayerState] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
-        `within` is what else this batch may not see."""
+        `within` is what else this batch may not see; `states` is what the layers carry from the segment before, and carry
+        on afterwards."""
         x = self.tokens(tokens, real=real)
-        sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
-        return self.stack(x, sight, trace=trace.scope("decoder") if trace else None), {}
+        start = remembered(states) if states else 0
+        sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
+        return self.stack(x, sight, states=states, trace=trace.scope("decoder") if trace else None), {}
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
         """A prompt is read when decoding starts; there is nothing to prepare."""

@@ -548,7 +548,8 @@ class Neighbours:
 @dataclass(frozen=True)
 class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
-    what is added to the first block."""
+    what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
+    caller carries them on (Dai et al. 2019, Transformer-XL)."""
 
     layers: int
     block: Block
@@ -558,8 +559,17 @@ class Stack:
     shared: bool = False
     dropout: float = 0.0
     beside: Neighbours | None = None
+    memory: int | None = None
 
     def __post_init__(self) -> None:
+        _sizes(self, "memory")
+        if self.memory is not None and (
+            isinstance(self.position, Rope) or not isinstance(self.block.attention.mixer, Softmax)
+        ):
+            raise ModelError(
+                "a memory holds places whose numbers change from segment to segment, and needs softmax attention",
+                "use a position that knows distances: RelativeSinusoids, RelativeKeys, Buckets or Alibi",
+            )
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
         _mixable(self)
@@ -830,6 +840,10 @@ class Decoder:
 
     def __post_init__(self) -> None:
         _decodes(self.stack)
+        if self.stack.memory is not None and self.tokens.position is not None:
+            raise ModelError(
+                "positions that are counted at the input begin anew in each segment", "tell them inside the stack"
+            )
 
 
 def _decodes(stack: Stack) -> None:

@@ -16,7 +16,7 @@ from regard.core.mix import Softmax
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
-from regard.core.state import LayerState
+from regard.core.state import Inputs, LayerState
 from regard.core.trace import Trace
 
 
@@ -37,6 +37,7 @@ class Stack(nn.Module):
         *,
         beside: Neighbours | None = None,
         dropout: float = 0.0,
+        memory: int | None = None,
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -46,6 +47,7 @@ class Stack(nn.Module):
         self.position = position
         self.dropout = Dropout(dropout)
         self.beside = beside
+        self.memory = memory
         self.recompute = False
 
     def sight(
@@ -67,7 +69,7 @@ class Stack(nn.Module):
             assert end is not None
             keys, queries, begin = torch.arange(end, device=device), start, None
         else:
-            end, behind, begin = start + length, self.pattern.behind, start
+            end, behind, begin = start + length, self.behind, start
             keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
             queries = keys if start == 0 else keys[-length:]
         pattern = self.pattern.over(end, device)
@@ -93,6 +95,11 @@ class Stack(nn.Module):
         )  # fmt: skip
 
     @property
+    def behind(self) -> int | None:
+        """How many places before those that come are needed; None: all."""
+        return min((far for far in (self.pattern.behind, self.memory) if far is not None), default=None)
+
+    @property
     def own_globals(self) -> bool:
         """Whether global tokens look by projections of their own."""
         return self.blocks[0].attention.everywhere is not None  # type: ignore[union-attr]
@@ -111,7 +118,7 @@ class Stack(nn.Module):
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
             look = trace.scope(str(i)) if trace else None
-            if self.recompute and self.training:
+            if self.recompute and self.training and states is None:
                 x = checkpoint(block, x, sight, memory, memory_sight, None, look, use_reentrant=False)
             else:
                 x = block(x, sight, memory, memory_sight, states[i] if states else None, look)
@@ -134,5 +141,11 @@ class Stack(nn.Module):
     def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
         """An empty state for each application of a block."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
-        behind, like = self.pattern.behind, next(self.parameters())
+        behind, like = self.behind, next(self.parameters())
         return [block.start(rows, capacity, memory, behind, like) for block in applied]  # type: ignore[operator]
+
+    def remember(self, rows: int, width: int) -> list[LayerState]:
+        """An empty memory of each layer for `rows` texts that are read in segments, each of `width` numbers a place."""
+        assert self.memory is not None, "this stack carries nothing on"
+        like = next(self.parameters())
+        return [LayerState(Inputs(like.new_empty(rows, 0, width), self.memory)) for _ in range(self.layers)]

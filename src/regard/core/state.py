@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -132,6 +133,32 @@ class Sums:
 
 
 @dataclass
+class Inputs:
+    """What an attention was given of the last `kept` places before this segment of a text: keys and values are made of it
+    anew, by the weights of now, and no gradient goes farther back (Dai et al. 2019)."""
+
+    x: Tensor  # [B, up to kept, D]
+    kept: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def before(self, x: Tensor) -> Tensor:
+        """What is remembered, and behind it `x` [B, T, D], of which the last places are remembered from now on."""
+        whole = torch.cat([self.x.to(x.dtype), x], dim=1)
+        self.x = whole[:, max(0, whole.shape[1] - self.kept) :].detach().clone()
+        return whole
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values are of all these places already."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.x = self.x.index_select(0, rows)
+
+
+@dataclass
 class Memory:
     """Keys and values of what cross-attention looks at, computed once for each sentence."""
 
@@ -148,6 +175,12 @@ class LayerState:
 
     past: Past
     memory: Memory | None = None
+
+
+def remembered(states: Sequence[LayerState]) -> int:
+    """How many places before a segment its layers remember."""
+    past = states[0].past
+    return past.x.shape[1] if isinstance(past, Inputs) else 0
 
 
 @dataclass
