@@ -14,6 +14,7 @@ from regard.core import (
     beside,
     block,
     embed,
+    experts,
     feedforward,
     frontend,
     hashed,
@@ -28,6 +29,7 @@ from regard.core import (
     residual,
     shortened,
     stack,
+    universal,
 )
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
@@ -231,8 +233,14 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(
         blocks, part.layers, final, _pattern(part.pattern), place,
-        beside=other, dropout=part.dropout, memory=part.memory,
+        beside=other, dropout=part.dropout, memory=part.memory, universal=_universal(part.universal, d_model),
     )  # fmt: skip
+
+
+def _universal(part: spec.Universal | None, d_model: int) -> universal.Universal | None:
+    if part is None:
+        return None
+    return universal.Universal(d_model, timing=part.timing, halts=part.halts, least=part.least, cost=part.cost)
 
 
 def _beside(part: spec.Neighbours, d_model: int) -> beside.Neighbours:
@@ -407,11 +415,14 @@ def _lengths(part: spec.Attention | None, *, shared: bool = False) -> shortened.
     return shortened.Lengths(part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads"))
 
 
-def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.FeedForward:
+def _feedforward(part: spec.FeedForward, d_model: int) -> block.FeedForward:
     match part:
         case spec.Plain(d_ff, activation, dropout, bias):
             return feedforward.Plain(d_model, d_ff, activation, dropout, bias)
         case spec.Gated(d_ff, activation, dropout, bias):
             return feedforward.Gated(d_model, d_ff, activation, dropout, bias)
+        case spec.Experts(count, inner, top, capacity, balance):
+            made = [_feedforward(inner, d_model) for _ in range(count)]
+            return experts.Experts(d_model, made, top=top, capacity=capacity, balance=balance)  # type: ignore[arg-type]
         case _:
             assert_never(part)

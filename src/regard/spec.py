@@ -197,7 +197,45 @@ class Gated:
     bias: bool = False
 
 
-FeedForward = Plain | Gated
+@dataclass(frozen=True)
+class Experts:
+    """`count` networks like `inner`, of which a router asks `top` for each place (Shazeer et al. 2017, Fedus et al. 2022).
+
+    In training each takes up to `capacity` times its even share of a batch, and the rest is dropped; `balance` is the weight
+    of the loss that keeps shares even.
+    """
+
+    count: int
+    inner: Plain | Gated
+    top: int = 2
+    capacity: float = 1.25
+    balance: float = 0.01
+
+    def __post_init__(self) -> None:
+        _sizes(self, "count", "top")
+        if self.top > self.count:
+            raise ModelError(f"{self.top} of {self.count} experts cannot be asked", "lower `top`, or raise `count`")
+        if self.capacity <= 0:
+            raise ModelError("experts without capacity answer nothing", "give a `capacity` of about 1.25")
+
+    @property
+    def d_ff(self) -> int:
+        return self.inner.d_ff
+
+    @property
+    def activation(self) -> Activation:
+        return self.inner.activation
+
+    @property
+    def dropout(self) -> float:
+        return self.inner.dropout
+
+    @property
+    def bias(self) -> bool:
+        return self.inner.bias
+
+
+FeedForward = Plain | Gated | Experts
 
 
 @dataclass(frozen=True)
@@ -546,6 +584,18 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
+class Universal:
+    """What a shared layer is told at each of its steps (Dehghani et al. 2019): with `timing`, sinusoids of the step and of
+    the place. With `halts`, each place stops when its probability to do so reaches 1 − `least`, and what comes out is the
+    mean of its steps; `cost` is the price of a step in the loss."""
+
+    timing: bool = True
+    halts: bool = True
+    least: float = 0.01
+    cost: float = 0.01
+
+
+@dataclass(frozen=True)
 class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
     what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
@@ -560,9 +610,12 @@ class Stack:
     dropout: float = 0.0
     beside: Neighbours | None = None
     memory: int | None = None
+    universal: Universal | None = None
 
     def __post_init__(self) -> None:
         _sizes(self, "memory")
+        if self.universal is not None and not self.shared:
+            raise ModelError("steps are told to one layer that makes them all", "say shared=True")
         if self.memory is not None and (
             isinstance(self.position, Rope) or not isinstance(self.block.attention.mixer, Softmax)
         ):
@@ -885,9 +938,9 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Fixed, Concatenated, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
-        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Softmax, Elu, Favor, Linear, Linformer, Lsh,
+        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Experts, Softmax, Elu, Favor, Linear, Linformer, Lsh,
         Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
-        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Stack, Tokens, Frames, Patches, TimeNorm,
+        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
         Pair,
     )

@@ -18,6 +18,7 @@ from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.state import Inputs, LayerState
 from regard.core.trace import Trace
+from regard.core.universal import Universal
 
 
 class Stack(nn.Module):
@@ -38,6 +39,7 @@ class Stack(nn.Module):
         beside: Neighbours | None = None,
         dropout: float = 0.0,
         memory: int | None = None,
+        universal: Universal | None = None,
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -48,6 +50,7 @@ class Stack(nn.Module):
         self.dropout = Dropout(dropout)
         self.beside = beside
         self.memory = memory
+        self.universal = universal
         self.recompute = False
 
     def sight(
@@ -91,7 +94,7 @@ class Stack(nn.Module):
         everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
         return Sight(
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
-            sighted=begin is None,
+            sighted=begin is None, places=_counted(queries, real),
         )  # fmt: skip
 
     @property
@@ -112,19 +115,30 @@ class Stack(nn.Module):
         memory_sight: Sight | None = None,
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
+        """`losses` takes up what parts want minimised besides, each under its name."""
         self._settle(sight, memory_sight)
         embedded = x = trace.through("embedded", x) if trace else x
+        halting = self.universal.begin() if self.universal is not None else None
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
+            before = x = x if self.universal is None else self.universal.tell(x, sight.places, i)
             look = trace.scope(str(i)) if trace else None
             if self.recompute and self.training and states is None:
-                x = checkpoint(block, x, sight, memory, memory_sight, None, look, use_reentrant=False)
+                x = checkpoint(block, x, sight, memory, memory_sight, None, look, losses, use_reentrant=False)
             else:
-                x = block(x, sight, memory, memory_sight, states[i] if states else None, look)
+                x = block(x, sight, memory, memory_sight, states[i] if states else None, look, losses)
+            if halting is not None:
+                halting.add(before, x, last=i == self.layers - 1)
             if i == 0 and self.beside is not None:
                 x = self.beside(embedded, x, sight)
             x = look.through("residual", x) if look else x
+        if halting is not None:
+            assert halting.mean is not None
+            x = halting.mean
+            if losses is not None:
+                losses["ponder"] = halting.ponder()
         x = self.finish(x)
         return trace.through("output", x) if trace else x
 
@@ -149,3 +163,8 @@ class Stack(nn.Module):
         assert self.memory is not None, "this stack carries nothing on"
         like = next(self.parameters())
         return [LayerState(Inputs(like.new_empty(rows, 0, width), self.memory)) for _ in range(self.layers)]
+
+
+def _counted(places: Tensor, real: Tensor | None) -> Tensor:
+    """[T], or [B, T] counted from the first real place of each row."""
+    return places if real is None else (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(0)
