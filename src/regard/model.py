@@ -169,7 +169,11 @@ class Decoder(nn.Module):
         `within` is what else this batch may not see; `states` is what the layers carry from the segment before, and carry
         on afterwards."""
         x = self.tokens(tokens, real=real)
-        start = remembered(states) if states else 0
+        before, start = remembered(states), 0
+        if before is not None:
+            start = before.shape[1]
+            now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+            real = torch.cat([before, now], dim=1)
         sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
         look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
         return self.stack(x, sight, states=states, trace=look, losses=losses), losses

@@ -75,7 +75,7 @@ def test_gradients_stay_inside_the_segment_but_reach_the_keys_of_the_memory() ->
     with_memory = part.weight.grad.clone()  # type: ignore[union-attr]
     made.zero_grad()
     states = made.stack.remember(1, 8)
-    states[0].past.x = kept[:, :0]  # type: ignore[attr-defined]
+    assert kept.abs().sum() > 0
     made(tokens[:, 6:], states=states)[0].square().sum().backward()
     assert not torch.allclose(with_memory, part.weight.grad)  # type: ignore[union-attr, arg-type]
 

@@ -162,7 +162,9 @@ class Stack(nn.Module):
         """An empty memory of each layer for `rows` texts that are read in segments, each of `width` numbers a place."""
         assert self.memory is not None, "this stack carries nothing on"
         like = next(self.parameters())
-        return [LayerState(Inputs(like.new_empty(rows, 0, width), self.memory)) for _ in range(self.layers)]
+        x = like.new_zeros(rows, self.memory, width)
+        nothing = torch.zeros(rows, self.memory, dtype=torch.bool, device=like.device)
+        return [LayerState(Inputs(x, nothing)) for _ in range(self.layers)]
 
 
 def _counted(places: Tensor, real: Tensor | None) -> Tensor:

@@ -134,11 +134,12 @@ class Sums:
 
 @dataclass
 class Inputs:
-    """What an attention was given of the last `kept` places before this segment of a text: keys and values are made of it
-    anew, by the weights of now, and no gradient goes farther back (Dai et al. 2019)."""
+    """What an attention was given of the places before this segment of a text: keys and values are made of it anew, by the
+    weights of now, and no gradient goes farther back (Dai et al. 2019). There is always room for as many; `real` says which
+    of them have been."""
 
-    x: Tensor  # [B, up to kept, D]
-    kept: int
+    x: Tensor  # [B, M, D]
+    real: Tensor  # [B, M] bool
 
     @property
     def rows(self) -> int:
@@ -146,8 +147,9 @@ class Inputs:
 
     def before(self, x: Tensor) -> Tensor:
         """What is remembered, and behind it `x` [B, T, D], of which the last places are remembered from now on."""
-        whole = torch.cat([self.x.to(x.dtype), x], dim=1)
-        self.x = whole[:, max(0, whole.shape[1] - self.kept) :].detach().clone()
+        kept, whole = self.x.shape[1], torch.cat([self.x.to(x.dtype), x], dim=1)
+        self.x = whole[:, -kept:].detach().to(self.x.dtype, copy=True)
+        self.real = torch.cat([self.real, self.real.new_ones(x.shape[:2])], dim=1)[:, -kept:]
         return whole
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +157,7 @@ class Inputs:
         return k, v
 
     def select(self, rows: Tensor) -> None:
-        self.x = self.x.index_select(0, rows)
+        self.x, self.real = self.x.index_select(0, rows), self.real.index_select(0, rows)
 
 
 @dataclass
@@ -177,10 +179,10 @@ class LayerState:
     memory: Memory | None = None
 
 
-def remembered(states: Sequence[LayerState]) -> int:
-    """How many places before a segment its layers remember."""
-    past = states[0].past
-    return past.x.shape[1] if isinstance(past, Inputs) else 0
+def remembered(states: Sequence[LayerState] | None) -> Tensor | None:
+    """[B, M]: which of the places before a segment its layers remember."""
+    past = states[0].past if states else None
+    return past.real if isinstance(past, Inputs) else None
 
 
 @dataclass

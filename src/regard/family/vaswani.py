@@ -48,7 +48,7 @@ def transformer(
     )
     looks = [choice["attention"], choice["decoder_attention"] or choice["attention"]]
     (own, sees), (past, sees_past) = (
-        _looking(word, softmax, choice["max_length"], decodes)
+        attending(word, softmax, choice["max_length"], decodes)
         for word, decodes in zip(looks, (False, True), strict=True)
     )
     feedforward = spec.Plain(d_ff, choice["activation"], choice["feedforward_dropout"])
@@ -122,7 +122,7 @@ def looking(word: str) -> tuple[spec.Mixer, spec.Pattern]:
         ) from None
 
 
-def _looking(word: str, softmax: spec.Attention, length: int, decodes: bool) -> tuple[spec.Attention, spec.Pattern]:
+def attending(word: str, softmax: spec.Attention, length: int, decodes: bool) -> tuple[spec.Attention, spec.Pattern]:
     """The self-attention of one side, and what it may see."""
     mixer, sees = looking(word)
     dropout = softmax.mixer.dropout

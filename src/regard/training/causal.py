@@ -30,7 +30,7 @@ class Causal:
 
     def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe) -> None:
         self.writer, self.settings, self.context = writer, recipe.train, recipe.data.context
-        self.tokens, self.held_out = _stream(data.train), _stream(data.valid)
+        self.tokens, self.held_out = stream(data.train), stream(data.valid)
         self.rows = max(1, recipe.train.batch_tokens // self.context)
 
     @property
@@ -43,13 +43,7 @@ class Causal:
             chance = np.random.Philox(key=np.array([seed, index], dtype=np.uint64))
             places = (chance.random_raw(self.rows) % np.uint64(len(self.tokens) - self.context)).astype(np.int64)
             index += 1
-            yield (epoch, index), self.windows(self.tokens, places, self.context)
-
-    def windows(self, tokens: Any, places: Any, length: int) -> Batch:
-        """`tokens` and `labels` [B, T]: what is seen, and what comes next."""
-        cells = tokens[places[:, None] + np.arange(length + 1)].astype(np.int64)
-        tensors = {"tokens": torch.from_numpy(cells[:, :-1].copy()), "labels": torch.from_numpy(cells[:, 1:].copy())}
-        return Batch(tensors, len(places) * length, places)
+            yield (epoch, index), windows(self.tokens, places, self.context)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, auxiliary = self.model(tensors["tokens"])
@@ -91,11 +85,18 @@ class Causal:
         rest = count % length
         parts += [(np.array([count - rest]), rest)] if rest else []
         for places, width in parts:
-            batch = self.windows(self.held_out, places, width).to(device)
+            batch = windows(self.held_out, places, width).to(device)
             with precision:
                 total += self.loss(batch.tensors)[1].double()
         return total.item(), count
 
 
-def _stream(corpus: Corpus) -> Any:
+def windows(tokens: Any, places: Any, length: int) -> Batch:
+    """`tokens` and `labels` [B, T]: what is seen, and what comes next."""
+    cells = tokens[places[:, None] + np.arange(length + 1)].astype(np.int64)
+    tensors = {"tokens": torch.from_numpy(cells[:, :-1].copy()), "labels": torch.from_numpy(cells[:, 1:].copy())}
+    return Batch(tensors, len(places) * length, places)
+
+
+def stream(corpus: Corpus) -> Any:
     return corpus.columns["text"].tokens

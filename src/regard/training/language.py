@@ -25,16 +25,17 @@ from regard.training.recipe import Recipe
 from regard.training.replaced import Replaced
 from regard.training.report import Talk
 from regard.training.restored import Restored
+from regard.training.segments import Segments
 from regard.training.task import Task
 from regard.training.texts import Texts, texts
 
 _LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
 _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
-    "activation",
+    "activation", "attention", "memory",
 )  # fmt: skip
 # Settings of the translator that no family here has.
-_FOREIGN = ("attention", "decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
+_FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
 
 
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
@@ -60,7 +61,7 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    task = Causal(writer, data, recipe)
+    task = (Causal if recipe.model.memory is None else Segments)(writer, data, recipe)
     return Job(
         task,
         description.d_model,

@@ -23,7 +23,7 @@ from regard.training.optimizer import Updater
 from regard.training.recipe import Recipe
 from regard.training.report import Metrics, Talk
 from regard.training.step import Step
-from regard.training.task import Task
+from regard.training.task import Carries, Task
 
 BAD_STEPS_IN_A_ROW = 3
 
@@ -288,6 +288,8 @@ class Loop:
         groups = {"weights": self._current(), "optimizer": self.updater.state()}
         if self.ema is not None:
             groups["ema"] = self.ema
+        if isinstance(self.task, Carries):
+            groups["carry"] = self.task.carry
         self.checkpoints.save(progress.step, groups, asdict(progress))
         kept = self.checkpoints.progresses()
         self.snapshots.forget_all_but({step for saved in kept for step in (saved["best_step"], *saved["averaged"])})
@@ -304,6 +306,9 @@ class Loop:
         self.updater.load(saved.groups["optimizer"])
         if self.ema is not None:
             self.ema = {name: saved.groups["ema"][name].to(self.device) for name in self.parameters}
+        if isinstance(self.task, Carries):
+            for name, part in saved.groups["carry"].items():
+                self.task.carry[name].copy_(part)
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
         self.metrics.cut(self.progress.metrics_position)
 

@@ -92,6 +92,9 @@ class Model(_Section):
         "bigbird:N, topk:N, linear, performer[:FEATURES], linformer:RANK, lsh:BUCKETS",
     )
     decoder_attention: str | None = Field(None, description="that of the decoder, if other than attention")
+    memory: int | None = Field(
+        None, ge=1, description="causal: places before each segment that layers remember (Transformer-XL)"
+    )
     residual: Literal["post", "pre"] | None = Field(None, description="where the norm stands: post (the paper) or pre")
     start: str | None = Field(
         None,
@@ -245,6 +248,7 @@ class Recipe(_Section):
         for key, given, fits in (
             ("agreement", train.agreement > 0, objective == "translate"),
             ("family", self.model.family is not None, objective == "causal"),
+            ("memory", self.model.memory is not None, objective == "causal"),
             ("next_sentence", train.next_sentence, objective == "masked"),
             ("hidden", train.hidden is not None, objective not in ("translate", "causal")),
         ):

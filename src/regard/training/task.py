@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
+
+
+@runtime_checkable
+class Carries(Protocol):
+    """A task whose next batch depends on more than the weights: what it carries is saved with the checkpoint."""
+
+    carry: dict[str, Tensor]
 
 
 class Task(Protocol):
