@@ -27,6 +27,7 @@ from regard.core import (
     pattern,
     position,
     residual,
+    reversible,
     shortened,
     stack,
     universal,
@@ -64,6 +65,7 @@ def build(model: spec.Model) -> Model:
                 encoder=_stack(model.encoder, d),
                 decoder=_stack(model.decoder, d),
                 head=_head(model.head, output, d),
+                matching=model.looks == "matching",
             )
         case spec.Encoder():
             front = _front_end(model.input, d)
@@ -336,7 +338,7 @@ def _block(
     )
 
 
-def _residual(part: spec.Block, d_model: int) -> residual.Scheme:
+def _residual(part: spec.Block, d_model: int) -> block.Scheme:
     sublayers = 3 if part.cross else 2
     norms = [_norm(part.norm, d_model) for _ in range(sublayers)]
     match part.residual:
@@ -344,6 +346,8 @@ def _residual(part: spec.Block, d_model: int) -> residual.Scheme:
             return residual.Sequence([residual.PostNorm(norm, part.dropout) for norm in norms])
         case spec.PreNorm():
             return residual.Sequence([residual.PreNorm(norm, part.dropout) for norm in norms])
+        case spec.Reversible():
+            return reversible.Reversible(norms, part.dropout)
         case spec.Parallel(count):
             return residual.Parallel(norms[:count], part.dropout)
         case _:

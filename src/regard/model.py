@@ -23,6 +23,14 @@ class Encoded(NamedTuple):
 
     memory: Tensor  # [B, S, D]
     real: Tensor | None  # [B, S] bool; None when nothing is padded
+    layers: tuple[
+        Tensor, ...
+    ] = ()  # what each layer made, where the decoder's layers look at those of their own height
+
+    @property
+    def seen(self) -> Tensor | tuple[Tensor, ...]:
+        """What the decoder's layers look at: one for all, or one each."""
+        return self.layers or self.memory
 
 
 class Prompt(NamedTuple):
@@ -37,8 +45,18 @@ class EncoderDecoder(nn.Module):
 
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
-    def __init__(self, source: FrontEnd, target: Embedding, encoder: Stack, decoder: Stack, head: LanguageHead) -> None:
+    def __init__(
+        self,
+        source: FrontEnd,
+        target: Embedding,
+        encoder: Stack,
+        decoder: Stack,
+        head: LanguageHead,
+        *,
+        matching: bool = False,
+    ) -> None:
         super().__init__()
+        self.matching = matching
         self.source = source
         self.target = target
         self.encoder = encoder
@@ -56,7 +74,9 @@ class EncoderDecoder(nn.Module):
         x = self.source(source)
         real = self.source.places(real)
         sight = self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real))
-        return Encoded(self.encoder(x, sight, trace=trace.scope("encoder") if trace else None, losses=losses), real)
+        look, each = trace.scope("encoder") if trace else None, list[Tensor]()
+        memory = self.encoder(x, sight, trace=look, losses=losses, each=each if self.matching else None)
+        return Encoded(memory, real, (*map(self.encoder.finish, each[:-1]), memory) if each else ())
 
     def decode(
         self, target: Tensor, encoded: Encoded, trace: Trace | None = None, losses: dict[str, Tensor] | None = None
@@ -66,7 +86,7 @@ class EncoderDecoder(nn.Module):
         sight = self.decoder.sight(0, target.shape[1], target.shape[0], Everything())
         over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
         look = trace.scope("decoder") if trace else None
-        return self.decoder(x, sight, encoded.memory, over_memory, trace=look, losses=losses)
+        return self.decoder(x, sight, encoded.seen, over_memory, trace=look, losses=losses)
 
     def forward(
         self, source: Tensor, target: Tensor, real: Tensor | None = None, trace: Trace | None = None
@@ -81,7 +101,7 @@ class EncoderDecoder(nn.Module):
     def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> State:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
-        return State(self.decoder.start(rows, capacity, encoded.memory), width, encoded.real)
+        return State(self.decoder.start(rows, capacity, encoded.seen), width, encoded.real)
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""

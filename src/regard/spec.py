@@ -378,7 +378,13 @@ class Parallel:
     norms: Literal[1, 2] = 2
 
 
-Residual = PostNorm | PreNorm | Parallel
+@dataclass(frozen=True)
+class Reversible:
+    """Two streams take turns: (a, b) → (b, a + sublayer(norm(b))); training makes activations again from the end (Kitaev et
+    al. 2020, Reformer). The stack begins with both streams alike and gives their mean."""
+
+
+Residual = PostNorm | PreNorm | Parallel | Reversible
 
 # ------------------------------------------------------------------ who may look at whom, inside a stack
 
@@ -614,6 +620,8 @@ class Stack:
 
     def __post_init__(self) -> None:
         _sizes(self, "memory")
+        if isinstance(self.block.residual, Reversible):
+            _reversible(self)
         if self.universal is not None and not self.shared:
             raise ModelError("steps are told to one layer that makes them all", "say shared=True")
         if self.memory is not None and (
@@ -626,6 +634,17 @@ class Stack:
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
         _mixable(self)
+
+
+def _reversible(stack: Stack) -> None:
+    """Nothing may come from outside of the sublayers that gradients would have to reach, or that is of another width."""
+    if isinstance(stack.position, Buckets | Disentangled) or isinstance(stack.block.feedforward, Experts):
+        raise ModelError(
+            "a reversible stack makes its sublayers again, and with them no shared tables and no losses beside",
+            "use another position or feed-forward, or PreNorm",
+        )
+    if stack.beside is not None or stack.universal is not None:
+        raise ModelError("both streams of a reversible stack are plain layers", "use PreNorm")
 
 
 def _mixable(stack: Stack) -> None:
@@ -831,7 +850,8 @@ class Votes:
 @dataclass(frozen=True)
 class EncoderDecoder:
     """`share`: one matrix for both embeddings and the output (`all`), for target and output (`target`), for both embeddings
-    (`inputs`), or none."""
+    (`inputs`), or none. `looks`: a decoder layer looks at the `last` layer of the encoder, or at the `matching` one, finished
+    as the last is."""
 
     d_model: int
     source: Tokens | Frames
@@ -840,8 +860,13 @@ class EncoderDecoder:
     decoder: Stack
     head: LanguageHead = field(default_factory=LanguageHead)
     share: Literal["all", "target", "inputs", "none"] = "all"
+    looks: Literal["last", "matching"] = "last"
 
     def __post_init__(self) -> None:
+        if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
+            raise ModelError(
+                f"{self.encoder.layers} and {self.decoder.layers} layers do not match", "give both sides as many layers"
+            )
         theirs = self.source.vocabulary if isinstance(self.source, Tokens) else 0
         if self.share in ("all", "inputs") and theirs != self.target.vocabulary:
             raise ModelError(
@@ -939,7 +964,7 @@ _KINDS: dict[str, type] = {
     for kind in (
         Sinusoidal, Learned, Fixed, Concatenated, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
         RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Experts, Softmax, Elu, Favor, Linear, Linformer, Lsh,
-        Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
+        Attention, PostNorm, PreNorm, Parallel, Reversible, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
         RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
         Pair,

@@ -96,9 +96,12 @@ def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: P
 @pytest.mark.parametrize("word", ["window:5", "linformer:6", "lsh:4:8"])
 def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "run", text, attention=word, objective="masked", steps=6, validate_every=6, hidden=0.2)
-    assert folders.open_model(place.folder)[1].spec.stack == bert.preset(  # type: ignore[union-attr]
-        "tiny", 50, 16, attention=word, d_model=16, d_ff=24, heads=2, layers=2
-    ).stack
+    assert (
+        folders.open_model(place.folder)[1].spec.stack
+        == bert.preset(  # type: ignore[union-attr]
+            "tiny", 50, 16, attention=word, d_model=16, d_ff=24, heads=2, layers=2
+        ).stack
+    )
 
 
 def test_what_does_not_exist_is_refused(text: str, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def _measured(case: Case, kind: str, length: int, backward: bool, device: torch.
     seconds = [_seconds(once, device)]
     if seconds[0] < SLOW:
         seconds = [_seconds(once, device) for _ in range(case.rounds)]
-    return {"seconds": median(seconds), "peak_bytes": _peak(once, device), "rounds": len(seconds)}
+    return {"seconds": median(seconds), "peak_bytes": peak(once, device), "rounds": len(seconds)}
 
 
 def _call(case: Case, kind: str, length: int, backward: bool, device: torch.device) -> Callable[[], None]:
@@ -154,11 +154,11 @@ def _seconds(once: Callable[[], None], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _peak(once: Callable[[], None], device: torch.device) -> int:
+def peak(once: Callable[[], None], device: torch.device) -> int:
     """The most bytes of tensors that one call holds besides its inputs; on a CPU each allocation is counted."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.resetpeak_memory_stats()
         once()
         return torch.cuda.max_memory_allocated() - before
     with torch.autograd.profiler.profile(profile_memory=True) as watched:

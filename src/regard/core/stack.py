@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from regard.core.mix import Softmax
 from regard.core.norm import Norm
 from regard.core.pattern import Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
+from regard.core.reversible import Reversible, doubled, merged, run
 from regard.core.state import Inputs, LayerState
 from regard.core.trace import Trace
 from regard.core.universal import Universal
@@ -111,36 +113,57 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         sight: Sight,
-        memory: Tensor | None = None,
+        memory: Tensor | Sequence[Tensor] | None = None,
         memory_sight: Sight | None = None,
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
         losses: dict[str, Tensor] | None = None,
+        each: list[Tensor] | None = None,
     ) -> Tensor:
-        """`losses` takes up what parts want minimised besides, each under its name."""
+        """A `memory` is one for all layers, or one each. `losses` takes up what parts want minimised besides, by name;
+        `each` what each layer makes."""
         self._settle(sight, memory_sight)
         embedded = x = trace.through("embedded", x) if trace else x
+        if isinstance(self.blocks[0].residual, Reversible):
+            x = doubled(x)
+            if self.training and trace is None and states is None and each is None:
+                return self.finish(merged(self._reversibly(x, sight, memory, memory_sight)))
         halting = self.universal.begin() if self.universal is not None else None
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
             before = x = x if self.universal is None else self.universal.tell(x, sight.places, i)
             look = trace.scope(str(i)) if trace else None
+            seen = _of(memory, i)
             if self.recompute and self.training and states is None:
-                x = checkpoint(block, x, sight, memory, memory_sight, None, look, losses, use_reentrant=False)
+                x = checkpoint(block, x, sight, seen, memory_sight, None, look, losses, use_reentrant=False)
             else:
-                x = block(x, sight, memory, memory_sight, states[i] if states else None, look, losses)
+                x = block(x, sight, seen, memory_sight, states[i] if states else None, look, losses)
             if halting is not None:
                 halting.add(before, x, last=i == self.layers - 1)
             if i == 0 and self.beside is not None:
                 x = self.beside(embedded, x, sight)
             x = look.through("residual", x) if look else x
+            if each is not None:
+                each.append(x)
         if halting is not None:
             assert halting.mean is not None
             x = halting.mean
             if losses is not None:
                 losses["ponder"] = halting.ponder()
+        x = merged(x) if isinstance(self.blocks[0].residual, Reversible) else x
         x = self.finish(x)
         return trace.through("output", x) if trace else x
+
+    def _reversibly(
+        self, x: Tensor, sight: Sight, memory: Tensor | Sequence[Tensor] | None, memory_sight: Sight | None
+    ) -> Tensor:
+        steps = []
+        for i in range(self.layers):
+            block = cast(Block, self.blocks[i % len(self.blocks)])
+            assert isinstance(block.residual, Reversible)
+            steps += block.residual.steps(block.sublayers(sight, _of(memory, i), memory_sight))
+        outside = () if memory is None else (memory,) if isinstance(memory, Tensor) else tuple(memory)
+        return run(x, steps, (*self.blocks.parameters(), *outside))
 
     def _settle(self, sight: Sight, memory_sight: Sight | None) -> None:
         block = self.blocks[0]
@@ -152,11 +175,11 @@ class Stack(nn.Module):
         """What comes after the last block."""
         return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
-    def start(self, rows: int, capacity: int, memory: Tensor | None = None) -> list[LayerState]:
+    def start(self, rows: int, capacity: int, memory: Tensor | Sequence[Tensor] | None = None) -> list[LayerState]:
         """An empty state for each application of a block."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
         behind, like = self.behind, next(self.parameters())
-        return [block.start(rows, capacity, memory, behind, like) for block in applied]  # type: ignore[operator]
+        return [block.start(rows, capacity, _of(memory, i), behind, like) for i, block in enumerate(applied)]  # type: ignore[operator]
 
     def remember(self, rows: int, width: int) -> list[LayerState]:
         """An empty memory of each layer for `rows` texts that are read in segments, each of `width` numbers a place."""
@@ -165,6 +188,10 @@ class Stack(nn.Module):
         x = like.new_zeros(rows, self.memory, width)
         nothing = torch.zeros(rows, self.memory, dtype=torch.bool, device=like.device)
         return [LayerState(Inputs(x, nothing)) for _ in range(self.layers)]
+
+
+def _of(memory: Tensor | Sequence[Tensor] | None, layer: int) -> Tensor | None:
+    return memory if memory is None or isinstance(memory, Tensor) else memory[layer]
 
 
 def _counted(places: Tensor, real: Tensor | None) -> Tensor:
