@@ -93,7 +93,7 @@ def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: P
     assert type(model.spec.stack.block.attention.mixer) is type(made.block.attention.mixer)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("word", ["window:5", "linformer:6", "lsh:4:8"])
+@pytest.mark.parametrize("word", ["window:5", "linformer:6", "reformer:4:8"])
 def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "run", text, attention=word, objective="masked", steps=6, validate_every=6, hidden=0.2)
     assert (
@@ -105,7 +105,7 @@ def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) ->
 
 
 def test_what_does_not_exist_is_refused(text: str, tmp_path: Path) -> None:
-    for word, reason in (("linformer:6", "no causal form"), ("lsh:8", "could not be kept")):
+    for word, reason in (("linformer:6", "no causal form"), ("reformer:8", "could not be kept")):
         with pytest.raises(ModelError, match=reason):
             trained(tmp_path / word, text, attention=word)
     with pytest.raises(ModelError, match="softmax"):

@@ -158,7 +158,7 @@ def peak(once: Callable[[], None], device: torch.device) -> int:
     """The most bytes of tensors that one call holds besides its inputs; on a CPU each allocation is counted."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
-        torch.cuda.resetpeak_memory_stats()
+        torch.cuda.reset_peak_memory_stats()
         once()
         return torch.cuda.max_memory_allocated() - before
     with torch.autograd.profiler.profile(profile_memory=True) as watched:

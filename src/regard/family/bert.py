@@ -36,6 +36,13 @@ def preset(
     )
 
 
+def classifier(name: str, vocabulary: int, context: int, count: int, **changes: Any) -> spec.Encoder:
+    """With scores of `count` classes of the whole text, by its first token."""
+    s = chosen("bert", PRESETS, name, DEFAULTS, changes)
+    dropout = s["dropout"]
+    return encoder(s, vocabulary, context, pool=spec.Pool(), labels=spec.Labels(count, dropout=dropout))
+
+
 def encoder(s: Any, vocabulary: int, context: int, width: int | None = None, **top: Any) -> spec.Encoder:
     """The stack with its embeddings of a `width` of their own; `top` is what stands on it."""
     softmax = spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=spec.Softmax(s["attention_dropout"]))
