@@ -119,6 +119,16 @@ class Lsh(nn.Module):
         found = self(q, k, one.expand(*k.shape[:2], -1, -1), sight)[:, :, rows]
         return found if heads is None else found[:, heads]
 
+    def visible(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor) -> Tensor:
+        """[B, H, rows, S]: the keys that stand, in any round, in a query's own chunk or in those that it sees too."""
+        if q.shape[2] <= self.chunk:
+            return sight.asked(rows)
+        real = sight.factors()[1].expand(len(q), -1)
+        chunks = self._order(k, real).argsort(dim=-1)[..., : k.shape[2]] // self.chunk  # [B, H, R, T]
+        behind = chunks[..., rows, None] - chunks[..., None, :]
+        near = ((behind <= self.before) & (behind >= -self.after)).any(dim=2)
+        return near & sight.asked(rows)
+
     def start(
         self, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], behind: int | None
     ) -> KeyValues:
