@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
+import wave
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import tokenizers
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from regard import spec
 from regard.api import Translator
 from regard.build import build
+from regard.core import mix
+from regard.core.kernelized import Linear as LinearMixer
+from regard.core.pattern import Sight
 from regard.data.builtin import sentences
 from regard.decode.search import Ends
 from regard.family.vaswani import transformer
@@ -48,10 +60,21 @@ ATTENTION = spec.Attention(4, 6, 6, groups=2)
 BLOCK = spec.Block(ATTENTION, spec.Gated(20), residual=spec.PreNorm(), norm=spec.RmsNorm(), dropout=0.0)
 
 
-def writer(pattern: spec.Pattern | None = None, position: spec.StackPosition | None = None) -> Subject:
+LINEAR = spec.Block(
+    spec.Attention(4, 6, 6, mixer=spec.Linear()),
+    spec.Gated(20),
+    residual=spec.PreNorm(),
+    norm=spec.RmsNorm(),
+    dropout=0.0,
+)
+
+
+def writer(
+    pattern: spec.Pattern | None = None, position: spec.StackPosition | None = None, block: spec.Block = BLOCK
+) -> Subject:
     """A language model with grouped keys."""
     torch.manual_seed(1)
-    stack = spec.Stack(2, BLOCK, pattern or spec.Causal(), position or spec.Rope(), final=spec.RmsNorm())
+    stack = spec.Stack(2, block, pattern or spec.Causal(), position or spec.Rope(), final=spec.RmsNorm())
     model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
     sharpened(model)
     return Subject(model, Words.of(WORDS), ends=Ends(WORDS.pad, None, WORDS.eos))
@@ -71,9 +94,98 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3).subject(),
     "writer": writer,
     "window": lambda: writer(spec.Causal(3)),
+    "linear": lambda: writer(block=LINEAR),
     "alibi": lambda: writer(position=spec.Alibi()),
     "reader": reader,
     "buckets": lambda: reader(spec.Buckets(8, 20)),
     "distances": lambda: reader(spec.Disentangled(7)),
     "classifier": lambda: reader(pool=spec.Pool(), labels=spec.Labels(3)),
 }
+
+
+def explicit(model: torch.nn.Module) -> list[Tensor]:
+    """Has every mixer work as it is written down, with all weights at once, and collects those it mixes with."""
+    seen: list[Tensor] = []
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+        seen.append(mix.attention_weights(q, k, sight.mask, scale, sight.bias))
+        return seen[-1] @ mix.per_query_head(v, q.shape[1])
+
+    def summed(q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: object = None) -> Tensor:
+        shares = (functional.elu(q) + 1) @ mix.per_query_head(functional.elu(k) + 1, q.shape[1]).mT * sight.mask
+        seen.append(shares / shares.sum(dim=-1, keepdim=True))
+        return seen[-1] @ mix.per_query_head(v, q.shape[1])
+
+    for part in model.modules():
+        if isinstance(part, mix.Softmax):
+            part.kernel = kernel
+        elif isinstance(part, LinearMixer):
+            part.forward = summed  # type: ignore[method-assign]
+    return seen
+
+
+# ------------------------------------------------------------------ pictures and sound
+
+
+def save_sensing(name: str, folder: Path) -> Path:
+    """Tiny random models of other libraries that see (vit, clip) or hear (wav2vec2, whisper), with what they need beside."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 31}
+    image = {**sizes, "image_size": 30, "patch_size": 4}  # 7 patches a side, and two pixels that are in none
+    said: dict[str, Any] = {}
+    match name:
+        case "vit":
+            model = transformers.ViTForImageClassification(transformers.ViTConfig(**image, num_labels=3))
+            said = {"image_processor_type": "ViTImageProcessor", "size": {"height": 30, "width": 30}}
+        case "clip":
+            text = {**sizes, "vocab_size": 37, "bos_token_id": 35, "eos_token_id": 36, "max_position_embeddings": 13}
+            config = transformers.CLIPConfig(text_config=text, vision_config=image, projection_dim=9)
+            model = transformers.CLIPModel(config)
+            square = {"height": 30, "width": 30}
+            said = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 30}, "crop_size": square}
+        case "wav2vec2":
+            waves = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 6, "num_conv_pos_embedding_groups": 2}
+            model = transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(vocab_size=11, **sizes, **waves))
+        case _:
+            ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+            layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
+                ("layers", 2), ("attention_heads", 4), ("ffn_dim", 31))}  # fmt: skip
+            places = {"num_mel_bins": 20, "max_source_positions": 50, "max_target_positions": 12}
+            config = transformers.WhisperConfig(
+                vocab_size=23, d_model=24, **layers, **ids, **places, begin_suppress_tokens=None
+            )
+            model = transformers.WhisperForConditionalGeneration(config)
+            words = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *(f"w{n}" for n in range(19))])}
+            tokenizer_ = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+            tokenizer_.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+            folder.mkdir(parents=True, exist_ok=True)
+            tokenizer_.save(str(folder / "tokenizer.json"))
+    sharpened(model)
+    model.save_pretrained(folder)
+    if said:
+        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    return folder
+
+
+def png(width: int = 40, height: int = 30) -> bytes:
+    """A picture with noise in it."""
+    from PIL import Image
+
+    held = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
+    Image.fromarray(noise).save(held, "PNG")
+    return held.getvalue()
+
+
+def wav(seconds: float = 0.5, rate: int = 16_000) -> bytes:
+    """A falling tone."""
+    time = np.arange(int(seconds * rate)) / rate
+    held = io.BytesIO()
+    with wave.open(held, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.sin(2 * np.pi * (900 - 600 * time) * time) * 20_000).astype("<i2").tobytes())
+    return held.getvalue()

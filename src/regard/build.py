@@ -13,12 +13,14 @@ from regard.core import (
     attention,
     beside,
     block,
+    convolved,
     embed,
     experts,
     feedforward,
     frontend,
     hashed,
     head,
+    hops,
     kernelized,
     layout,
     linear,
@@ -26,26 +28,34 @@ from regard.core import (
     norm,
     pattern,
     position,
+    recurrent,
     residual,
     reversible,
+    score,
     shortened,
     stack,
     universal,
 )
 from regard.errors import ModelError
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, MemoryNetwork, Pair
 
-Model = EncoderDecoder | Encoder | Decoder | Pair
+Model = EncoderDecoder | Encoder | Decoder | Pair | MemoryNetwork
 
 
 @overload
 def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
 @overload
+def build(model: spec.SequenceToSequence) -> EncoderDecoder: ...
+@overload
 def build(model: spec.Encoder) -> Encoder: ...
 @overload
 def build(model: spec.Decoder) -> Decoder: ...
 @overload
+def build(model: spec.RecurrentDecoder) -> Decoder: ...
+@overload
 def build(model: spec.Pair) -> Pair: ...
+@overload
+def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
 @overload
 def build(model: spec.Model) -> Model: ...
 def build(model: spec.Model) -> Model:
@@ -54,18 +64,20 @@ def build(model: spec.Model) -> Model:
         memory.require(size.parameters(model), "this model")
     if isinstance(model, spec.Pair):
         return Pair(build(model.text), build(model.image), model.scale)
+    if isinstance(model, spec.MemoryNetwork):
+        return MemoryNetwork(hops.Hops(model.vocabulary, model.d_model, model.hops, model.sentences))
     d = model.d_model
     match model:
-        case spec.EncoderDecoder():
+        case spec.EncoderDecoder() | spec.SequenceToSequence():
             target = embed.Table(model.target.vocabulary, d)
             output = target if model.share in ("all", "target") else embed.Table(model.target.vocabulary, d)
             return EncoderDecoder(
                 source=_front_end(model.source, d, target if model.share in ("all", "inputs") else None),
                 target=_embedding(model.target, target, d),
-                encoder=_stack(model.encoder, d),
-                decoder=_stack(model.decoder, d),
+                encoder=_encoder_part(model),
+                decoder=_decoder_part(model),
                 head=_head(model.head, output, d),
-                matching=model.looks == "matching",
+                matching=isinstance(model, spec.EncoderDecoder) and model.looks == "matching",
             )
         case spec.Encoder():
             front = _front_end(model.input, d)
@@ -77,11 +89,11 @@ def build(model: spec.Model) -> Model:
                 head=_head(model.head, _output(model, table), d) if model.head and table else None,
                 labels=_labels(model.labels, d) if model.labels else None,
             )
-        case spec.Decoder():
+        case spec.Decoder() | spec.RecurrentDecoder():
             table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
             return Decoder(
                 tokens=_embedding(model.tokens, table, d),
-                stack=_stack(model.stack, d),
+                stack=_stack(model.stack, d) if isinstance(model, spec.Decoder) else _cells(model.stack, d),
                 head=_head(model.head, _output(model, table), d),
             )
         case _:
@@ -93,7 +105,7 @@ def trainable(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _output(model: spec.Encoder | spec.Decoder, table: embed.Table) -> embed.Table:
+def _output(model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embed.Table) -> embed.Table:
     if model.tied or model.head is None:
         return table
     return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
@@ -225,6 +237,74 @@ def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.
             return head.Votes(d_model, count, voters)
         case _:
             assert_never(part)
+
+
+def _encoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderPart:
+    part, d = model.encoder, model.d_model
+    match part:
+        case spec.Stack():
+            return _stack(part, d)
+        case spec.Recurrent(cell, layers, bidirectional, _, dropout):
+            return recurrent.RecurrentEncoder(cell, d, layers, dropout, backwards=bidirectional)
+        case spec.Convolved():
+            return convolved.ConvolvedEncoder(_units(part, d), _last_norm(part, d))
+        case _:
+            assert_never(part)
+
+
+def _decoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> DecoderPart:
+    part, d = model.decoder, model.d_model
+    match part:
+        case spec.Stack():
+            return _stack(part, d)
+        case spec.Recurrent(cell, layers, _, looks, dropout):
+            halves = isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
+            return recurrent.RecurrentDecoder(
+                cell, d, layers, dropout,
+                bridge=recurrent.Bridge(d, layers, halves=halves, cell=cell == "lstm"),
+                before=_looking(looks, d) if isinstance(looks, spec.LooksBefore) else None,
+                after=_looking(looks, d) if isinstance(looks, spec.LooksAfter) else None,
+                feeding=isinstance(looks, spec.LooksAfter) and looks.feeding,
+            )  # fmt: skip
+        case spec.Convolved():
+            glances = [convolved.Glance(d) for _ in range(part.layers)] if part.sees == "attention" else []
+            aligned = linear.Linear(2 * d, d) if part.sees == "aligned" else None
+            return convolved.ConvolvedDecoder(_units(part, d), _last_norm(part, d), glances, aligned)
+        case _:
+            assert_never(part)
+
+
+def _cells(part: spec.Recurrent, d_model: int) -> recurrent.RecurrentDecoder:
+    """Those of a language model, which starts from nothing."""
+    return recurrent.RecurrentDecoder(part.cell, d_model, part.layers, part.dropout)
+
+
+def _units(part: spec.Convolved, d_model: int) -> list[convolved.Unit]:
+    kind = convolved.Gated if isinstance(part.unit, spec.GatedUnit) else convolved.Narrow
+    dilations = part.unit.dilations
+    return [kind(d_model, part.unit.kernel, dilations[i % len(dilations)], part.dropout) for i in range(part.layers)]
+
+
+def _last_norm(part: spec.Convolved, d_model: int) -> norm.Norm | None:
+    return norm.LayerNorm(d_model, 1e-5) if isinstance(part.unit, spec.NarrowUnit) else None
+
+
+def _looking(part: spec.LooksBefore | spec.LooksAfter, d_model: int) -> score.Looking:
+    join = linear.Linear(2 * d_model, d_model)
+    match part.score:
+        case spec.Dot():
+            return score.Looking(mix.Softmax(1.0 / part.temperature, 0.0), join)
+        case spec.ScaledDot():
+            return score.Looking(mix.Softmax(d_model**-0.5 / part.temperature, 0.0), join)
+        case spec.General():
+            product = mix.Softmax(1.0 / part.temperature, 0.0)
+            return score.Looking(product, join, key=linear.Linear(d_model, d_model, bias=False))
+        case spec.Additive(given):
+            width = given or d_model
+            query, key = linear.Linear(d_model, width), linear.Linear(d_model, width, bias=False)
+            return score.Looking(score.Additive(width, part.temperature), join, query, key)
+        case _:
+            assert_never(part.score)
 
 
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:

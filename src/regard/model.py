@@ -9,13 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.convolved import ConvolvedDecoder, ConvolvedEncoder
 from regard.core.embed import Embedding
 from regard.core.frontend import FrontEnd
 from regard.core.head import Labels, LanguageHead, Pool, Votes
+from regard.core.hops import Hops
 from regard.core.pattern import Everything, Padding, Pattern, Sight
+from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
 from regard.core.state import LayerState, State, remembered
 from regard.core.trace import Trace
+
+EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
+DecoderPart = Stack | RecurrentDecoder | ConvolvedDecoder
 
 
 class Encoded(NamedTuple):
@@ -41,7 +47,7 @@ class Prompt(NamedTuple):
 
 
 class EncoderDecoder(nn.Module):
-    """Figure 1 of "Attention Is All You Need"."""
+    """Figure 1 of "Attention Is All You Need"; its two sides may also be what came before."""
 
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
@@ -49,8 +55,8 @@ class EncoderDecoder(nn.Module):
         self,
         source: FrontEnd,
         target: Embedding,
-        encoder: Stack,
-        decoder: Stack,
+        encoder: EncoderPart,
+        decoder: DecoderPart,
         head: LanguageHead,
         *,
         matching: bool = False,
@@ -74,9 +80,12 @@ class EncoderDecoder(nn.Module):
         x = self.source(source)
         real = self.source.places(real)
         sight = self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real))
-        look, each = trace.scope("encoder") if trace else None, list[Tensor]()
-        memory = self.encoder(x, sight, trace=look, losses=losses, each=each if self.matching else None)
-        return Encoded(memory, real, (*map(self.encoder.finish, each[:-1]), memory) if each else ())
+        look, part = trace.scope("encoder") if trace else None, self.encoder
+        if not isinstance(part, Stack):
+            return Encoded(part(x, sight, trace=look), real)
+        each: list[Tensor] = []
+        memory = part(x, sight, trace=look, losses=losses, each=each if self.matching else None)
+        return Encoded(memory, real, (*map(part.finish, each[:-1]), memory) if each else ())
 
     def decode(
         self, target: Tensor, encoded: Encoded, trace: Trace | None = None, losses: dict[str, Tensor] | None = None
@@ -86,6 +95,8 @@ class EncoderDecoder(nn.Module):
         sight = self.decoder.sight(0, target.shape[1], target.shape[0], Everything())
         over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
         look = trace.scope("decoder") if trace else None
+        if not isinstance(self.decoder, Stack):
+            return self.decoder(x, sight, encoded.memory, over_memory, trace=look)
         return self.decoder(x, sight, encoded.seen, over_memory, trace=look, losses=losses)
 
     def forward(
@@ -101,16 +112,21 @@ class EncoderDecoder(nn.Module):
     def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> State:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
-        return State(self.decoder.start(rows, capacity, encoded.seen), width, encoded.real)
+        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
+        part = self.decoder
+        if isinstance(part, Stack):
+            return State(part.start(rows, capacity, encoded.seen, over_memory), width, encoded.real)
+        return State(part.start(rows, capacity, encoded.memory, over_memory), width, encoded.real)
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        batch, new = tokens.shape
-        x = self.target(tokens, state.next, end=state.end(new))
-        sight = self.decoder.sight(state.next, new, batch, Everything(), end=state.end(new))
-        memory = state.layers[0].memory
-        assert memory is not None
-        over_memory, look = _over_memory(state.real, memory.k[:, 0, :, 0]), trace.scope("decoder") if trace else None
+        (batch, new), end = tokens.shape, state.end(tokens.shape[1])
+        x = self.target(tokens, state.next, end=end)
+        shared = {} if state.line is None else {"descent": state.descent(end)}
+        sight = self.decoder.sight(state.next, new, batch // state.beams, Everything(), end=end, **shared)
+        memory = state.layers[0].memory  # a decoder without attention has none
+        over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
+        look = trace.scope("decoder") if trace else None
         x = self.decoder(x, sight, None, over_memory, states=state.layers, trace=look)
         state.advance(new)
         return self.head(x)
@@ -170,7 +186,7 @@ class Decoder(nn.Module):
 
     pads = "in front"  # so that all rows of a batch continue at the same place
 
-    def __init__(self, tokens: Embedding, stack: Stack, head: LanguageHead) -> None:
+    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LanguageHead) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack
@@ -196,6 +212,8 @@ class Decoder(nn.Module):
             real = torch.cat([before, now], dim=1)
         sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
         look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
+        if not isinstance(self.stack, Stack):
+            return self.stack(x, sight, states=states, trace=look), losses
         return self.stack(x, sight, states=states, trace=look, losses=losses), losses
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
@@ -215,9 +233,11 @@ class Decoder(nn.Module):
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
-        real = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
-        x = self.tokens(tokens, state.next, end=end, real=real)
-        sight = self.stack.sight(state.next, new, batch, _padding(_grown(real, end)), real, end=end)
+        each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
+        x = self.tokens(tokens, state.next, end=end, real=each)
+        real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
+        within = _padding(_grown(real, end))
+        sight = self.stack.sight(state.next, new, batch // state.beams, within, real, end=end, **shared)
         x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.advance(new)
         return self.head(x)
@@ -248,6 +268,32 @@ class Pair(nn.Module):
         """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
         cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
         return cosines * self.scale.exp(), {}
+
+
+class MemoryNetwork(nn.Module):
+    """Sentences and a question in, scores of the word that answers out (Sukhbaatar et al. 2015)."""
+
+    def __init__(self, hops: Hops) -> None:
+        super().__init__()
+        self.hops = hops
+
+    def forward(
+        self,
+        story: Tensor,
+        question: Tensor,
+        real: Tensor | None = None,
+        asked: Tensor | None = None,
+        trace: Trace | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """story [B, N, S], the oldest sentence first, and question [B, Q]; `real` [B, N, S] and `asked` [B, Q] are True at
+        words, False at padding → what is known at the end [B, D], and auxiliary losses (none here)."""
+        real = torch.ones_like(story, dtype=torch.bool) if real is None else real
+        asked = torch.ones_like(question, dtype=torch.bool) if asked is None else asked
+        return self.hops(story, real, question, asked, trace.scope("memory") if trace else None), {}
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Scores of all words, by the table from which the last hop took what it found."""
+        return functional.linear(hidden, self.hops.tables[-1].weight)  # type: ignore[arg-type]
 
 
 class Function(nn.Module):

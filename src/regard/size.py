@@ -9,12 +9,14 @@ def parameters(model: spec.Model) -> int:
     """Trainable numbers of the whole model, shared matrices counted once."""
     if isinstance(model, spec.Pair):
         return parameters(model.text) + parameters(model.image) + 1
+    if isinstance(model, spec.MemoryNetwork):
+        return (model.hops + 1) * (model.vocabulary + model.sentences) * model.d_model
     d = model.d_model
-    if isinstance(model, spec.EncoderDecoder):
+    if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
         table = model.target.vocabulary * d
         inputs = _front_end(model.source, d) - (table if model.share in ("all", "inputs") else 0)
         output = _head(model.head, model.target.vocabulary, d) + (0 if model.share in ("all", "target") else table)
-        return inputs + _front_end(model.target, d) + stack(model.encoder, d) + stack(model.decoder, d) + output
+        return inputs + _front_end(model.target, d) + _sides(model) + output
     front = model.input if isinstance(model, spec.Encoder) else model.tokens
     output = 0
     if isinstance(front, spec.Tokens) and model.head is not None:
@@ -22,7 +24,56 @@ def parameters(model: spec.Model) -> int:
         output = _head(model.head, front.vocabulary, d) + (0 if model.tied else front.vocabulary * width)
     if isinstance(model, spec.Encoder):
         output += _pool(model.pool, d) + _labels(model.labels, d)
-    return _front_end(front, d) + stack(model.stack, d) + output
+    inside = model.stack
+    layers = part_of_sequences(inside, d) if isinstance(inside, spec.Recurrent) else stack(inside, d)
+    return _front_end(front, d) + layers + output
+
+
+def _sides(model: spec.EncoderDecoder | spec.SequenceToSequence) -> int:
+    if isinstance(model, spec.EncoderDecoder):
+        return stack(model.encoder, model.d_model) + stack(model.decoder, model.d_model)
+    return part_of_sequences(model.encoder, model.d_model) + part_of_sequences(
+        model.decoder, model.d_model, decodes=True
+    )
+
+
+def part_of_sequences(part: spec.Recurrent | spec.Convolved, d_model: int, *, decodes: bool = False) -> int:
+    """One side of a model that came before stacks; a recurrent decoder has a bridge to its first state."""
+    d = d_model
+    if isinstance(part, spec.Convolved):
+        seen = {"attention": part.layers * 2 * (d * d + d), "aligned": 2 * d * d + d}.get(part.sees or "", 0)
+        return part.layers * _unit(part.unit, d) + seen + (2 * d if isinstance(part.unit, spec.NarrowUnit) else 0)
+    looks = part.looks
+    told = isinstance(looks, spec.LooksBefore) or (isinstance(looks, spec.LooksAfter) and looks.feeding)
+    layers = cells(part.cell, 2 * d if told else d, d) + (part.layers - 1) * cells(part.cell, d, d)
+    if part.bidirectional:
+        layers = part.layers * 2 * cells(part.cell, d, d // 2)
+    bridge = (2 if part.cell == "lstm" else 1) * part.layers * (d * d + d) if decodes else 0
+    return layers + bridge + (_score(looks.score, d) + 2 * d * d + d if looks else 0)
+
+
+def cells(kind: str, inputs: int, width: int) -> int:
+    """One layer: for each gate the maps of the input and of the state, with a bias each."""
+    return {"rnn": 1, "gru": 3, "lstm": 4}[kind] * width * (inputs + width + 2)
+
+
+def _score(part: spec.Score, d: int) -> int:
+    match part:
+        case spec.General():
+            return d * d
+        case spec.Additive(given):
+            width = given or d
+            return 2 * d * width + 2 * width
+        case _:
+            return 0
+
+
+def _unit(part: spec.GatedUnit | spec.NarrowUnit, d: int) -> int:
+    if isinstance(part, spec.GatedUnit):
+        return 2 * d * (part.kernel * d + 1)
+    half = d // 2
+    norms = 2 * (d + half + half)
+    return norms + d * half + half + half * (part.kernel * half + 1) + half * d + d
 
 
 def stack(part: spec.Stack, d_model: int) -> int:

@@ -739,6 +739,9 @@ class Convolution:
     bias: bool = False
     norm: LayerNorm | TimeNorm | None = None
 
+    def __post_init__(self) -> None:
+        _sizes(self, "channels", "kernel", "stride")
+
 
 @dataclass(frozen=True)
 class Nearby:
@@ -867,15 +870,170 @@ class EncoderDecoder:
             raise ModelError(
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match", "give both sides as many layers"
             )
-        theirs = self.source.vocabulary if isinstance(self.source, Tokens) else 0
-        if self.share in ("all", "inputs") and theirs != self.target.vocabulary:
-            raise ModelError(
-                f"share={self.share!r} needs one vocabulary, not {theirs} and {self.target.vocabulary} tokens",
-                "learn a joint tokenizer, or share='target'",
-            )
+        _one_vocabulary(
+            self.share, self.source.vocabulary if isinstance(self.source, Tokens) else 0, self.target.vocabulary
+        )
         if self.decoder.block.cross is None:
             raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
         _decodes(self.decoder)
+
+
+def _one_vocabulary(share: str, source: int, target: int) -> None:
+    if share in ("all", "inputs") and source != target:
+        raise ModelError(
+            f"share={share!r} needs one vocabulary, not {source} and {target} tokens",
+            "learn a joint tokenizer, or share='target'",
+        )
+
+
+# ------------------------------------------------------------------ what came before stacks of attention
+
+
+@dataclass(frozen=True)
+class Dot:
+    """q · k (Luong et al. 2015)."""
+
+
+@dataclass(frozen=True)
+class ScaledDot:
+    """q · k / √width (equation 1 of Vaswani et al. 2017)."""
+
+
+@dataclass(frozen=True)
+class General:
+    """q · W k (Luong et al. 2015)."""
+
+
+@dataclass(frozen=True)
+class Additive:
+    """v · tanh(W q + U k), with so many hidden numbers, d_model unless said (Bahdanau et al. 2015)."""
+
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        _sizes(self, "width")
+
+
+Score = Dot | ScaledDot | General | Additive
+
+
+@dataclass(frozen=True)
+class LooksBefore:
+    """The state before a step looks at the memory, and what it finds is part of the cell's input (Bahdanau et al. 2015).
+
+    Scores are divided by the `temperature`: towards 0, only the best place counts.
+    """
+
+    score: Score = field(default_factory=Additive)
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _warm(self.temperature)
+
+
+@dataclass(frozen=True)
+class LooksAfter:
+    """The state after a step looks at the memory (Luong et al. 2015). With `feeding`, what the step gave is part of the next
+    one's input."""
+
+    score: Score = field(default_factory=General)
+    temperature: float = 1.0
+    feeding: bool = False
+
+    def __post_init__(self) -> None:
+        _warm(self.temperature)
+
+
+def _warm(temperature: float) -> None:
+    if temperature <= 0:
+        raise ModelError(f"scores cannot be divided by {temperature}", "give a small positive temperature")
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Layers of cells that go through a sequence, and carry a state of d_model numbers from place to place: tanh (`rnn`),
+    `gru` or `lstm`. In a `bidirectional` layer, half of the numbers go backwards.
+
+    As a decoder it starts from what the encoder had read at its end (and, going backwards, at its beginning), and `looks` at
+    the memory, if at all. `dropout` acts after each layer.
+    """
+
+    cell: Literal["rnn", "gru", "lstm"]
+    layers: int = 1
+    bidirectional: bool = False
+    looks: LooksBefore | LooksAfter | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "layers")
+
+
+@dataclass(frozen=True)
+class GatedUnit:
+    """x ← (x + gated linear unit(convolution(x))) √½ over `kernel` places (Gehring et al. 2017, ConvS2S)."""
+
+    kernel: int = 3
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        return (1,)
+
+
+@dataclass(frozen=True)
+class NarrowUnit:
+    """x ← x + a convolution over `kernel` places at half the width, each map after norm and relu; the layers take one of
+    `dilations` after the other, and a norm comes last (Kalchbrenner et al. 2016, ByteNet)."""
+
+    kernel: int = 3
+    dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """Layers of convolutions. As a decoder they see no place behind them, and `see` the memory by attention in each layer, or
+    at the place that is as far from the beginning (`aligned`), without any attention."""
+
+    layers: int
+    unit: GatedUnit | NarrowUnit = field(default_factory=GatedUnit)
+    sees: Literal["attention", "aligned"] | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _sizes(self, "layers")
+        _sizes(self.unit, "kernel")
+        if not self.unit.dilations or min(self.unit.dilations) < 1:
+            raise ModelError("a convolution needs distances of at least 1", "give `dilations` such as (1, 2, 4)")
+
+
+@dataclass(frozen=True)
+class SequenceToSequence:
+    """An encoder–decoder of recurrent or convolved parts. `share` is that of `EncoderDecoder`."""
+
+    d_model: int
+    source: Tokens
+    target: Tokens
+    encoder: Recurrent | Convolved
+    decoder: Recurrent | Convolved
+    head: LanguageHead = field(default_factory=LanguageHead)
+    share: Literal["all", "target", "inputs", "none"] = "all"
+
+    def __post_init__(self) -> None:
+        _one_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
+        encoder, decoder = self.encoder, self.decoder
+        if isinstance(encoder, Recurrent) and encoder.looks is not None:
+            raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
+        if isinstance(encoder, Recurrent) and encoder.bidirectional and self.d_model % 2:
+            raise ModelError(f"half of d_model {self.d_model} cannot go backwards", "give an even d_model")
+        if isinstance(decoder, Recurrent) and decoder.bidirectional:
+            raise ModelError("a decoder cannot read backwards what it has not written", "say bidirectional=False")
+        if isinstance(encoder, Convolved) and encoder.sees is not None:
+            raise ModelError("an encoder has no memory to see", "leave `sees` out of it")
+        if isinstance(encoder, Convolved) and encoder.unit.kernel % 2 == 0:
+            raise ModelError(f"a convolution of width {encoder.unit.kernel} has no middle", "give an odd kernel")
+        if isinstance(decoder, Convolved) and decoder.sees is None:
+            raise ModelError("a decoder of convolutions must see the memory", "say sees='attention' or 'aligned'")
+        if isinstance(encoder, Convolved) != isinstance(decoder, Convolved):
+            raise ModelError("recurrent and convolved parts hand on different memories", "use one kind on both sides")
 
 
 @dataclass(frozen=True)
@@ -898,11 +1056,26 @@ class Encoder:
             raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or a task such as 'tag'")
         if not isinstance(self.input, Tokens) and self.head is not None:
             raise ModelError("a head over the vocabulary needs tokens as input", "give `labels` instead of a `head`")
+        if isinstance(self.input, Waves) and self.d_model % self.input.position.groups:
+            problem = f"d_model {self.d_model} does not divide by {self.input.position.groups} groups of channels"
+            raise ModelError(problem, "correct one of them")
 
     @property
     def tokens(self) -> Tokens:
         """The input of an encoder of text."""
         assert isinstance(self.input, Tokens)
+        return self.input
+
+    @property
+    def patches(self) -> Patches:
+        """The input of an encoder of images."""
+        assert isinstance(self.input, Patches)
+        return self.input
+
+    @property
+    def waves(self) -> Waves:
+        """The input of an encoder of sound."""
+        assert isinstance(self.input, Waves)
         return self.input
 
 
@@ -922,6 +1095,23 @@ class Decoder:
             raise ModelError(
                 "positions that are counted at the input begin anew in each segment", "tell them inside the stack"
             )
+
+
+@dataclass(frozen=True)
+class RecurrentDecoder:
+    """A language model of recurrent layers, whose state may be carried on from text to text."""
+
+    d_model: int
+    tokens: Tokens
+    stack: Recurrent
+    head: LanguageHead = field(default_factory=LanguageHead)
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.stack.bidirectional:
+            raise ModelError("a language model cannot read backwards what follows", "say bidirectional=False")
+        if self.stack.looks is not None:
+            raise ModelError("a language model has no memory to look at", "leave `looks` out")
 
 
 def _decodes(stack: Stack) -> None:
@@ -950,12 +1140,28 @@ class Pair:
     scale: float = 2.6592
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
+            raise ModelError("a pair is one tower of texts and one of images", "give it Tokens and Patches")
         widths = [tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)]
         if widths[0] is None or widths[0] != widths[1]:
             raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")
 
 
-Model = EncoderDecoder | Encoder | Decoder | Pair
+@dataclass(frozen=True)
+class MemoryNetwork:
+    """Sentences are remembered, a question asks them in so many `hops`, and a word answers (Sukhbaatar et al. 2015). Ages of
+    up to `sentences` are told apart."""
+
+    d_model: int
+    vocabulary: int
+    hops: int = 3
+    sentences: int = 50
+
+    def __post_init__(self) -> None:
+        _sizes(self, "d_model", "vocabulary", "hops", "sentences")
+
+
+Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | RecurrentDecoder | Pair | MemoryNetwork
 
 # ------------------------------------------------------------------ as JSON
 
@@ -967,7 +1173,8 @@ _KINDS: dict[str, type] = {
         Attention, PostNorm, PreNorm, Parallel, Reversible, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
         RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
-        Pair,
+        Pair, Dot, ScaledDot, General, Additive, LooksBefore, LooksAfter, Recurrent, GatedUnit, NarrowUnit, Convolved,
+        SequenceToSequence, RecurrentDecoder, MemoryNetwork,
     )
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 def test_every_contender_is_measured_in_turns() -> None:
     pytest.importorskip("transformers")
-    case = train.Case("tiny", "natural", vocabulary=50, batch_tokens=256, batches=1, rounds=1)
+    case = train.Case("tiny", "natural", batch_tokens=256, batches=1, rounds=1)
     found = train.run(case, ["nn.Transformer", "transformers"], CPU, "bench")
     assert [row.name for row in found.rows] == [
         "regard", "nn.Transformer, our batches", "nn.Transformer, its batches", "transformers, our batches",
@@ -36,6 +36,13 @@ def test_every_contender_is_measured_in_turns() -> None:
     assert all(row.rate > 0 for row in found.rows)
     assert found.rows[0].ours
     assert not any(row.ours for row in found.rows[1:])
+
+
+def test_a_language_model_trains_on_windows() -> None:
+    case = train.Case("gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1, precision="bf16")
+    assert train.run(case, [], CPU, "bench").rows[0].rate > 0
+    with pytest.raises(SettingError, match="gpt2-tiny"):
+        train.run(case, ["transformers"], CPU, "bench")
 
 
 def test_decoders_produce_exactly_what_is_counted() -> None:

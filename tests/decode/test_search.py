@@ -111,6 +111,9 @@ class Chain:
 
     keep = reorder
 
+    def share(self) -> None:
+        """Nor has it rows to share."""
+
 
 CHAIN = Frame(torch.ones(4, 1, dtype=torch.long), torch.tensor([2, 5, 9, 12]), end=2, banned=torch.tensor([0]))
 

@@ -129,20 +129,28 @@ def test_cached_equals_uncached_with_padding_in_front(case: tuple[object, ...], 
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_fixed_state_steps_as_a_growing_one(case: tuple[object, ...]) -> None:
-    """One token a step at a place that only a tensor knows, over slots of which most are empty."""
+def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...]) -> None:
+    """One token a step at a place that only a tensor knows, over slots of which most are empty; beams that share a row and are
+    put into another order by what they may look at."""
     model = made(decoder(case))
     tokens, real = torch.randint(0, 19, (3, 9)), torch.ones(3, 4, dtype=torch.bool)
     real[0, :3] = real[2, :1] = False
-    growing, fixed = (model.start(model.encode(tokens[:, :4], real), capacity=7, width=2) for _ in range(2))
+    states = [model.start(model.encode(tokens[:, :4], real), capacity=7, width=2) for _ in range(4)]
+    growing, fixed, shared, both = states
+    for state in (shared, both):
+        state.share()
+        assert state.line is not None
     assert fixed.fix()
+    assert both.fix()
     for t in range(4, 9):
         step = tokens[:, t - 1 : t].repeat_interleave(2, dim=0)
-        wanted, found = model.step(step, growing), model.step(step, fixed)
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-        rows = torch.tensor([1, 0, 3, 3, 4, 5])
-        growing.reorder(rows)
-        fixed.reorder(rows)
+        step[1::2] = (step[1::2] + 1) % 19  # beams differ
+        wanted, *found = [model.step(step, state) for state in states]
+        for each in found:
+            torch.testing.assert_close(each, wanted, rtol=1e-5, atol=1e-5)
+        rows = torch.tensor([1, 0, 3, 3, 4, 5] if t % 2 else [0, 0, 3, 2, 5, 4])
+        for state in states:
+            state.reorder(rows)
     assert fixed.place is not None
     assert fixed.place.item() == growing.position
 

@@ -207,12 +207,12 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "no object": (lambda f: (f / "config.json").write_text("[]"), ModelError, "holds no object"),
     "unknown type": (edit_config(model_type="mariann"), ModelError, "did you mean 'marian'"),
     "strange type": (edit_config(model_type="rwkv7"), ModelError, "known: .*marian"),
-    "no type": (edit_config(model_type=None), ModelError, "known: .*marian"),
+    "no type": (edit_config(model_type=None), ModelError, "does not say its model_type"),
     "pre-norm": (edit_config(normalize_before=True), ModelError, "normalize_before is True"),
     "layer drop": (edit_config(encoder_layerdrop=0.1), ModelError, "encoder_layerdrop"),
     "unknown key": (edit_config(sliding_window=5), ModelError, "sliding_window"),
     "remote code": (edit_config(auto_map={"AutoModel": "evil.Model"}), ModelError, "auto_map"),
-    "activation": (edit_config(activation_function="gelu_new"), ModelError, "gelu_new"),
+    "activation": (edit_config(activation_function="mish"), ModelError, "mish"),
     "heads": (edit_config(decoder_attention_heads=5), ModelError, "does not divide by 5"),
     "half tied": (edit_config(tie_word_embeddings=False), ModelError, "share_encoder_decoder_embeddings"),
     "vocabularies": (edit_config(decoder_vocab_size=36), ModelError, "one vocabulary"),
@@ -292,11 +292,12 @@ def test_the_way_old_versions_wrote_marian_is_understood(tmp_path: Path) -> None
 def test_generation_config_speaks_of_beams_only_to_beams() -> None:
     assert generation_config(IDS, length_penalty=0.6, max_length=9) == {
         "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2, "num_beams": 1,
-        "bad_words_ids": [[0]], "renormalize_logits": True, "max_length": 9,
+        "bad_words_ids": [[0]], "renormalize_logits": True, "max_length": 9, "regard_search": {},
     }  # fmt: skip
     beams = generation_config(IDS, beam=4, length_penalty=0.6)
     assert (beams["num_beams"], beams["length_penalty"], beams["early_stopping"]) == (4, 0.6, True)
     assert "length_penalty" not in generation_config(IDS, beam=4)
+    assert generation_config(IDS, own={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
     assert "bad_words_ids" not in generation_config(Ids(pad=2, start=1, end=2))
 
 

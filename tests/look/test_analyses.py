@@ -42,14 +42,16 @@ from regard.look import (
     patched,
     patching,
     positions,
+    pronoun_circuit,
     pronouns,
+    referents,
     right,
     roles,
     rollout,
     steps,
     translate,
 )
-from regard.look.ablate import Choices, loss
+from regard.look.ablate import loss
 from regard.look.structure import word_tokens
 from regard.look.subject import Reading, run
 
@@ -305,14 +307,15 @@ def test_right_is_what_greedy_decoding_writes() -> None:
     assert not all(exact)
 
 
-def test_pronouns_are_choices_between_three_words() -> None:
+def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
     subject = translator().subject()
     known = list(islice(sentences("test", pronouns=True), 20))
     choices = pronouns(subject, known)
     assert choices.data.outputs is not None
     for sentence, place, options, row in zip(known, choices.places, choices.options, choices.data.asked, strict=True):
         words = [token.strip("▁") for token in WORDS.tokens(options)]
-        assert set(words) == {"er", "sie", "es"}
+        assert len(set(words)) == 2
+        assert set(words) <= {"er", "sie", "es"}
         assert int(row[place]) == options[0]
         assert words[0] in sentence.target.split()
     share = chosen_right(subject, choices).mean()
@@ -339,13 +342,48 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def rest(_: Subject, __: object, off: object = ()) -> np.ndarray:  # type: ignore[type-arg]
         return np.array([0.2 if needed in off else 0.97])  # type: ignore[operator]
 
-    monkeypatch.setattr("regard.look.ablate.chosen_right", ability)
-    monkeypatch.setattr("regard.look.ablate.right", rest)
-    nothing = Choices(None, (), ())  # type: ignore[arg-type]
-    result = circuit(subject, nothing, None, near=0.5)  # type: ignore[arg-type]
+    monkeypatch.setattr("regard.look.circuits.chosen_right", ability)
+    monkeypatch.setattr("regard.look.circuits.right", rest)
+    few = list(islice(sentences("test", pronouns=True), 2))
+    given, others = pronouns(subject, few), batch(subject, [s.source for s in few], [s.target for s in few])
+    result = circuit(subject, given, others, near=0.5)
     assert (set(result.heads), result.found) == ({first, second}, True)
     assert (result.whole, result.without, result.rest) == (1.0, 0.5, 0.97)
-    assert not circuit(subject, nothing, None, near=0.1).found  # type: ignore[arg-type]
+    assert (result.tried, result.every) == (len(every) + math.comb(len(every), 2), True)
+    assert not circuit(subject, given, others, near=0.1).found
+    # Where all sets would be too many, the heads that matter most alone are tried: here the three.
+    fewer = circuit(subject, given, others, near=0.5, tries=3)
+    assert (set(fewer.heads), fewer.every, fewer.tried) == ({first, second}, False, 3 + 3)
+
+
+def test_referents_are_what_looking_at_each_sentence_says() -> None:
+    subject = translator().subject()
+    asked = list(islice(sentences("test", pronouns=True), 4))
+    off = [("decoder.0.cross", 1)]
+    result = referents(subject, asked, off)
+    choices = pronouns(subject, asked)
+    expected = np.zeros_like(result.weights)
+    for sentence, place in zip(asked, choices.places, strict=True):
+        found = look(subject, sentence.source, target=sentence.target, off=off)
+        words = [word.strip(".").lower() for word in sentence.source.split()]
+        first, second, adjective = (sentence.triple or ())[:3]
+        nouns = (first, second) if sentence.referent == "subject" else (second, first)
+        places = word_tokens(subject, sentence.source)
+        spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
+        for i, name in enumerate(result.names):
+            row = found.weights(name)[:, spots[2][0] if name.startswith("encoder") else place]
+            expected[i] += np.stack([row[:, spot].sum(axis=1) for spot in spots], axis=1) / len(asked)
+    np.testing.assert_allclose(result.weights, expected, atol=1e-5)
+    name, head = result.reader
+    gap = expected[:, :, 0] - expected[:, :, 1]
+    assert gap[result.names.index(name), head] == pytest.approx(gap.max(), abs=1e-5)
+    with pytest.raises(SettingError, match="translate"):
+        referents(writer(), asked)
+
+
+def test_what_is_not_known_has_no_circuit() -> None:
+    with pytest.raises(DataError, match="no ability"):
+        pronoun_circuit(translator(), 20)
 
 
 # ------------------------------------------------------------------ the residual stream
@@ -404,6 +442,13 @@ def test_patching_one_place_by_hand() -> None:
     assert versus.clean == pytest.approx(
         result.clean - run(subject.model, one, outputs)[0, 3, WORDS.encode("Katze")[0]].item(), abs=1e-5
     )
+    parted = patching(subject, TEXT, other, target=TARGET)
+    said = run(subject.model, two, outputs)[0].argmax(dim=-1).tolist()
+    ids = [*WORDS.encode(TARGET), WORDS.eos]
+    assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
+    assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
+    with pytest.raises(DataError, match="the same"):
+        patching(subject, TEXT, TEXT)
     with pytest.raises(DataError, match="tokens"):
         patching(subject, TEXT, "Short.", target=TARGET)
     with pytest.raises(DataError, match="one token"):

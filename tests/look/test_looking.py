@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from looked import BLOCK, SUBJECTS, TARGET, TEXT, WORDS, translator, writer
+from looked import BLOCK, SUBJECTS, TARGET, TEXT, WORDS, explicit, translator, writer
 from regard import spec
 from regard.build import build
 from regard.core import mix
@@ -21,21 +21,6 @@ from regard.look.subject import attentions, run
 @pytest.fixture(params=SUBJECTS)
 def subject(request: pytest.FixtureRequest) -> Subject:
     return SUBJECTS[request.param]()
-
-
-def explicit(model: torch.nn.Module) -> list[Tensor]:
-    """Has every mixer use the written-out kernel, and collects the weights that it mixes with."""
-    seen: list[Tensor] = []
-
-    def kernel(q: Tensor, k: Tensor, v: Tensor, sight: object, scale: float, dropout: float) -> Tensor:
-        weights = mix.attention_weights(q, k, sight.mask, scale, sight.bias)  # type: ignore[attr-defined]
-        seen.append(weights)
-        return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-
-    for part in model.modules():
-        if isinstance(part, mix.Softmax):
-            part.kernel = kernel  # type: ignore[assignment]
-    return seen
 
 
 def test_weights_are_those_of_a_wholly_explicit_model(subject: Subject) -> None:
@@ -108,9 +93,10 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_a_long_input_is_looked_at_by_rows() -> None:
+@pytest.mark.parametrize("kind", ["writer", "linear"])
+def test_a_long_input_is_looked_at_by_rows(kind: str) -> None:
     """4,096 tokens: no tensor has as many numbers as one head's weights, neither in the run nor when rows are asked."""
-    subject = writer()
+    subject = SUBJECTS[kind]()
     length = 4096
     ids = torch.randint(4, len(WORDS), (1, length))
     with Largest() as largest:

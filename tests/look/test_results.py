@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from looked import TARGET, TEXT, translator
-from regard.data.builtin import Sentence
+from regard.data.builtin import Sentence, sentences
 from regard.decode.search import Settings
 from regard.decode.strategy import Beam, Greedy, Limit
 from regard.errors import SettingError
@@ -32,6 +33,7 @@ from regard.look import (
     lens,
     patching,
     positions,
+    referents,
     roles,
     rollout,
     steps,
@@ -59,7 +61,8 @@ def results() -> dict[str, Result]:
         steps(held, TEXT, Settings(Greedy(), Limit(1, 3))),
         beam(held, TEXT, Settings(Beam(3), Limit(1, 3))),
         cache(held, TEXT),
-        Circuit((("encoder.0.self", 1),), 0.9, 0.5, 1.0, 0.95, True, {"encoder.0.self head 1": 0.5}),
+        Circuit((("encoder.0.self", 1),), 0.9, 0.5, 1.0, 0.95, True, 12, True, {"encoder.0.self head 1": 0.5}),
+        referents(held, list(islice(sentences("test", pronouns=True), 3))),
     ]
     return {f"{type(result).__name__} {i}": result for i, result in enumerate(made)}
 

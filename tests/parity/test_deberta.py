@@ -153,7 +153,6 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "mish"),
         ({"attention_head_size": 5}, "heads of 5"),
         ({"conv_kernel_size": 4}, "odd"),
-        ({"architectures": ["DebertaV2ForMultipleChoice"]}, "MultipleChoice"),
         ({"talking_head": True}, "talking_head"),
         ({"conv_kernel_size": 3}, "lacks .*conv"),
         ({"num_hidden_layers": 2}, r"encoder\.layer\.2"),
@@ -162,6 +161,12 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["DebertaV2ForMultipleChoice"]}))
+    folders.open_model(tmp_path)  # a file without a head is the model without one, whatever it was made for
+    headed = {f"deberta.{name}": tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    save_file(headed, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="MultipleChoice"):
+        folders.open_model(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,17 @@ def test_gpt_as_its_authors_released_it(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors")
     _, opened = folders.open_model(tmp_path)
     assert torch.equal(opened.weights["tokens.table.weight"], before["transformer.tokens_embed.weight"])
+
+
+def test_a_window_that_is_not_said(tmp_path: Path) -> None:
+    """Absent it is 4096, as in transformers; null says that there is none. Qwen2 says one that it does not use."""
+    from regard import spec as kinds
+    from regard.interop.mistral import MISTRAL
+    from regard.interop.qwen2 import QWEN2
+
+    for said, window in (({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)):
+        assert transformers.MistralConfig(**SMALL, **said).sliding_window == window
+        assert MISTRAL.spec({**SMALL, **said}).stack.pattern == kinds.Causal(window)
+    assert QWEN2.spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern == kinds.Causal()
+    with pytest.raises(ModelError, match="use_sliding_window"):
+        QWEN2.spec({**SMALL, "sliding_window": 7, "use_sliding_window": True})

@@ -73,8 +73,8 @@ class Case(NamedTuple):
         rows = out[:, longest if self.start is None else 1 :].tolist()
         return [row[: row.index(self.end) + 1] if self.end in row else row for row in rows]
 
-    def decoded(self, strategy: Strategy, ends: Ends | None = None) -> list[list[int]]:
-        found = decode(self.ours, self.prompts, ends or self.ends, Settings(strategy, Limit(0.0, STEPS)))
+    def decoded(self, strategy: Strategy, ends: Ends | None = None, **rules: int) -> list[list[int]]:
+        found = decode(self.ours, self.prompts, ends or self.ends, Settings(strategy, Limit(0.0, STEPS), **rules))
         return [self.row(hypothesis) for hypotheses in found for hypothesis in hypotheses]
 
     def row(self, hypothesis: Hypothesis) -> list[int]:
@@ -114,6 +114,24 @@ def test_the_same_tokens(name: str, seed: int, tmp_path: Path) -> None:
             assert models.decoded(strategy) == wanted, (width, penalty, stop)
             lengths |= {len(row) for row in wanted}
     assert len(lengths) > 2, "this model says nothing about stopping"
+
+
+@pytest.mark.parametrize("name", ["bart", "t5 1.0", "llama", "gpt2"])
+def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
+    models = case(name, 1, tmp_path)
+    free = models.decoded(Greedy())
+    changed = 0
+    for size, least in ((1, 0), (2, 0), (3, 0), (0, 5), (2, 7), (STEPS + 20, 1)):
+        theirs: dict[str, Any] = {"no_repeat_ngram_size": size, "min_new_tokens": least}
+        found = models.decoded(Greedy(), least=least, no_repeat=size)
+        assert found == models.generated(num_beams=1, **theirs), (size, least)
+        changed += found != free
+        for width, stop in ((3, "full"), (4, "likely")):
+            strategy = Beam(width, Power(1.5), width, "refilled", stop)  # type: ignore[arg-type]
+            early: dict[str, Any] = {"early_stopping": STOPS[stop], "num_return_sequences": width}
+            wanted = models.generated(num_beams=width, length_penalty=1.5, **early, **theirs)
+            assert models.decoded(strategy, least=least, no_repeat=size) == wanted, (size, least, width)
+    assert changed >= 3, "these rules forbade nothing"
 
 
 @pytest.mark.parametrize("name", ["bart", "mbart", "llama"])

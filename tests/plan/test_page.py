@@ -142,3 +142,9 @@ def test_presets_and_what_is_neither() -> None:
         subject("vaswani:bas")
     with pytest.raises(ModelError, match="neither a model folder nor a preset"):
         subject("nowhere")
+
+
+@pytest.mark.parametrize("name", ["gpt:175b", "palm:540b", "bert:base", "electra:small", "t5:11b", "bart:large"])
+def test_presets_are_shown_at_any_size(name: str) -> None:
+    about = subject(name)
+    assert data(about)["parameters"] == size.parameters(about.spec)

@@ -17,7 +17,7 @@ LEVELS = {
     "errors": 0, "shapes": 0, "allocator": 0, "disk": 0.1, "memory": 0.1, "spec": 0.1, "size": 0.2, "checkpoint": 0.2,
     "core": 1, "model": 2, "build": 2.5, "edit": 2.5, "family": 3, "text": 3, "data": 3.5,
     "interop": 4, "decode": 4, "look": 4.5, "api": 5, "training": 6,
-    "bench": 7.8, "plan": 7, "proof": 7, "studio": 7, "export": 7.5, "cli": 8,
+    "bench": 7.8, "study": 7, "plan": 7, "proof": 7, "studio": 7, "export": 7.5, "cli": 8,
 }  # fmt: skip
 
 
@@ -83,6 +83,19 @@ def test_modules_are_made_in_the_core_only() -> None:
         classes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ClassDef)]
         made = [c.name for c in classes for b in c.bases if ast.unparse(b) in ("nn.Module", "torch.nn.Module")]
         assert not made or room(path) in ("core", "model"), (path, made)
+
+
+# What several families share, and the folder around them; every other file of the room is one family.
+SHARED = ("__init__", "encoder", "folder", "judge", "parts", "rotary", "sequence", "table", "tower", "write")
+FAMILIES = [path for path in FILES if room(path) == "interop" and path.stem not in SHARED]
+
+
+@pytest.mark.parametrize("path", FAMILIES, ids=lambda p: p.stem)
+def test_a_family_is_one_short_file(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 125
+    assert max(map(len, text.splitlines())) <= 128
+    assert "PREFIX" in text or "Kin(" in text or "Tower(" in text, "a file that is no family belongs to SHARED"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))

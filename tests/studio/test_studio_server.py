@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from looked import SUBJECTS, TEXT
+from looked import SUBJECTS, TARGET, TEXT, explicit, png, save_sensing, wav
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -20,10 +23,10 @@ from starlette.testclient import TestClient
 
 from regard import look as looking
 from regard.errors import DataError, SettingError
-from regard.look.subject import Subject
+from regard.look.subject import Subject, run
 from regard.model import EncoderDecoder
-from regard.studio.server import ANY, LARGEST, WEB, application
-from regard.studio.shelf import DEMO, Opened, Shelf
+from regard.studio.server import ANY, LARGEST, LARGEST_FILE, WEB, application
+from regard.studio.shelf import DEMO, Files, Opened, Shelf
 from regard.studio.views import VIEWS
 
 TOKEN = "a-token"
@@ -35,6 +38,7 @@ class Given(Shelf):
 
     def __init__(self, subjects: dict[str, Subject]) -> None:
         self.given = {name: Opened(subject) for name, subject in subjects.items()}
+        self.files = Files()
 
     def models(self) -> dict[str, Path]:
         return dict.fromkeys(self.given, Path())
@@ -59,14 +63,22 @@ def demo() -> Iterator[TestClient]:
 def ask(studio: TestClient, view: str, expect: int = 200, **question: Any) -> Any:
     response = studio.post(f"/api/{view}", json=question, headers={"x-regard-token": TOKEN})
     assert response.status_code == expect, response.text
-    return response.json()
+    return unpacked(response.content) if response.headers["content-type"].endswith("octet-stream") else response.json()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """As the page reads it: the length of the JSON, the JSON, the bytes of one array."""
+    length = int.from_bytes(content[:4], "little")
+    said = json.loads(content[4 : 4 + length])
+    kind = "u1" if said["bytes"] else "<f4"
+    return {**said, "values": np.frombuffer(content[4 + length :], kind).reshape(said["shape"])}
 
 
 # ------------------------------------------------------------------ the packaged model
 
 
 def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
-    assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 600_000
+    assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 640_000
     assert ask(demo, "shelf") == {"models": ["demo"], "runs": ["demo"]}
     tired = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too tired.")
     empty = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too empty.")
@@ -89,10 +101,10 @@ def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
         assert list(found["attentions"]) == list(own.trace.attentions)
         for attention in own.trace.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(np.array(map["weights"]) - own.weights(attention)).max() <= 1e-6
+            assert np.abs(np.array(map["values"]) - own.weights(attention)).max() <= 1e-6
             assert (map["rows"], map["columns"]) == tuple(map_ for map_ in map_labels(own, attention))
             one = ask(studio, "attention", model=name, text=TEXT, name=attention, heads=[1], rows=[2, 0])
-            assert np.abs(np.array(one["weights"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
+            assert np.abs(np.array(one["values"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
 
 
 def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]:
@@ -100,20 +112,45 @@ def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]
     return list(rows), list(columns)
 
 
-@pytest.mark.parametrize(("name", "window"), [("translator", None), ("writer", None), ("window", 3)])
-def test_weights_are_a_softmax_worked_out_by_hand(name: str, window: int | None) -> None:
-    subject = SUBJECTS[name]()
+HAND = {"translator": None, "reader": None, "writer": None, "window": 3, "linear": None}
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -> None:
+    """In double precision, without a line of the package's own mixers."""
+    subject, window = SUBJECTS[name](), HAND[name]
     with client(Given({name: subject})) as studio:
-        own = looking.look(subject, TEXT, ask=["*"])
+        own = looking.look(subject, TEXT)
+        assert len(own.trace.attentions) >= 2
         for attention, call in own.trace.attentions.items():
             q, k = call.q[0].double(), call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0)
-            scores = q @ k.mT / q.shape[-1] ** 0.5
-            t, s = scores.shape[-2:]
-            if attention.startswith("decoder") and attention.endswith("self"):
-                behind = torch.arange(t)[:, None] - torch.arange(s)
-                scores[:, (behind < 0) | (behind >= (window or t))] = -torch.inf
+            t, s = q.shape[1], k.shape[1]
+            behind = torch.arange(t)[:, None] - torch.arange(s)
+            past = attention.startswith("decoder") and attention.endswith("self")
+            seen = (behind >= 0) & (behind < (window or t)) if past else behind == behind
+            if name == "linear":
+                products = torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT
+            else:
+                products = (q @ k.mT / q.shape[-1] ** 0.5).exp()
+            shares = products * seen
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(np.array(map["weights"]) - scores.softmax(-1).numpy()).max() <= 1e-5
+            assert np.abs(map["values"] - (shares / shares.sum(-1, keepdim=True)).numpy()).max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> None:
+    subject, other = SUBJECTS[name](), SUBJECTS[name]()
+    target = TARGET if subject.target else None
+    with client(Given({name: subject})) as studio:
+        found = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
+        reading = looking.look(other, TEXT, target=target, ask=()).reading
+        seen = explicit(other.model)
+        with torch.no_grad():
+            run(other.model, reading.inputs, reading.outputs)
+        assert len(seen) == len(found) > 1
+        for attention, weights in zip(found, seen, strict=True):
+            map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)
+            np.testing.assert_allclose(map["values"], weights[0].numpy(), rtol=1e-5, atol=1e-6, err_msg=attention)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -132,11 +169,27 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
             assert values.ndim == 1 or len(found["rows"]) == len(corner)
 
 
+def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
+    found = ask(demo, "circuit", model="demo")["circuit"]
+    assert found["found"]
+    described = ask(demo, "model", model="demo")["attentions"]
+    assert all(head < described[name] for name, head in [*found["heads"], found["reader"]])
+    assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
+
+
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
-    grid = ask(demo, "grid", model="demo", text=TEXT)
-    assert {name: len(each["heads"]) for name, each in grid["pictures"].items()} == dict.fromkeys(grid["pictures"], 4)
-    assert len(grid["pictures"]) == 6
-    assert set(grid["entropy"]) == set(grid["pictures"])
+    known = ask(demo, "look", model="demo", text=TEXT)["attentions"]
+    assert len(known) == 6
+    whole = ask(demo, "entropy", model="demo", text=TEXT)
+    for name, part in known.items():
+        grid = ask(demo, "grid", model="demo", text=TEXT, name=name)
+        assert len(grid["heads"]) == len(grid["flags"]) == part["heads"]
+        assert (grid["rows"], grid["columns"]) == (len(part["rows"]), len(part["columns"]))
+        weights = ask(demo, "attention", model="demo", text=TEXT, name=name)["values"]
+        for head, picture in enumerate(grid["heads"]):
+            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
+            assert np.abs(seen - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
+        np.testing.assert_allclose(grid["entropy"], whole["share"][whole["names"].index(name)], atol=1e-6)
 
 
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
@@ -153,17 +206,33 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
     with client(Given({"long": subject})) as studio:
         text = "dog " * 512
         head = {"x-regard-token": TOKEN}
-        sent = studio.post("/api/grid", json={"model": "long", "text": text}, headers=head)
-        assert sent.status_code == 200
-        assert len(sent.content) < 700_000
-        assert sum(len(each["heads"]) for each in sent.json()["pictures"].values()) == 144
-        one = ask(studio, "attention", model="long", text=text, name="encoder.3.self", heads=[5])
-        assert len(one["packed"]) < 1_500_000
-        found = np.frombuffer(base64.b64decode(one["packed"]), "<f4").reshape(512, 512)
+        names = list(ask(studio, "look", model="long", text=text)["attentions"])
+        assert len(names) == 12
+        grids = [studio.post("/api/grid", json={"model": "long", "text": text, "name": n}, headers=head) for n in names]
+        assert sum(len(sent.json()["heads"]) for sent in grids) == 144
+        assert sum(len(sent.content) for sent in grids) < 700_000
+        question = {"model": "long", "text": text, "name": "encoder.3.self", "heads": [5]}
+        one = studio.post("/api/attention", json=question, headers=head).content
+        assert len(one) < 1_100_000
+        found = unpacked(one)["values"][0]
         own = looking.look(subject, text).weights("encoder.3.self", heads=[5])[0]
         assert np.abs(found - own).max() <= 1e-6
         refused = ask(studio, "attention", expect=400, model="long", text=text, name="encoder.3.self")
         assert refused["error"]["repair"] == "ask for fewer rows"
+
+
+def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.look.looking.CHUNK", 3000)  # several parts
+    subject = SUBJECTS["writer"]()
+    text = "The dog sees a cat. " * 15
+    with client(Given({"long": subject})) as studio:
+        grid = ask(studio, "grid", model="long", text=text, name="decoder.1.self")
+        weights = looking.look(subject, text).tensor("decoder.1.self.weights")
+        assert weights.shape[2] > 60
+        whole = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
+        for picture, own in zip(grid["heads"], whole, strict=True):
+            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
+            assert np.abs(seen - own / own.max()).max() <= 0.5 / 255 + 1e-6
 
 
 def test_heads_are_switched_off(demo: TestClient) -> None:
@@ -195,6 +264,175 @@ def test_a_model_that_only_reads_says_so() -> None:
         assert ask(studio, "model", model="reader")["writes"] is False
         assert ask(studio, "steps", expect=400, model="reader", text=TEXT)["error"]["type"] == "SettingError"
         assert ask(studio, "alignment", expect=400, model="reader", text=TEXT)["error"]["repair"]
+
+
+# ------------------------------------------------------------------ what else
+
+
+@pytest.mark.parametrize("name", ["translator", "writer", "reader", "linear"])
+def test_what_else_is_what_the_analyses_say(name: str) -> None:
+    subject = SUBJECTS[name]()
+    off = [("decoder.0.self" if name != "reader" else "encoder.0.self", 1)]
+    own = looking.look(subject, TEXT, off=off, ask=["*"])
+    with client(Given({name: subject})) as studio:
+        question = {"model": name, "text": TEXT, "off": off}
+        entropy = looking.entropy(own)
+        found = ask(studio, "entropy", **question)
+        np.testing.assert_allclose(found["share"], entropy.share, atol=1e-6)
+        assert found["flags"] == entropy.flags
+        np.testing.assert_allclose(
+            ask(studio, "rollout", **question)["values"], looking.rollout(own).weights, atol=1e-6
+        )
+        lens = looking.lens(own, top=3)
+        found = ask(studio, "lens", **question)
+        np.testing.assert_allclose(found["probabilities"], lens.probabilities, atol=1e-6)
+        assert found["tokens"] == [[list(place) for place in layer] for layer in lens.tokens]
+        attribution = looking.attribution(subject, TEXT, off=off)
+        found = ask(studio, "attribution", **question)
+        np.testing.assert_allclose(found["values"], attribution.values, rtol=1e-4, atol=1e-6)
+        assert "not explanation" in found["note"]
+        assert not np.allclose(attribution.values, looking.attribution(subject, TEXT).values)
+        if name != "writer" and name != "linear":
+            assert ask(studio, "roles", model=name)["best"] == {
+                role: list(head) for role, head in looking.roles(subject).best.items()
+            }
+
+
+def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient) -> None:
+    tired, empty = (f"The dog does not enter the house because it is too {word}." for word in ("tired", "empty"))
+    found = ask(demo, "patching", model="demo", text=tired, other=empty)
+    assert (found["answer"], found["instead"]) == ("▁er", "▁es")
+    own = looking.patching(
+        Shelf([DEMO], device="cpu").model("demo").subject, tired, empty, at=found["at"], instead="es"
+    )
+    np.testing.assert_allclose(found["effect"], own.effect, atol=1e-5)
+    column = found["tokens"].index("▁tired")
+    np.testing.assert_allclose(np.array(found["effect"])[0, column], 1.0, atol=1e-4)  # the only word that differs
+    other = ask(demo, "patching", expect=400, model="demo", text=tired, other="The dog sleeps.")
+    assert "as many tokens" in other["error"]["repair"]
+
+
+def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:
+    subject = Shelf([DEMO], device="cpu").model("demo").subject
+    found = ask(demo, "positions", model="demo", stack="decoder", length=9)
+    own = looking.positions(subject, 9, stack="decoder")
+    np.testing.assert_allclose(found["products"], own.products, atol=1e-6)
+    assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(looking.cache(subject, TEXT, length=32).own)
+
+
+# ------------------------------------------------------------------ pictures and sound
+
+
+def hand(studio: TestClient, data: bytes, expect: int = 200) -> Any:
+    response = studio.post("/api/file", content=data, headers={"x-regard-token": TOKEN})
+    assert response.status_code == expect, response.text
+    return response.json()
+
+
+@pytest.fixture(scope="module")
+def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Shelf]]:
+    pytest.importorskip("transformers")
+    pytest.importorskip("PIL")
+    folder = tmp_path_factory.mktemp("sensing")
+    for name in ("vit", "clip", "wav2vec2", "whisper"):
+        save_sensing(name, folder / name)
+    shelf = Shelf([folder], device="cpu")
+    with client(shelf) as opened:
+        yield opened, shelf
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shape", "places"),
+    [("vit", "image", [28, 28, 3], 50), ("clip", "image", [28, 28, 3], 50), ("wav2vec2", "sound", [80, 50], 24),
+     ("whisper", "sound", [20, 100], 50)],
+)  # fmt: skip
+def test_a_file_is_looked_at(
+    sensing: tuple[TestClient, Shelf], name: str, kind: str, shape: list[int], places: int
+) -> None:
+    studio, shelf = sensing
+    data = png() if kind == "image" else wav()
+    file = hand(studio, data)["file"]
+    assert ask(studio, "model", model=name)["medium"] == kind
+    picture = ask(studio, "picture", model=name, file=file)
+    assert (picture["kind"], picture["shape"]) == (kind, shape)
+    assert picture["values"].std() > 10
+    assert (picture["side"], picture["extras"]) == ((7, 1) if kind == "image" else (0, 0))
+    found = ask(studio, "look", model=name, file=file)
+    assert len(found["source"]) == places
+    subject = shelf.model(name).subject
+    assert subject.medium is not None
+    given = subject.medium.read(data)
+    own = looking.look(replace(subject, ends=given.ends or subject.ends), given.inputs)
+    assert list(found["attentions"]) == list(own.trace.attentions)
+    for attention in own.trace.attentions:
+        map = ask(studio, "attention", model=name, file=file, name=attention)
+        assert np.abs(map["values"] - own.weights(attention)).max() <= 1e-6
+    assert ask(studio, "rollout", model=name, file=file)["shape"] == [places, places]
+    example = ask(studio, "look", model=name, file="example")
+    assert list(example["attentions"]) == list(found["attentions"])
+    if name == "whisper":
+        steps = ask(studio, "steps", model=name, file=file, most=5)
+        assert len(steps["steps"]) <= 6
+        assert ask(studio, "cache", model=name, file=file)["source"] > 0
+    if name == "vit":
+        assert len(ask(studio, "attribution", model=name, file=file)["said"]) == 1
+
+
+def test_a_picture_is_shown_as_it_was() -> None:
+    pytest.importorskip("PIL")
+    from regard.data.image import Preparation
+
+    prepare = Preparation(None, mean=(0.48, 0.46, 0.41), std=(0.27, 0.26, 0.28))
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 4, 3), np.uint8)
+    assert (prepare.seen(prepare(pixels)) == pixels).all()
+
+
+def test_a_file_that_is_none_is_refused_in_a_few_words(sensing: tuple[TestClient, Shelf], demo: TestClient) -> None:
+    studio, _ = sensing
+    for name, data in (("vit", b"<svg onload=alert(1)>"), ("vit", wav()), ("vit", png()[:200]), ("vit", b""),
+                       ("vit", bomb()), ("whisper", png()), ("whisper", b"RIFF"), ("wav2vec2", wav(0.001)),
+                       ("wav2vec2", wav(rate=8000))):  # fmt: skip
+        answer = ask(studio, "look", expect=400, model=name, file=hand(studio, data)["file"])
+        assert set(answer["error"]) == {"type", "problem", "repair"}
+        assert "/" not in answer["error"]["problem"]
+    assert (
+        "ffmpeg"
+        in ask(studio, "look", 400, model="whisper", file=hand(studio, wav(rate=8000))["file"])["error"]["repair"]
+    )
+    assert (
+        "text only"
+        in ask(demo, "look", 400, model="demo", text=TEXT, file=hand(demo, png())["file"])["error"]["problem"]
+    )
+    assert "choose it again" in ask(studio, "look", 400, model="vit", file="0" * 32)["error"]["repair"]
+    for name in ("../../etc/passwd", "/etc/passwd", "example/.."):
+        assert ask(studio, "look", 400, model="vit", file=name)["error"]["type"] == "DataError"
+    assert ask(studio, "look", model="vit", file="example")["source"]  # and the next one is answered as ever
+
+
+def bomb() -> bytes:
+    """The head of a picture of 30,000 × 30,000 pixels."""
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    )
+
+
+def test_files_are_few_and_bounded(demo: TestClient) -> None:
+    assert hand(demo, b"x" * (LARGEST_FILE + 1), expect=413)["error"]["type"] == "TooLarge"
+    files = Files()
+    names = [files.add(bytes([i])) for i in range(12)]
+    assert files.get(names[-1], "image") == bytes([11])
+    with pytest.raises(DataError, match="any more"):
+        files.get(names[0], "image")
+    assert demo.post("/api/file", content=b"x").status_code == 401
+    foreign = {"x-regard-token": TOKEN, "origin": "http://evil.example"}
+    assert demo.post("/api/file", content=b"x", headers=foreign).status_code == 403
 
 
 # ------------------------------------------------------------------ the door
@@ -350,3 +588,24 @@ def test_only_what_was_named_is_on_the_shelf(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError):
         Shelf([tmp_path / "empty"])
+
+
+def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(DEMO, folder)
+    with client(Shelf([folder], device="cpu")) as studio:
+        question = {"model": "run", "text": TEXT}
+        before = ask(studio, "look", **question)["version"]
+        assert ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"] == before
+        os.utime(folder / "model.safetensors", (before + 5, before + 5))
+        assert ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"] != before
+
+
+def test_what_looks_have_recorded_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(SUBJECTS["writer"]())
+    for text in ("The dog sees a cat.", "A cat sees the dog.", "The dog sees."):
+        opened.look(text, None, (), ("*.weights",))
+    assert len(opened.looks) == 3
+    monkeypatch.setattr("regard.studio.shelf.KEPT_BYTES", 1)
+    opened.look(TEXT, None, (), ("*.weights",))
+    assert [key[0] for key in opened.looks] == [TEXT]

@@ -154,7 +154,7 @@ def test_windows_cover_the_second_text(tmp_path: Path) -> None:
     [
         ("tokenizer.json", "{}", "usable tokenizer.json"),
         ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": {}, "unk_token": "[UNK]"}}', "tokenizer.json"),
-        ("spiece.model", "x", r"only spiece\.model"),
+        ("spiece.model", "x", "SentencePiece"),
         ("readme", "x", "no tokenizer"),
         ("vocab.txt", "a\nb\n", "cls token"),
     ],

@@ -19,6 +19,7 @@ from regard.interop import folder as folders
 from regard.text.framed import Framed
 from regard.text.score import found_score, graded, span_score
 from regard.training import depth
+from regard.training.finetune import with_head
 from regard.training.loop import Loop
 from regard.training.optimizer import Updater
 from regard.training.place import Place
@@ -45,6 +46,8 @@ def base(place: Path, family: str = "Bert", task: str = "Model", **changes: Any)
         "vocab_size": len(VOCABULARY), "hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 2,
         "num_attention_heads": 3, "max_position_embeddings": 40, "pad_token_id": 0,
     }  # fmt: skip
+    if family == "GPT2":
+        sizes["n_inner"] = sizes.pop("intermediate_size")
     config = getattr(transformers, f"{family}Config")(**sizes, **changes)
     getattr(transformers, family + task)(config).save_pretrained(place)
     (place / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
@@ -107,6 +110,31 @@ def test_the_folder_opens_in_transformers(family: str, sentences: Path, tmp_path
         wanted = theirs.eval()(**batch).logits
         found = regard.load(tmp_path / "run")(**batch).logits
     assert (found - wanted).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2"])
+def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path: Path) -> None:
+    """The vocabulary goes, the last token is judged; what is written opens in transformers."""
+    place = base(tmp_path / "base", family, "ForCausalLM" if family == "Llama" else "LMHeadModel")
+    regard.finetune(place, "classify", sentences, out=tmp_path / "run", **FAST)
+    reader = opened(tmp_path / "run")
+    texts = [text for text, _ in SENTENCES]
+    assert [next(iter(scores)) for scores in reader.classify(texts)] == [label for _, label in SENTENCES]
+    theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "run", output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    rows = [reader.text.encode([text])[0].ids for text in ("the fox runs", "lazy")]
+    ids = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
+    with torch.inference_mode():
+        wanted = theirs.eval()(input_ids=ids, attention_mask=(ids != 0).long()).logits
+        assert (reader(input_ids=ids).logits - wanted).abs().max() <= 1e-5
+    again = tmp_path / "again"
+    regard.finetune(tmp_path / "run", "classify", sentences, out=again, **QUICK | {"epochs": 1, "lora": 2})
+    assert opened(again).labels == ["beast", "pet"]
+    with pytest.raises(ModelError, match="not one over the vocabulary"):
+        with_head(regard.load(place), "tag", ["a", "b"], 0)  # type: ignore[arg-type]
 
 
 def distil(place: Path) -> Path:

@@ -44,7 +44,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "span": {},
     "denoise": {},
     "replaced": {},
-    "palm": {"objective": "causal", "family": "palm"},
+    "palm": {"objective": "causal", "model": "palm"},
 }
 
 

@@ -14,7 +14,7 @@ from regard import spec as kinds
 from regard.build import Model
 from regard.core.head import Votes
 from regard.errors import SettingError, did_you_mean
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, Encoder, EncoderDecoder, MemoryNetwork, Pair
 
 
 class Output(dict[str, Any]):
@@ -35,7 +35,9 @@ def arguments(description: kinds.Model) -> dict[str, bool]:
     match description:
         case kinds.Pair():
             return {"input_ids": True, "pixel_values": True, "attention_mask": False}
-        case kinds.EncoderDecoder(source=source):
+        case kinds.MemoryNetwork():
+            return {"story": True, "question": True, "story_mask": False, "question_mask": False}
+        case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
             first = "input_features" if isinstance(source, kinds.Frames) else "input_ids"
             return {first: True, "attention_mask": False, "decoder_input_ids": True, "decoder_attention_mask": False}
         case kinds.Encoder(input=kinds.Patches()):
@@ -80,6 +82,9 @@ def run(model: Model, description: kinds.Model, config: Mapping[str, Any], given
             return _encoder_decoder(model, given)
         case Pair():
             return _pair(model, given)
+        case MemoryNetwork():
+            masks = [real(given.get(name)) for name in ("story_mask", "question_mask")]
+            return Output(logits=model.head(model(given["story"], given["question"], *masks)[0]))
 
 
 def real(mask: Tensor | None) -> Tensor | None:
@@ -93,6 +98,10 @@ def _encoder(
     model: Encoder, description: kinds.Encoder, config: Mapping[str, Any], given: Mapping[str, Tensor]
 ) -> Output:
     inputs, mask = next(iter(given.values())), real(given.get("attention_mask"))
+    if mask is None and description.pool is not None and description.pool.which == "last":
+        # Which token is the last one of a text, transformers sees by what fills the rows.
+        fills = config.get("pad_token_id")
+        mask = None if fills is None else real(inputs != fills)
     beside = {"segments": given["token_type_ids"]} if "token_type_ids" in given else {}
     hidden, _ = model(inputs, mask, **beside)
     architecture = str((config.get("architectures") or [""])[0])

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regard import disk
-from regard.api.saving import BESIDE
+from regard.api.saving import BESIDE, PIECES
 from regard.errors import CheckpointError, ModelError
 from regard.interop.folder import WEIGHTS
 
@@ -65,7 +65,7 @@ def _all(source: str, folder: Path, name: str, say: Callable[[str], None]) -> No
         for shard in _shards(source, folder, name, say):
             if not _file(source, folder, shard, say):
                 raise ModelError(f"{name} lacks {shard}, which its index names", "ask its owner")
-    for file in BESIDE:
+    for file in (*BESIDE, *PIECES):
         _file(source, folder, file, say)
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from regard.errors import ModelError
-
 Scores = dict[str, float]  # name → probability, likeliest first
 
 
 def label_names(config: Mapping[str, Any], count: int) -> list[str]:
-    """What config.json calls them."""
+    """What config.json calls them; where two have one name (ImageNet has two cranes), each with its number."""
     said = config.get("id2label") or {}
     names = [str(said.get(str(i), said.get(i, f"LABEL_{i}"))) for i in range(count)]
-    if len(set(names)) != count:
-        raise ModelError(f"two labels have one name: {names}", "give each its own in id2label of config.json")
-    return names
+    times = Counter(names)
+    return [name if times[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 
 def scored(scores: Tensor, names: Sequence[str], problem: str | None = None) -> Scores:

@@ -1,6 +1,6 @@
 """Models of speech: what is said in a recording, as text.
 
-A recording is a WAV file of 16000 samples a second, or an array of such samples between -1 and 1; one, or a list.
+A recording is a WAV file of 16000 samples a second, its contents, or an array of such samples between -1 and 1; one, or a list.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
@@ -25,7 +26,11 @@ from regard.model import Encoder, EncoderDecoder
 from regard.text.framed import Framed, read_json
 from regard.text.letters import Letters
 
-Sound = str | Path | Samples
+if TYPE_CHECKING:
+    from regard.look import Subject
+
+Sound = str | Path | bytes | Samples
+LOOKED = 10  # seconds of a recording that are looked at, where a model has no window of its own
 _FRAMES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 _ENGLISH_ONLY = 51864  # tokens: one fewer than the models that know languages have
 BEGIN, BARE = "<|startoftranscript|>", "<|notimestamps|>"
@@ -117,6 +122,25 @@ class Listener(Held):
             for i, text in zip(alike, self._written([recordings[i] for i in alike], prompt, strategy), strict=True):
                 texts[i] = text
         return texts if isinstance(sound, list) else texts[0]
+
+    def subject(self) -> Subject:
+        """The first window of a recording; what is written begins as for that window's language."""
+        from regard.look import Given, Medium, Subject, Words
+
+        def read(data: bytes) -> Given:
+            self._check()
+            features = self._features(data)[:1]
+            ends = self._ends(self._prompt(features, None, "transcribe"))
+            return Given(features.to(self.device), pictured(features[0]), ends)
+
+        text = self.text
+        words = Words(
+            lambda said: text.encode([said])[0].ids,
+            lambda said: text.encode([said])[0].offsets,
+            lambda ids: [text.token(i) for i in ids],
+            text.decode,
+        )
+        return Subject(self.model, None, words, self._ends((self.ids.start,)), Medium("sound", read))
 
     def _written(self, recordings: list[Tensor], prompt: tuple[int, ...], strategy: Strategy | None) -> list[str]:
         """The windows of several recordings that begin alike, decoded together."""
@@ -252,6 +276,17 @@ class Speller(Held):
             )
         return bool(said.get("do_normalize", True))
 
+    def subject(self) -> Subject:
+        """The first seconds of a recording."""
+        from regard.look import Given, Medium, Subject
+
+        def read(data: bytes) -> Given:
+            samples = read_wav(data)[: LOOKED * RATE]
+            length = max(0.1, len(samples) / RATE)
+            return Given(self._wave(samples)[None].to(self.device), pictured(log_mel(samples, 80, length)[0]))
+
+        return Subject(self.model, medium=Medium("sound", read))
+
     def _wave(self, sound: Sound) -> Tensor:
         wave = torch.from_numpy(_samples(sound))
         if not self.normalize:
@@ -259,8 +294,14 @@ class Speller(Held):
         return (wave - wave.mean()) / (wave.var(correction=0) + 1e-7).sqrt()
 
 
+def pictured(features: Tensor) -> NDArray[np.uint8]:
+    """Energies [mels, frames] as grey, low frequencies in the first row."""
+    low, high = features.amin(), features.amax()
+    return ((features - low) / (high - low).clamp_min(1e-9) * 255).round().to(torch.uint8).numpy()
+
+
 def _samples(sound: Sound) -> Samples:
-    samples = read_wav(sound) if isinstance(sound, (str, Path)) else np.asarray(sound, np.float32)
+    samples = read_wav(sound) if isinstance(sound, str | Path | bytes) else np.asarray(sound, np.float32)
     if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
         raise DataError(
             f"a recording of the shape {samples.shape} is no row of finite samples", "give one channel of sound"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from regard import spec as kinds
 from regard.api import hub
+from regard.api.defaults import defaults
 from regard.api.held import Held, choose_device, to_standard_error
 from regard.api.listener import Listener, Speller
 from regard.api.pair import Matcher
@@ -20,6 +22,7 @@ from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
 from regard.model import Decoder, Encoder, EncoderDecoder, Pair
 from regard.text.exact import Exact
+from regard.text.framed import holds_tokenizer, open_backend, open_target
 from regard.text.tokenizer import Tokenizer
 
 
@@ -51,7 +54,9 @@ def load_translator(
     held = load(folder, device=device, say=say)
     if isinstance(held, Translator):
         return held
-    if isinstance(held.spec, kinds.EncoderDecoder) and isinstance(held.spec.source, kinds.Tokens):
+    if isinstance(held.spec, kinds.EncoderDecoder | kinds.SequenceToSequence) and isinstance(
+        held.spec.source, kinds.Tokens
+    ):
         open_tokenizers(Path(folder))  # says what is missing
     kind = held.config.get("model_type")
     raise ModelError(f"{folder} holds a model that does not translate ({kind})", "give an encoder–decoder over text")
@@ -82,15 +87,21 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
     match model, opened.spec:
         case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Frames()) if opened.ids is not None:
             return Listener(model, opened.spec, opened.ids, None, opened.config)
-        case EncoderDecoder(), kinds.EncoderDecoder() if opened.ids is not None:
-            if (folder / "tokenizer.json").is_file():
-                source, target = open_tokenizers(folder)
-                return Translator(model, opened.spec, source, target, opened.ids.start, opened.config)
-            say(f"{folder} holds no tokenizer.json: the model can be called with ids, but not with text")
-        case Decoder(), kinds.Decoder():
-            words = folder / "tokenizer.json"
+        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() if opened.ids is not None:
+            if holds_tokenizer(folder):
+                (source, target), ids = open_tokenizers(folder), opened.ids
+                forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
+                translator = Translator(model, opened.spec, source, target, ids.start, opened.config, **forced)
+                banned = frozenset(translator.ends.banned)
+                translator.defaults = defaults(folders.generation(folder), opened.config, banned)
+                return translator
+            say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
+        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
+            words = Exact.open(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
-            return LanguageModel(model, opened.spec, Exact.load(words) if words.exists() else None, config)
+            writer = LanguageModel(model, opened.spec, words, config)
+            writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
+            return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return Reader(model, opened.spec, None, opened.config)
         case Encoder(), kinds.Encoder(input=kinds.Patches()):
@@ -104,9 +115,12 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
 
 def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The source and the target side's, which may be one."""
-    source = Tokenizer.load(folder / "tokenizer.json")
-    second = folder / "target_tokenizer.json"
-    return source, Tokenizer.load(second) if second.exists() else source
+    backend, _, origin = open_backend(folder)
+    source, second = Tokenizer(backend, origin=origin), folder / "target_tokenizer.json"
+    if second.exists():
+        return source, Tokenizer.load(second)
+    other = open_target(folder)
+    return source, source if other is None else Tokenizer(other, origin=origin)
 
 
 def _recovered(folder: Path, error: CheckpointError, say: Callable[[str], None]) -> tuple[Model, folders.Opened]:

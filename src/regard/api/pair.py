@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -14,11 +14,14 @@ from regard import spec as kinds
 from regard.api.held import Held
 from regard.api.labels import Scores, scored
 from regard.api.reader import Reader
-from regard.api.seer import preparation, prepared
+from regard.api.seer import preparation, prepared, sight
 from regard.data.image import Picture, Preparation
 from regard.errors import DataError
 from regard.model import Pair
 from regard.text.framed import Framed
+
+if TYPE_CHECKING:
+    from regard.look import Subject
 
 
 class Matcher(Held):
@@ -44,6 +47,15 @@ class Matcher(Held):
     def preparation(self) -> Preparation:
         """How a picture becomes pixels."""
         return preparation(self)
+
+    def subject(self) -> Subject:
+        from regard.look import Subject
+
+        try:
+            source = self.reader.subject().source
+        except DataError:  # without a tokenizer, pictures can still be looked at
+            source = None
+        return Subject(self.model, source, medium=sight(self))
 
     def embed_text(self, text: str | Sequence[str]) -> Tensor:
         """[D] for a text, [N, D] for a list, each of length 1."""

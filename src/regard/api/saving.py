@@ -12,6 +12,7 @@ from regard import spec as kinds
 from regard.build import Model
 from regard.errors import DiskError
 from regard.interop import folder as folders
+from regard.text.numbered import FILES, SIDES
 
 # What a model's folder holds beside config.json and weights: how text, images and sound are prepared, how text is generated.
 TEXTS = (
@@ -23,6 +24,7 @@ TEXTS = (
     "added_tokens.json",
     "vocab.txt",
     "vocab.json",
+    "target_vocab.json",
     "merges.txt",
     "chat_template.jinja",
 )
@@ -31,6 +33,7 @@ BESIDE = (
     "config_sentence_transformers.json", "1_Pooling/config.json",
 )  # fmt: skip
 _SENTENCEPIECE = ("*.model", "*.spm")
+PIECES = (*FILES, *SIDES)  # as they are called
 # Notes in config.json that no spec knows, and which belong to the model all the same.
 _KEPT = (
     "id2label", "label2id", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "unk_token_id",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from regard.api.labels import Scores, label_names, scored
 from regard.data.image import Picture, Preparation, read
 from regard.errors import ModelError
 from regard.model import Encoder
+
+if TYPE_CHECKING:
+    from regard.look import Medium, Subject
 
 AT_ONCE = 32  # pictures
 
@@ -54,6 +57,11 @@ class Seer(Held):
         vectors = prepared(self, image if isinstance(image, list) else [image], self._vector)
         return vectors if isinstance(image, list) else vectors[0]
 
+    def subject(self) -> Subject:
+        from regard.look import Subject
+
+        return Subject(self.model, medium=sight(self))
+
     def _vector(self, pixels: Tensor) -> Tensor:
         plain = self.spec.pool is not None and self.spec.pool.activation is None
         return self.model.vector(pixels) if plain else self.model(pixels)[0][:, 0]
@@ -63,6 +71,17 @@ def preparation(held: Held) -> Preparation:
     if held.folder is None:
         raise ModelError("this model does not know how pictures are prepared", "open it from a folder that says so")
     return read(held.folder)
+
+
+def sight(held: Any) -> Medium:
+    """How pictures are looked at by a model that has a `preparation`."""
+    from regard.look import Given, Medium
+
+    def read(data: bytes) -> Given:
+        pixels = held.preparation(data)
+        return Given(pixels[None].to(held.device), held.preparation.seen(pixels))
+
+    return Medium("image", read)
 
 
 @torch.inference_mode()

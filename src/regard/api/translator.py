@@ -12,10 +12,11 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.api.defaults import Defaults, tell
 from regard.api.held import Held
 from regard.decode.search import Ends, Settings, batches, decode
-from regard.decode.strategy import Beam, Greedy, Hypothesis, Strategy
-from regard.errors import DataError
+from regard.decode.strategy import Beam, Greedy, Hypothesis, Limit, Strategy
+from regard.errors import DataError, SettingError
 from regard.interop import folder as folders
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import Tokenizer
@@ -28,26 +29,33 @@ class Translator(Held):
     """Translates text; made by `regard.load(folder)`."""
 
     model: EncoderDecoder
-    spec: kinds.EncoderDecoder
+    spec: kinds.EncoderDecoder | kinds.SequenceToSequence
 
     def __init__(
         self,
         model: EncoderDecoder,
-        description: kinds.EncoderDecoder,
+        description: kinds.EncoderDecoder | kinds.SequenceToSequence,
         source: Tokenizer,
         target: Tokenizer,
         start: int,
         config: dict[str, Any] | None = None,
+        *,
+        opening: int | None = None,
+        closing: bool = False,
     ) -> None:
+        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `decode.search.Ends`."""
         super().__init__(model, description, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
         self.start = start
-        self.ends = Ends(source.pad, start, target.eos, tuple(sorted((target.frame | {start}) - {target.eos})))
+        banned = tuple(sorted((target.frame | {start}) - {target.eos}))
+        self.ends = Ends(source.pad, start, target.eos, banned, opening, closing)
+        self.defaults = Defaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
-        ids = folders.Ids(target.pad, self.start, target.eos, target.unk)
+        ends = self.ends
+        ids = folders.Ids(target.pad, self.start, target.eos, target.unk, ends.opening, ends.closing)
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
             "tokenizer.json": source.to_json(),
@@ -57,19 +65,37 @@ class Translator(Held):
     def subject(self) -> Subject:
         from regard.look import Subject, Words
 
-        source = Words.of(self.source_tokenizer, after=[self.source_tokenizer.eos])
+        before, after = self.source_tokenizer.around
+        source = Words.of(self.source_tokenizer, before=before, after=after)
         target = Words.of(self.target_tokenizer, after=[self.target_tokenizer.eos])
         return Subject(self.model, source, target, self.ends)
 
     @overload
-    def translate(self, text: str, strategy: Strategy | None = None) -> str: ...
+    def translate(self, text: str, strategy: Strategy | None = None, *, language: str | None = None) -> str: ...
     @overload
-    def translate(self, text: list[str], strategy: Strategy | None = None) -> list[str]: ...
-    def translate(self, text: str | list[str], strategy: Strategy | None = None) -> str | list[str]:
-        """One text or a list of them; an empty line gives an empty line. Beam 4 unless told otherwise."""
+    def translate(
+        self, text: list[str], strategy: Strategy | None = None, *, language: str | None = None
+    ) -> list[str]: ...
+    def translate(
+        self, text: str | list[str], strategy: Strategy | None = None, *, language: str | None = None
+    ) -> str | list[str]:
+        """One text or a list of them; an empty line gives an empty line. The search is as told, or as
+        generation_config.json says, or beam 4. `language`: what to translate into, where a model writes several: mBART's
+        de_DE, the fra of opus-mt's >>fra<<."""
         lines = [text] if isinstance(text, str) else list(text)
-        best = [self.text(found[0]) if found else "" for found in self.hypotheses(lines, Settings(strategy or Beam()))]
+        found = self.hypotheses(lines, self.settings(strategy), language=language)
+        best = [self.text(each[0]) if each else "" for each in found]
         return best[0] if isinstance(text, str) else best
+
+    def settings(self, strategy: Strategy | None = None, limit: Limit | None = None, tokens: int = 4096) -> Settings:
+        """What is not given is as the folder says it, in generation_config.json, or as usual here."""
+        said = self.defaults
+        tell(self)
+        # There, what the decoder starts with counts as a token.
+        most = said.most_new or (None if said.most is None else max(1, said.most - 1))
+        usual = Limit() if most is None else Limit(0.0, most)
+        least = said.least_new or max(0, said.least - 1)
+        return Settings(strategy or said.strategy or Beam(), limit or usual, tokens, least, said.no_repeat)
 
     def hypotheses(
         self,
@@ -78,24 +104,37 @@ class Translator(Held):
         progress: Callable[[int], None] | None = None,
         *,
         before: int = 0,
+        language: str | None = None,
     ) -> list[list[Hypothesis]]:
         """All that the search found for each line, best first; nothing for an empty line. `before`: how many lines of the
         same text came before these, so that numbers in errors and the chance of sampling are the line's own."""
         asked = [i for i, line in enumerate(lines) if line.strip()]
-        sources = self.encode([lines[i] for i in asked])
+        before_each, ends = self._into(language)
+        sources = [before_each + ids for ids in self.encode([lines[i] for i in asked])]
         numbers = [before + i for i in asked]
         self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, kinds.Learned):
             settings = replace(settings, limit=replace(settings.limit, most=self.spec.target.position.length))
-        found = decode(self.model, sources, self.ends, settings, progress, keys=numbers)
+        found = decode(self.model, sources, ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for i, hypotheses in zip(asked, found, strict=True):
             results[i] = hypotheses
         return results
 
+    def _into(self, language: str | None) -> tuple[list[int], Ends]:
+        """What to put before a source, and the frame of a target, to have it in this language."""
+        if language is None:
+            return [], self.ends
+        mark, opening = self.source_tokenizer.id(f">>{language}<<"), self.target_tokenizer.id(language)
+        if mark is not None:
+            return [mark], self.ends
+        if opening is None:
+            raise SettingError(f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE")
+        return [], replace(self.ends, opening=opening)
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Source token ids with their end token."""
-        return [[*ids, self.source_tokenizer.eos] for ids in self.source_tokenizer.encode_batch(lines)]
+        """Source token ids with what stands around them."""
+        return [self.source_tokenizer.framed(ids) for ids in self.source_tokenizer.encode_batch(lines)]
 
     def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
         """Learned positions end somewhere: a longer line is named before anything is computed."""

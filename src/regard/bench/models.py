@@ -26,7 +26,7 @@ SPECS: dict[str, Callable[[], spec.Model]] = {
     "tiny": lambda: vaswani.preset("tiny", 10000, 10000, share="all"),
     "small": lambda: vaswani.preset("small", 8000, 8000, share="all"),
     "base": lambda: vaswani.preset("base", 37000, 37000, share="all"),
-    "gpt2": lambda: gpt.preset("small", 50257, 1024),
+    "gpt2": lambda: gpt.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
     "gpt2-tiny": lambda: gpt.preset("tiny", 500, 128),
     "llama-7b": lambda: folders.FAMILIES["llama"].spec(_LLAMA),
     "bert-base": lambda: bert.preset("base"),

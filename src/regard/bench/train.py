@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard import size, spec
+from regard import edit, size, spec
 from regard.bench.measure import matrix_rate, turns
+from regard.bench.models import Measured, measured
 from regard.bench.peers import TRAINED, Forward
 from regard.bench.report import Report, machine, row
-from regard.build import build
 from regard.data.batch import IGNORED, Batch, plan
-from regard.family import vaswani
+from regard.errors import SettingError
 from regard.training.loss import over_vocabulary
 from regard.training.optimizer import Updater
 from regard.training.schedule import Constant
@@ -32,33 +32,41 @@ from regard.training.step import Step
 
 @dataclass(frozen=True)
 class Case:
-    """`lengths`: natural or equal; `batch_tokens` is our budget, and about what the peers' batches hold."""
+    """`lengths`: natural, or equal: `length` tokens each, source and target; `batch_tokens` is our budget, and about what the
+    peers' batches hold. A language model is trained on windows of `length`."""
 
-    preset: str
+    model: str
     lengths: str
-    vocabulary: int = 8000
+    length: int = 32
     batch_tokens: int = 2048
     batches: int = 4
     rounds: int = 5
+    precision: str = "float32"  # or bf16, with weights in float32
+    compile: bool = False
 
     def __str__(self) -> str:
-        return f"train {self.preset}, {self.lengths} lengths"
+        lengths = f"{self.lengths} lengths" if self.lengths == "natural" else f"{self.length} tokens each"
+        how = f", {self.precision}" if self.precision != "float32" else ""
+        return f"train {self.model}, {lengths}{how}{', compiled' if self.compile else ''}"
 
 
 def run(case: Case, against: list[str], device: torch.device, command: str) -> Report:
-    model_spec = vaswani.preset(case.preset, case.vocabulary, case.vocabulary, share="all")
+    model = measured(case.model)
+    kind = {"float32": torch.float32, "bf16": torch.bfloat16}[case.precision]
     lengths = _lengths(case)
-    ours = [_batch(lengths, rows, case.vocabulary) for rows in _bucketed(lengths, case)]
-    theirs = [_batch(lengths, rows, case.vocabulary) for rows in _shuffled(lengths, case)]
-    contenders: dict[str, Callable[[], float]] = {"regard": _rounds(_ours(model_spec, device), ours)}
+    ours = [_batch(lengths, rows, model) for rows in _bucketed(lengths, case)]
+    theirs = [_batch(lengths, rows, model) for rows in _shuffled(lengths, case)]
+    contenders: dict[str, Callable[[], float]] = {"regard": _rounds(_ours(model, device, kind, case.compile), ours)}
     for name in against:
-        step = _theirs(*TRAINED[name](model_spec, device))
+        if not isinstance(model.spec, spec.EncoderDecoder):
+            raise SettingError(f"{name} has no adapter for {case.model}", "compare tiny, small or base")
+        step = _theirs(*TRAINED[name](model.spec, device), kind)
         contenders[f"{name}, our batches"] = _rounds(step, ours)
         if case.lengths == "natural":
             contenders[f"{name}, its batches"] = _rounds(step, theirs)
     timings = turns(contenders, case.rounds, device)
-    ceiling = matrix_rate(device)
-    work = 6.0 * size.parameters(model_spec)  # a token's multiplications and additions, without attention's
+    ceiling = matrix_rate(device, kind)
+    work = _work(model.spec, case.length)
     rows = [row(name, t, ours=name == "regard", share=t.rate * work / ceiling) for name, t in timings.items()]
     notes = {
         "matrix rate": f"{ceiling / 1e9:,.0f} GFLOP/s",
@@ -67,15 +75,28 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
     return Report(command, str(case), machine(device), "target tokens/s", tuple(rows), notes)
 
 
-def _ours(model_spec: spec.EncoderDecoder, device: torch.device) -> Callable[[Batch], None]:
-    torch.manual_seed(0)
-    model = build(model_spec).to(device).train()
+def _work(description: Any, length: int) -> float:
+    """A target token's multiplications and additions, forward and backward: 6 for each parameter that is multiplied by, and
+    in a language model 12 · layers · d_model · length for its scores, as nanoGPT counts them (in short sentences they are
+    few, and left out)."""
+    if isinstance(description, spec.Decoder):
+        positions = description.tokens.position
+        looked_up = positions.length * description.d_model if isinstance(positions, spec.Learned) else 0
+        scores = 12 * description.stack.layers * description.d_model * length
+        return 6.0 * (size.parameters(description) - looked_up) + scores
+    return 6.0 * size.parameters(description)
+
+
+def _ours(model: Measured, device: torch.device, kind: torch.dtype, compiled: bool) -> Callable[[Batch], None]:
+    built: Any = model.build().to(device).train()
+    if compiled:
+        edit.compiled(built).__enter__()  # as long as it lives
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
-        hidden, _ = model(tensors["source"], tensors["target"], tensors.get("real"))
-        return over_vocabulary(model.head, hidden, tensors["labels"], 0.1)
+        given = [tensors[name] for name in ("source", "target", "tokens", "real") if name in tensors]
+        return over_vocabulary(built.head, built(*given)[0], tensors["labels"], 0.1)
 
-    step = Step(loss, Updater(model.named_parameters(), Constant(1e-4, 1)), nullcontext, record=True)
+    step = Step(loss, Updater(built.named_parameters(), Constant(1e-4, 1)), _precision(device, kind), record=True)
     count = itertools.count(1)
 
     def once(batch: Batch) -> None:
@@ -84,14 +105,22 @@ def _ours(model_spec: spec.EncoderDecoder, device: torch.device) -> Callable[[Ba
     return once
 
 
-def _theirs(model: nn.Module, forward: Forward) -> Callable[[Batch], None]:
+def _precision(device: torch.device, kind: torch.dtype) -> Callable[[], AbstractContextManager[Any]]:
+    if kind == torch.float32:
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype=kind)
+
+
+def _theirs(model: nn.Module, forward: Forward, kind: torch.dtype) -> Callable[[Batch], None]:
     model.train()
     adam = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
     device = next(model.parameters()).device
+    precision = _precision(device, kind)
 
     def step(batch: Batch) -> None:
         tensors = batch.to(device).tensors
-        logits = forward(tensors).flatten(0, 1)
+        with precision():
+            logits = forward(tensors).flatten(0, 1)
         loss = functional.cross_entropy(logits, tensors["labels"].flatten(), ignore_index=IGNORED, label_smoothing=0.1)
         loss.backward()
         adam.step()
@@ -114,9 +143,9 @@ def _rounds(step: Callable[[Batch], None], batches: list[Batch]) -> Callable[[],
 
 def _lengths(case: Case) -> np.ndarray[Any, Any]:
     chance = np.random.default_rng(0)
-    count = 40 * case.batches * case.batch_tokens // 64
+    count = 40 * case.batches * case.batch_tokens // max(64, case.length)
     if case.lengths == "equal":
-        return np.full((count, 2), 32)
+        return np.full((count, 2), case.length)
     source = np.clip(np.round(chance.lognormal(3.2, 0.5, count)), 8, 64).astype(int)
     target = np.clip(np.round(source * chance.normal(1.0, 0.15, count)), 8, 64).astype(int)
     return np.stack([source, target], axis=1)
@@ -134,16 +163,18 @@ def _shuffled(lengths: Any, case: Case) -> Iterator[Any]:
     return iter([order[i * count : (i + 1) * count] for i in range(case.batches)])
 
 
-def _batch(lengths: Any, rows: Any, vocabulary: int) -> Batch:
+def _batch(lengths: Any, rows: Any, model: Measured) -> Batch:
     chance = np.random.default_rng(int(rows[0]))
     part = lengths[rows]
     source_width, target_width = part.max(axis=0)
     real = np.arange(source_width) < part[:, :1]
     used = np.arange(target_width) < part[:, 1:]
-    target = chance.integers(4, vocabulary, used.shape)
+    target = chance.integers(4, model.vocabulary, used.shape)
+    shifted = np.where(used, np.roll(target, 1, axis=1), 0)
+    source = np.where(real, chance.integers(4, model.vocabulary, real.shape), 0)
+    pair = isinstance(model.spec, spec.EncoderDecoder)
     tensors = {
-        "source": np.where(real, chance.integers(4, vocabulary, real.shape), 0),
-        "target": np.where(used, np.roll(target, 1, axis=1), 0),
+        **({"source": source, "target": shifted} if pair else {"tokens": shifted}),
         "labels": np.where(used, target, IGNORED),
         **({} if real.all() else {"real": real}),
     }
@@ -151,5 +182,5 @@ def _batch(lengths: Any, rows: Any, vocabulary: int) -> Batch:
 
 
 def _padding(batches: list[Batch]) -> float:
-    cells = sum(b.tensors["target"].numel() for b in batches)
+    cells = sum(b.tensors["labels"].numel() for b in batches)
     return 1 - sum(b.tokens for b in batches) / cells

@@ -23,6 +23,10 @@ VERBS = {
         "regard.cli.finetune",
         "Train a finished model further: classes, tags, answers, pairs, or plain text.",
     ),
+    "compare": (
+        "regard.cli.compare",
+        "Train several models at equal data, parameters and budget: one table, one figure.",
+    ),
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": ("regard.cli.generate", "Go on from a prompt with a language model, token by token."),
     "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),

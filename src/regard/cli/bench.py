@@ -15,7 +15,7 @@ from regard.errors import SettingError
 
 EXAMPLES = """\b
 Examples:
-  regard bench train --preset small --against transformers --against nn.Transformer
+  regard bench train --model small --against transformers --against nn.Transformer
   regard bench decode --model base --batch 1,32 --beam 1,5 --against transformers --against ctranslate2
   regard bench forward --against transformers --json
   regard bench load --against transformers
@@ -53,22 +53,27 @@ def _against(names: list[str]) -> Callable[..., Any]:
 
 
 @command.command(context_settings=_SETTINGS)
-@click.option("--preset", type=click.Choice(["tiny", "small", "base"]), default="small", show_default=True)
+@click.option("--model", "name", default="small", show_default=True, help="tiny, small, base or gpt2")
 @click.option(
     "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
-    help="8 to 64 tokens as in real text, or 32 each",
+    help="8 to 64 tokens as in real text, or --length each",
 )  # fmt: skip
+@click.option("--length", type=click.IntRange(1), default=32, show_default=True, help="of equal lengths")
+@click.option("--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="target tokens a batch")
 @click.option("--batches", type=click.IntRange(1), default=4, show_default=True, help="in a round")
+@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
+@click.option("--compile", is_flag=True, help="torch.compile of our blocks, on a GPU")
 @_against(["nn.Transformer", "transformers", "x-transformers"])
 @_common
-def train(preset: str, lengths: str, batches: int, against: tuple[str, ...], **flags: Any) -> None:
-    """Training steps of an encoder–decoder: real target tokens a second. Peers get our batches, and such as their own
-    trainers make."""
+def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
+    """Training steps of an encoder–decoder or a language model: real target tokens a second. Peers get our batches, and such
+    as their own trainers make."""
     device = _prepared(flags)
     from regard.bench.train import Case, run
 
-    sizes = {"small": 8000, "tiny": 8000, "base": 37000}
-    case = Case(preset, lengths, sizes[preset], batches=batches, **_rounds(flags))
+    named = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
+    chosen: dict[str, Any] = {key: flags[key] for key in named}
+    case = Case(name, **chosen | _rounds(flags))
     _show(run(case, list(against), device, _command()), flags)
 
 

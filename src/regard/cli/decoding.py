@@ -7,17 +7,19 @@ from typing import Any
 
 import click
 
-from regard.decode.strategy import Beam, Greedy, Sample, Strategy
+from regard.decode.strategy import Beam, Greedy, Limit, Sample, Strategy
 from regard.errors import SettingError
 from regard.training.choice import length_penalty
 
 _OPTIONS = [
-    click.option("--beam", type=int, default=None, help="hypotheses kept at each step; 1 is greedy  [4]"),
+    click.option(
+        "--beam", type=int, default=None, help="hypotheses kept at each step; 1 is greedy  [the folder's, or 4]"
+    ),
     click.option(
         "--length-penalty",
         "penalty",
         default=None,
-        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  [gnmt:0.6]",
+        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  [the folder's, or gnmt:0.6]",
     ),
     click.option("--n-best", type=int, default=None, help="translations a line  [1]"),
     click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
@@ -27,7 +29,10 @@ _OPTIONS = [
     click.option("--min-p", type=float, default=None, help="sampling: at least this share of the likeliest  [0]"),
     click.option("--seed", type=int, default=None, help="sampling: the same seed, the same draws  [0]"),
     click.option(
-        "--max-length", "limit", default=None, help="longest output: FACTOR,EXTRA of the source length  [1,50]"
+        "--max-length",
+        "limit",
+        default=None,
+        help="longest output: FACTOR,EXTRA of the source length  [the folder's, or 1,50]",
     ),
     click.option("--batch-tokens", type=int, default=4096, show_default=True, help="positions decoded at once"),
     click.option(
@@ -48,8 +53,8 @@ def decoding_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def strategy(
     beam: int | None, penalty: str | None, n_best: int | None, sample: bool, filters: dict[str, Any]
-) -> Strategy:
-    """One strategy from the flags; flags of another one are an error, not ignored."""
+) -> Strategy | None:
+    """One strategy from the flags, if there are any; flags of another one are an error, not ignored."""
     given = {key: value for key, value in filters.items() if value is not None}
     if sample:
         if beam or penalty or n_best:
@@ -59,22 +64,26 @@ def strategy(
         raise SettingError(f"--{next(iter(given)).replace('_', '-')} is a setting of sampling", "add --sample")
     if beam == 1 and not n_best:
         return Greedy()
+    if not (beam or penalty or n_best):
+        return None
     return Beam(beam or 4, length_penalty(penalty or "gnmt:0.6"), n_best or 1)
 
 
-def limit(text: str | None) -> tuple[float, int]:
+def limit(text: str | None) -> Limit | None:
+    if text is None:
+        return None
     try:
-        factor, extra = (text or "1,50").split(",")
-        return float(factor), int(extra)
+        factor, extra = text.split(",")
+        return Limit(float(factor), int(extra))
     except ValueError:
         raise SettingError(f"--max-length {text!r} is not FACTOR,EXTRA", "write it like 1,50") from None
 
 
-def writing(greedy: bool, beam: int | None, filters: Mapping[str, Any]) -> Strategy:
-    """How a language model goes on: by chance, unless told to search."""
+def writing(greedy: bool, beam: int | None, filters: Mapping[str, Any]) -> Strategy | None:
+    """How a language model goes on, if flags say it: by chance, unless told to search."""
     given = {key: value for key, value in filters.items() if value is not None}
     if not greedy and beam is None:
-        return Sample(**given)
+        return Sample(**given) if given else None
     if given:
         flag = next(iter(given)).replace("_", "-")
         raise SettingError(f"--{flag} is a setting of sampling", "leave it out, or leave --greedy and --beam out")

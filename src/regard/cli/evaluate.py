@@ -55,14 +55,12 @@ def command(
     from regard import disk
     from regard.api import load_translator
     from regard.data import read
-    from regard.decode.search import Settings
-    from regard.decode.strategy import Limit
     from regard.text.score import score
 
     examples = list(read.pairs(pairs or str(source), None if pairs else target, format="tsv" if pairs == "-" else None))
     sources, references = [a for a, _ in examples], [b for _, b in examples]
     translator = load_translator(model, device=flags["device"])
-    settings = Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
+    settings = translator.settings(chosen, limit(flags["limit"]), flags["batch_tokens"])
     perplexity = translator.perplexity(sources, references)
     exact: dict[str, Any] = {}
     if flags["quantize"]:

@@ -36,6 +36,11 @@ _OTHERS = {
     "betas": "0.9,0.999", "adam_eps": "1e-8", "weight_decay": "0.01", "clip": "1", "label_smoothing": "0",
     "validate_every": "an epoch", "save_every": "an epoch", "metric": "accuracy, f1 or loss, by task",
 }  # fmt: skip
+# What means something else here.
+_MEANINGS = {
+    "max_length": "tokens: longer texts are cut (classify, tag), read in parts (answer), left out (translate, summarize)",
+    "label_smoothing": "translate and summarize only",
+}
 
 
 def _option(key: str) -> click.Option:
@@ -48,11 +53,10 @@ def _option(key: str) -> click.Option:
 
 
 def _shared(key: str) -> click.Option:
-    option = flag(key)
-    if key in _OTHERS:
-        option.help = (
-            f"{recipes.SECTIONS[recipes.KEYS[key]].model_fields[key].description or ''}  [{_OTHERS[key]}]".strip()
-        )
+    option, field = flag(key), recipes.SECTIONS[recipes.KEYS[key]].model_fields[key]
+    if key in _OTHERS or key in _MEANINGS:
+        meaning = _MEANINGS.get(key, field.description or "")
+        option.help = f"{meaning}  [{_OTHERS.get(key, field.default)}]".strip()
     return option
 
 

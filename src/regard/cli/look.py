@@ -20,6 +20,8 @@ WHAT = {
     "entropy": "how widely each head looks; collapsed and idle heads",
     "roles": "heads against the grammar of the built-in language (needs no text)",
     "ablation": "what each head is worth for this text",
+    "circuit": "the fewest heads that pronouns of the built-in language hang on (needs no text)",
+    "patching": "which layer and place carries the difference to --other, a text of as many tokens",
     "lens": "what each layer would say",
     "rollout": "attention through all layers",
     "attribution": "gradient × input",
@@ -35,6 +37,8 @@ Examples:
   regard look runs/builtin "The dog sees a cat." --of cross --layer 1
   regard look runs/builtin "The dog sees a cat." --what alignment --html alignment.html
   regard look runs/builtin "The dog sees a cat." --what beam --beam 3 --json
+  regard look runs/builtin "The dog sees a cat." --what patching --other "The dog sees a house."
+  regard look runs/builtin --what circuit
 """
 
 
@@ -43,6 +47,7 @@ Examples:
 @click.argument("text", default="")
 @click.option("--what", default="attention", show_default=True, help="one of the views below")
 @click.option("--target", default=None, help="what the decoder is to read, instead of the model's own translation")
+@click.option("--other", default=None, help="for patching: the text that TEXT's activations are put into")
 @click.option("--of", "part", default=None, help="whose attention: encoder, decoder or cross  [the first there is]")
 @click.option("--layer", type=int, default=None, help="one layer, counted from 0  [the last; alignment: last but one]")
 @click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
@@ -60,7 +65,7 @@ def command(model: str, text: str, what: str, html: str | None, png: str | None,
         from regard.errors import did_you_mean
 
         raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
-    if not text and what not in ("roles", "positions"):
+    if not text and what not in ("roles", "positions", "circuit"):
         raise SettingError("there is no text to look at", f'regard look {model} "The dog sees a cat." --what {what}')
     from regard.api import load
 
@@ -95,6 +100,12 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
             return views.roles(subject)
         case "positions":
             return views.positions(subject)
+        case "circuit":
+            return views.pronoun_circuit(subject)
+        case "patching":
+            if flags["other"] is None:
+                raise SettingError("patching needs a second text", 'give --other "a text of as many tokens"')
+            return views.patching(subject, text, flags["other"], target=target, stack=_stack(subject, flags["part"]))
         case "cache":
             return views.cache(subject, text)
         case "ablation":
@@ -122,6 +133,15 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     return found[-1 if layer is None else layer]
 
 
+def _stack(subject: Subject, part: str | None) -> str | None:
+    """The stack that --of names."""
+    from regard.look.subject import stacks
+
+    if part is not None and part not in stacks(subject.model):
+        raise SettingError(f"--of {part!r} is no stack of this model", f"it has {', '.join(stacks(subject.model))}")
+    return part
+
+
 def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
     from regard import look as views
 
@@ -130,14 +150,14 @@ def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> 
 
 def _settings(what: str, flags: dict[str, Any]) -> Any:
     from regard.decode.search import Settings
-    from regard.decode.strategy import Limit
+    from regard.decode.strategy import Beam, Limit
 
     beam = 1 if what == "steps" and not flags["beam"] and not flags["sample"] else flags["beam"]
     chosen = strategy(
         beam, flags["penalty"], flags["n_best"], flags["sample"],
         {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
     )  # fmt: skip
-    return Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
+    return Settings(chosen or Beam(), limit(flags["limit"]) or Limit(), flags["batch_tokens"])
 
 
 def _translated(subject: Subject, text: str, flags: dict[str, Any]) -> str:

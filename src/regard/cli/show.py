@@ -9,6 +9,8 @@ import click
 EXAMPLES = """\b
 Examples:
   regard show vaswani:base
+  regard show gpt:175b
+  regard show palm:540b
   regard show runs/builtin
   regard show path/to/llama-70b --json
 """
@@ -21,7 +23,7 @@ def command(model: str, as_json: bool) -> None:
     """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
 
     MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a preset such as
-    vaswani:base.
+    vaswani:base, or gpt:175b for a size of GPT-3.
     """
     from regard.plan import page
     from regard.plan.subject import subject

@@ -25,8 +25,9 @@ Examples:
 @click.argument("model")
 @click.option("--input", "path", default="-", help="a text file (.gz too) instead of standard input")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object a line, with scores")
+@click.option("--language", default=None, help="what to translate into, if the model knows several: de_DE, fra")
 @decoding_options
-def command(model: str, path: str, as_json: bool, **flags: Any) -> None:
+def command(model: str, path: str, as_json: bool, language: str | None, **flags: Any) -> None:
     """Translate lines of text: one line out for each line in, an empty one for an empty one.
 
     MODEL is a run folder. Lines go from standard input to standard output; what else there is to say goes to standard
@@ -38,17 +39,17 @@ def command(model: str, path: str, as_json: bool, **flags: Any) -> None:
     )  # fmt: skip
     from regard.api import load_translator
     from regard.data.read import lines
-    from regard.decode.search import Settings
-    from regard.decode.strategy import Beam, Limit
+    from regard.decode.strategy import Beam
 
     translator = load_translator(model, device=flags["device"])
     translator.freeze(flags["quantize"])
-    settings = Settings(chosen, Limit(*limit(flags["limit"])), flags["batch_tokens"])
-    count = chosen.n_best if isinstance(chosen, Beam) else 1
+    settings = translator.settings(chosen, limit(flags["limit"]), flags["batch_tokens"])
+    count = settings.strategy.n_best if isinstance(settings.strategy, Beam) else 1
     cut = done = 0
     stream = lines(path)
     while chunk := list(islice(stream, CHUNK)):
-        for line, found in zip(chunk, translator.hypotheses(chunk, settings, before=done), strict=True):
+        results = translator.hypotheses(chunk, settings, before=done, language=language)
+        for line, found in zip(chunk, results, strict=True):
             cut += sum(not hypothesis.finished for hypothesis in found[:1])
             texts = [translator.text(hypothesis) for hypothesis in found]
             if as_json:

@@ -13,7 +13,7 @@ from regard.core.mix import Softmax, attention_weights, per_query_head
 from regard.core.pattern import Sight
 from regard.core.position import LayerPosition, Rope
 from regard.core.shortened import Linformer
-from regard.core.state import Inputs, Memory, Past
+from regard.core.state import Inputs, KeyValues, Memory, Past, Slots
 from regard.core.trace import Attended, Trace
 
 
@@ -137,9 +137,10 @@ class Attention(nn.Module):
         trace: Trace | None = None,
     ) -> Tensor:
         shape = x.shape
-        if isinstance(memory, Memory):
-            # Beams share their sentence's memory: they become further query positions of the same row.
-            x = x.reshape(memory.k.shape[0], -1, shape[-1])
+        shared = memory.k if isinstance(memory, Memory) else past.k if isinstance(past, KeyValues | Slots) else None
+        if shared is not None:
+            # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
+            x = x.reshape(len(shared), -1, shape[-1])
         if isinstance(past, Inputs):
             q, k, v = self.project(past.before(x), memory)
             q = q[:, :, -shape[1] :]
@@ -164,6 +165,15 @@ class Attention(nn.Module):
         if trace is not None:
             mixed = trace.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
+
+    @property
+    def heads(self) -> int:
+        return self.project.heads
+
+    @property
+    def handed_on(self) -> Tensor:
+        """[D, H·E]: what becomes of what the heads find."""
+        return self.output.weight
 
     def start(self, rows: int, capacity: int, behind: int | None, like: Tensor) -> Past:
         """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back, in the

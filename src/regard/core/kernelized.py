@@ -130,11 +130,12 @@ class Linear(nn.Module):
         """The effective weights, which `forward` never makes."""
         _, real = sight.factors()
         fq, fk, _, _ = self._featured(q, k, k, real, None)
-        weights = (fq @ fk[:, :, None].mT).flatten(1, 2)[:, :, rows]
+        chosen = torch.arange(q.shape[1], device=q.device) if heads is None else heads
+        fk = fk[:, chosen // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
+        weights = fq.flatten(1, 2)[:, chosen][:, :, rows] @ fk.mT
         weights = weights.masked_fill(~sight.asked(rows), 0.0)
         total = weights.sum(dim=-1, keepdim=True)
-        weights = weights / total.masked_fill(total == 0, 1.0)
-        return weights if heads is None else weights[:, heads]
+        return weights / total.masked_fill(total == 0, 1.0)
 
     def start(self, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], behind: int | None) -> Sums:
         """An empty sum for `rows` sequences of any length; `shape` is (G, K, E)."""

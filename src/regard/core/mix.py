@@ -90,6 +90,13 @@ class Softmax(nn.Module):
         weights = functional.dropout(weights, dropout) if dropout > 0 else weights
         return weights @ per_query_head(v, q.shape[1])
 
+    def settle(self, sight: Sight) -> None:
+        """Makes what all layers will ask of a sight before the first of them does: compiled layers are then all alike."""
+        if self.kernel is explicit or self.top is not None:
+            _ = sight.mask
+        elif not (sight.all or sight.causal or sight.sparse or sight.relative is not None):
+            _ = sight.additive, sight.sighted or sight.blind
+
     def weights(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor, heads: Tensor | None = None) -> Tensor:
         """What `forward` mixes with, for the rows of queries and the heads given."""
         bias = None if sight.bias is None else sight.bias[:, :, rows]
@@ -107,4 +114,4 @@ class Softmax(nn.Module):
         capacity = -(-capacity // 16) * 16 if like.is_cuda else capacity  # as masks are aligned for its kernels
         if behind is not None and behind < capacity:
             return Rolling(like.new_empty(rows, groups, 0, d_k), like.new_empty(rows, groups, 0, d_v), behind)
-        return KeyValues(like.new_empty(rows, groups, capacity, d_k), like.new_empty(rows, groups, capacity, d_v))
+        return KeyValues.empty(like, rows, capacity, shape, shareable=True)

@@ -102,6 +102,18 @@ class Padding(Pattern):
         return Everything()
 
 
+@dataclass(frozen=True, eq=False)
+class Descent(Pattern):
+    """Beams that share a row see what they descend from. Queries are the beams in order, keys are all places, and at each
+    place the beams that wrote there, in order; `line[b, w, l]` is the one whose writing at place l beam w continues."""
+
+    line: Tensor  # [B, W, L]
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        beams = torch.arange(self.line.shape[1], device=self.line.device)
+        return (self.line[..., None] == beams).flatten(2)[:, None]  # [B, 1, W, L · W]
+
+
 @dataclass(frozen=True)
 class Both(Pattern):
     first: Pattern
@@ -272,11 +284,6 @@ class Sight:
     def blind(self) -> Tensor:
         """[B or 1, H or 1, T or 1, 1], True for queries that may look at nothing."""
         return ~self.mask.any(dim=-1, keepdim=True)
-
-    def settle(self) -> None:
-        """Makes what all layers will ask for before the first of them does: compiled layers are then all alike."""
-        if not (self.all or self.causal or self.sparse or self.relative is not None):
-            _ = self.additive, self.sighted or self.blind
 
     def biased(self, bias: Tensor) -> Sight:
         """The same sight, with what one layer adds to its scores."""

@@ -15,11 +15,11 @@ from regard.core.dropout import Dropout
 from regard.core.layout import GlobalTokens, Shifted
 from regard.core.mix import Softmax
 from regard.core.norm import Norm
-from regard.core.pattern import Pattern, Sight
+from regard.core.pattern import Descent, Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.reversible import Reversible, doubled, merged, run
 from regard.core.state import Inputs, LayerState
-from regard.core.trace import Trace
+from regard.core.trace import Looks, Trace
 from regard.core.universal import Universal
 
 
@@ -64,11 +64,12 @@ class Stack(nn.Module):
         real: Tensor | None = None,
         global_tokens: Tensor | None = None,
         end: int | None = None,
+        descent: Tensor | None = None,
     ) -> Sight:
         """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
-        to `end`."""
+        to `end`. With a `descent` [B, W, L], the beams of a sentence are queries of one row, at the same place."""
         device = next(self.parameters()).device
         if isinstance(start, Tensor):
             assert end is not None
@@ -77,6 +78,10 @@ class Stack(nn.Module):
             end, behind, begin = start + length, self.behind, start
             keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
             queries = keys if start == 0 else keys[-length:]
+        if descent is not None:
+            width = descent.shape[1]
+            keys, queries = keys.repeat_interleave(width), queries.expand(width)
+            padding = padding & Descent(descent)
         pattern = self.pattern.over(end, device)
         if real is not None and pattern.anchored:
             pattern = Shifted(pattern, real.long().argmax(dim=1))
@@ -165,18 +170,34 @@ class Stack(nn.Module):
         outside = () if memory is None else (memory,) if isinstance(memory, Tensor) else tuple(memory)
         return run(x, steps, (*self.blocks.parameters(), *outside))
 
+    def attentions(self) -> dict[str, Looks]:
+        """Every application of an attention, by its name inside the stack."""
+        found: dict[str, Looks] = {}
+        for i in range(self.layers):
+            block = cast(Block, self.blocks[i % len(self.blocks)])
+            found[f"{i}.self"] = block.attention
+            if block.cross is not None:
+                found[f"{i}.cross"] = block.cross
+        return found
+
     def _settle(self, sight: Sight, memory_sight: Sight | None) -> None:
         block = self.blocks[0]
         for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
             if attention is not None and seen is not None and isinstance(attention.mixer, Softmax):  # type: ignore[union-attr]
-                seen.settle()
+                attention.mixer.settle(seen)  # type: ignore[union-attr]
 
     def finish(self, x: Tensor) -> Tensor:
         """What comes after the last block."""
         return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
-    def start(self, rows: int, capacity: int, memory: Tensor | Sequence[Tensor] | None = None) -> list[LayerState]:
-        """An empty state for each application of a block."""
+    def start(
+        self,
+        rows: int,
+        capacity: int,
+        memory: Tensor | Sequence[Tensor] | None = None,
+        memory_sight: Sight | None = None,
+    ) -> list[LayerState]:
+        """An empty state for each application of a block; what of the memory is real is said again at each step."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
         behind, like = self.behind, next(self.parameters())
         return [block.start(rows, capacity, _of(memory, i), behind, like) for i, block in enumerate(applied)]  # type: ignore[operator]

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.errors import ModelError
+
 
 class Past(Protocol):
     """What an attention remembers of the tokens so far."""
@@ -26,23 +28,37 @@ class Past(Protocol):
 
 @dataclass
 class KeyValues:
-    """Keys and values of the tokens so far, in preallocated buffers [B, G, L, K] and [B, G, L, E]."""
+    """Keys and values of the tokens so far, in preallocated buffers [B, G, L, W, K] and [B, G, L, W, E].
+
+    W is 1, or the beams of a sentence once they share its row: each writes into its own column and looks at all of them, and
+    what it descends from is a matter of who may look at whom (`State.line`). `shareable`: whether its mixer asks for that.
+    """
 
     k: Tensor
     v: Tensor
     filled: int = 0
+    shareable: bool = False
+
+    @classmethod
+    def empty(
+        cls, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], *, shareable: bool
+    ) -> KeyValues:
+        """`shape` is (G, K, E)."""
+        groups, d_k, d_v = shape
+        k, v = (like.new_empty(rows, groups, capacity, 1, width) for width in (d_k, d_v))
+        return cls(k, v, shareable=shareable)
 
     @property
     def rows(self) -> int:
-        return len(self.k)
+        return len(self.k) * self.k.shape[3]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds new positions and returns all of them up to now."""
+        """Adds new positions, or one position of all beams, and returns all of them up to now."""
+        k, v = _beside(k, self.k), _beside(v, self.v)
         start, end = self.filled, self.filled + k.shape[2]
-        self.k[:, :, start:end] = k
-        self.v[:, :, start:end] = v
+        self.k[:, :, start:end], self.v[:, :, start:end] = k, v
         self.filled = end
-        return self.k[:, :, :end], self.v[:, :, :end]
+        return self.k[:, :, :end].flatten(2, 3), self.v[:, :, :end].flatten(2, 3)
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
@@ -51,6 +67,12 @@ class KeyValues:
             self.v[:, :, : self.filled] = self.v[:, :, : self.filled].index_select(0, rows)
         else:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
+
+    def share(self, width: int) -> None:
+        """`width` rows become one."""
+        self.k, self.v = (
+            x[:, :, :, 0].unflatten(0, (-1, width)).permute(0, 2, 3, 1, 4).contiguous() for x in (self.k, self.v)
+        )
 
 
 @dataclass
@@ -64,13 +86,13 @@ class Slots:
 
     @property
     def rows(self) -> int:
-        return len(self.k)
+        return len(self.k) * self.k.shape[3]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Fills one slot and returns all of them."""
-        self.k.index_copy_(2, self.place, k)
-        self.v.index_copy_(2, self.place, v)
-        return self.k, self.v
+        self.k.index_copy_(2, self.place, _beside(k, self.k))
+        self.v.index_copy_(2, self.place, _beside(v, self.v))
+        return self.k.flatten(2, 3), self.v.flatten(2, 3)
 
     def select(self, rows: Tensor) -> None:
         k, v = self.k.index_select(0, rows), self.v.index_select(0, rows)
@@ -79,6 +101,11 @@ class Slots:
             self.v.copy_(v)
         else:
             self.k, self.v = k, v
+
+
+def _beside(x: Tensor, buffer: Tensor) -> Tensor:
+    """[B, G, T, K] → [B, G, T / W, W, K] as the buffer has it."""
+    return x.unflatten(2, (-1, buffer.shape[3]))
 
 
 @dataclass
@@ -161,6 +188,52 @@ class Inputs:
 
 
 @dataclass
+class Carried:
+    """What recurrent layers carry from place to place: all that they know of the past. `cell` is an LSTM's second vector,
+    `fed` what the last step gave, where the next one is told."""
+
+    hidden: Tensor  # [B, L, D]
+    cell: Tensor | None = None  # [B, L, D]
+    fed: Tensor | None = None  # [B, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.hidden)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: the cells go through them."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.hidden = self.hidden.index_select(0, rows)
+        self.cell = None if self.cell is None else self.cell.index_select(0, rows)
+        self.fed = None if self.fed is None else self.fed.index_select(0, rows)
+
+    def detach(self) -> Carried:
+        """The same numbers, through which no gradient goes back."""
+        cell, fed = (None if part is None else part.detach() for part in (self.cell, self.fed))
+        return Carried(self.hidden.detach(), cell, fed)
+
+
+@dataclass
+class Recent:
+    """The last inputs of a convolution, as many as it looks back."""
+
+    x: Tensor  # [B, kept, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: the convolution goes over them."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.x = self.x.index_select(0, rows)
+
+
+@dataclass
 class Memory:
     """Keys and values of what cross-attention looks at, computed once for each sentence."""
 
@@ -194,6 +267,14 @@ class State:
     real: Tensor | None  # [B, S], True = real source token; None when nothing is padded
     position: int = 0
     place: Tensor | None = None  # [1], once the state is fixed: the position, on the device
+    line: Tensor | None = (
+        None  # [B, W, L], once beams share a row: the beam that wrote what each continues, at each place
+    )
+
+    @property
+    def beams(self) -> int:
+        """How many rows of tokens share a row of the state."""
+        return 1 if self.line is None else self.width
 
     @property
     def next(self) -> int | Tensor:
@@ -211,6 +292,38 @@ class State:
         else:
             self.place += new
 
+    def share(self) -> None:
+        """From now on the beams of a sentence share a row, where its mixers allow: changing their order copies nothing."""
+        pasts = [layer.past for layer in self.layers if isinstance(layer.past, KeyValues) and layer.past.shareable]
+        if self.width == 1 or len(pasts) < len(self.layers):
+            return
+        for past in pasts:
+            past.share(self.width)
+        count, length = len(pasts[0].k), pasts[0].k.shape[2]
+        beams = torch.arange(self.width, device=pasts[0].k.device)[:, None]
+        self.line = beams.expand(count, -1, length).contiguous()
+
+    def descent(self, end: int) -> Tensor | None:
+        """`line` up to `end`, with the next place written by each beam itself."""
+        if self.line is None:
+            return None
+        own = torch.arange(self.width, device=self.line.device)[:, None].expand(len(self.line), -1, 1)
+        if self.place is None:
+            self.line[:, :, self.position :] = own
+        else:
+            self.line.index_copy_(2, self.place, own)
+        return self.line[:, :, :end]
+
+    def rewind(self, position: int) -> None:
+        """Forgets what came at `position` and after it."""
+        for layer in self.layers:
+            if not isinstance(layer.past, KeyValues):
+                raise ModelError(
+                    f"{type(layer.past).__name__} cannot forget its last tokens", "decode this model without a draft"
+                )
+            layer.past.filled = position
+        self.position = position
+
     def fix(self) -> bool:
         """From now on one token a step, and every step like the others; False if what is remembered has no fixed size."""
         pasts = [layer.past for layer in self.layers if isinstance(layer.past, KeyValues)]
@@ -225,6 +338,10 @@ class State:
 
     def reorder(self, rows: Tensor) -> None:
         """Row i continues what row rows[i] had; rows stay inside their sentence, so memories are untouched."""
+        if self.line is not None:
+            parents = (rows % self.width).view(-1, self.width, 1)
+            self.line.copy_(self.line.gather(1, parents.expand_as(self.line)))
+            return
         for layer in self.layers:
             layer.past.select(rows)
 
@@ -237,8 +354,13 @@ class State:
 
     def keep(self, sentences: Tensor) -> None:
         """Only these sentences go on."""
-        rows = (sentences[:, None] * self.width + torch.arange(self.width, device=sentences.device)).flatten()
-        self.reorder(rows)
+        if self.line is None:
+            rows = (sentences[:, None] * self.width + torch.arange(self.width, device=sentences.device)).flatten()
+            self.reorder(rows)
+        else:
+            self.line = self.line.index_select(0, sentences)
+            for layer in self.layers:
+                layer.past.select(sentences)
         for layer in self.layers:
             if layer.memory is not None:
                 layer.memory.select(sentences)

@@ -34,6 +34,15 @@ class Chooses(Protocol):
     def visible(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor) -> Tensor: ...
 
 
+class Looks(Protocol):
+    """A part that looks with some heads. `handed_on` [D, H·E] is the map of what they find."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def handed_on(self) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class Attended:
     """The arguments one mixer was called with."""

@@ -8,6 +8,7 @@ into windows that follow each other, and `windows` tells how many there are. Not
 from __future__ import annotations
 
 import wave
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,13 @@ _FFT, _HOP = 400, 160
 Samples = NDArray[np.float32]
 
 
-def read_wav(path: str | Path, rate: int = RATE) -> Samples:
-    """The samples of a PCM file of 8, 16, 24 or 32 bits, between -1 and 1; several channels become their mean."""
+def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
+    """The samples of a PCM file (its path or its contents) of 8, 16, 24 or 32 bits, between -1 and 1; several channels
+    become their mean."""
+    held = BytesIO(path) if isinstance(path, bytes) else str(path)
+    path = "the recording" if isinstance(path, bytes) else path
     try:
-        with wave.open(str(path), "rb") as file:
+        with wave.open(held, "rb") as file:
             channels, width, found = file.getnchannels(), file.getsampwidth(), file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
@@ -40,7 +44,8 @@ def read_wav(path: str | Path, rate: int = RATE) -> Samples:
 
 
 def _convert(path: str | Path, rate: int) -> str:
-    return f"convert it, for example: ffmpeg -i {path} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
+    name = "sound.mp3" if path == "the recording" else path
+    return f"convert it, for example: ffmpeg -i {name} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
 
 
 def _numbers(raw: bytes, width: int) -> Samples:

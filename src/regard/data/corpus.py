@@ -224,7 +224,7 @@ def prepare(
 def _kept(
     pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer, report: Report
 ) -> Iterator[tuple[list[int], list[int]]]:
-    numbered = enumerate(pairs, start=1)
+    numbered, around = enumerate(pairs, start=1), len(source.framed(()))
     while chunk := list(itertools.islice(numbered, CHUNK)):
         left = source.encode_batch([pair[0] for _, pair in chunk])
         right = target.encode_batch([pair[1] for _, pair in chunk])
@@ -232,16 +232,16 @@ def _kept(
             # Blank text need not give zero tokens, nor text more than zero: both count as empty.
             if not (one and other and pair[0].strip() and pair[1].strip()):
                 report.empty += 1
-            elif max(len(one), len(other)) + 1 > report.max_length:
+            elif max(len(one) + around, len(other) + 1) > report.max_length:
                 report.too_long += 1
                 report.first_too_long += [number] if report.too_long <= 5 else []
             else:
                 report.kept += 1
-                report.source_tokens += len(one) + 1
+                report.source_tokens += len(one) + around
                 report.target_tokens += len(other) + 1
                 report.source_unknown += 0 if source.unk is None else one.count(source.unk)
                 report.target_unknown += 0 if target.unk is None else other.count(target.unk)
-                yield [*one, source.eos], [*other, target.eos]
+                yield source.framed(one), [*other, target.eos]
     if not report.kept:
         raise DataError(
             f"no pair is left: {report.empty:,} have an empty side, {report.too_long:,} are over the limit of "

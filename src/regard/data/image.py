@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-Picture: TypeAlias = "str | Path | NDArray[np.uint8] | Image"
+Picture: TypeAlias = "str | Path | bytes | NDArray[np.uint8] | Image"
+MOST = 1 << 26  # pixels of a picture
 FILE = "preprocessor_config.json"
 
 
@@ -41,7 +43,8 @@ class Preparation:
     std: tuple[float, ...] | None = (0.5, 0.5, 0.5)
 
     def __call__(self, picture: Picture) -> Tensor:
-        """A PNG or JPEG file, a Pillow image, or bytes [height, width] or [height, width, 3 or 4] → [3, height, width]."""
+        """A PNG or JPEG file or its contents, a Pillow image, or an array of bytes [height, width] or [height, width, 3 or 4]
+        → [3, height, width]."""
         image = _rgb(_opened(picture))
         if self.size is not None:
             image = image.resize(_target(image.size, self.size), resample=self.resample)
@@ -55,6 +58,14 @@ class Preparation:
         if self.mean is not None and self.std is not None:
             x = (x - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
         return x.contiguous()
+
+    def seen(self, pixels: Tensor) -> NDArray[np.uint8]:
+        """The way back, from [3, height, width] to what a person sees: [height, width, 3]."""
+        x = pixels
+        if self.mean is not None and self.std is not None:
+            x = x * torch.tensor(self.std)[:, None, None] + torch.tensor(self.mean)[:, None, None]
+        x = x if self.factor is None else x / self.factor
+        return x.round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
 
     def batch(self, pictures: Sequence[Picture]) -> Tensor:
         """[B, 3, height, width]; the pictures must come out equally large."""
@@ -81,14 +92,18 @@ def _opened(picture: Any) -> Image:
         raise DataError("pictures need Pillow, which is not installed", "pip install 'regard[image]'") from None
     if isinstance(picture, Image.Image):
         return picture
-    if isinstance(picture, (str, Path)):
+    if isinstance(picture, str | Path | bytes):
+        name = "the picture" if isinstance(picture, bytes) else picture
         try:
-            with Image.open(picture, formats=("PNG", "JPEG")) as image:
+            with Image.open(
+                BytesIO(picture) if isinstance(picture, bytes) else picture, formats=("PNG", "JPEG")
+            ) as image:
+                if image.width * image.height > MOST:  # known before a pixel is unpacked
+                    raise DataError(f"{name} has {image.width} × {image.height} pixels", "make it smaller")
                 return ImageOps.exif_transpose(image)  # upright, however the camera was held
-        except (OSError, Image.DecompressionBombError) as error:
-            raise DataError(
-                f"{picture} cannot be read: {error}", "give a PNG or JPEG file that opens elsewhere"
-            ) from None
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            what = "" if isinstance(picture, bytes) else f": {error}"
+            raise DataError(f"{name} cannot be read{what}", "give a PNG or JPEG file that opens elsewhere") from None
     array = np.asarray(picture)
     shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
     if array.dtype != np.uint8 or not shaped or not array.size:

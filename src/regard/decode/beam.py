@@ -80,8 +80,11 @@ def search(
 
     def turn(*, first: bool = False) -> None:
         logits = model.step(last, state)[:, -1]
-        logits = frame.allowed(logits, t, going.sentences.repeat_interleave(width), first=first)
-        parents = _advance(going, finished, logits, t, strategy, frame, divisors, watch)
+        rows = going.sentences.repeat_interleave(width)
+        gains = torch.log_softmax(frame.allowed(logits, t, rows, first=first), dim=-1)
+        withheld = frame.withheld(gains, t, rows, going.tokens.flatten(0, 1), first=first)
+        gains = gains if withheld is None else gains.masked_fill(withheld, NEVER)
+        parents = _advance(going, finished, gains, t, strategy, frame, divisors, watch)
         running.copy_((going.sums > NEVER).any(dim=1) & ~_decided(going, finished, strategy, t, divisors, frame.limits))
         state.reorder(parents)
         if not first:
@@ -90,6 +93,7 @@ def search(
 
     turn(first=True)
     last = going.tokens[:, :, 0].flatten()[:, None].clone()
+    state.share()
     record = turns.recordable(device) and watch is None and state.fix()
     repeat = Turns(turn, record=record)
     for done in range(1, frame.steps):
@@ -115,25 +119,26 @@ def _at(tokens: Tensor, t: Tensor) -> Tensor:
 def _advance(
     going: _Open,
     finished: _Finished,
-    logits: Tensor,
+    gains: Tensor,
     t: Tensor,
     strategy: Beam,
     frame: Frame,
     divisors: Tensor,
     watch: Watch | None,
 ) -> Tensor:
-    """One step of every open sentence: fills `finished`, replaces the open hypotheses, returns the row each came from."""
+    """One step of every open sentence, from the log-probabilities of its next tokens [rows, V]: fills `finished`, replaces the
+    open hypotheses, returns the row each came from."""
     batch, width = going.sums.shape
-    vocabulary = logits.shape[-1]
-    totals = going.sums[:, :, None] + torch.log_softmax(logits, dim=-1).view(batch, width, vocabulary)
+    vocabulary = gains.shape[-1]
+    totals = going.sums[:, :, None] + gains.view(batch, width, vocabulary)
     # Twice the width holds `width` continuations even if every hypothesis also offers its end.
     sums, index = totals.flatten(1).topk(min(2 * width, width * vocabulary), dim=1)  # [B, 2W]
     parents, tokens = index // vocabulary, index % vocabulary
-    rows = torch.arange(batch, device=logits.device)[:, None]
+    rows = torch.arange(batch, device=gains.device)[:, None]
     history = going.tokens[rows, parents]  # [B, 2W, L]
     history.index_copy_(2, t, tokens[:, :, None])
     # A candidate may end only if it is among the best `places`.
-    rank = torch.arange(sums.shape[1], device=logits.device)[None]
+    rank = torch.arange(sums.shape[1], device=gains.device)[None]
     at_limit = (frame.limits[going.sentences] == t + 1)[:, None]
     ends = frame.ends(tokens)
     closing = (rank < _places(finished, going, strategy)) & (ends | at_limit)

@@ -11,6 +11,15 @@ NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
+class Rules:
+    """What depends on the tokens so far: `least` of them before an end, and no run of `no_repeat` twice, `before` included."""
+
+    least: int
+    no_repeat: int
+    before: Tensor  # [B, P] what the decoder has read when decoding begins
+
+
+@dataclass(frozen=True)
 class Frame:
     """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end;
     `not_first`: ids that are not chosen first; `also`: further tokens that end an output."""
@@ -23,6 +32,7 @@ class Frame:
     closing: bool = False
     not_first: Tensor | None = None
     also: tuple[int, ...] = ()
+    rules: Rules | None = None
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Which of these tokens end an output."""
@@ -51,6 +61,35 @@ class Frame:
             last = self.limits[sentences] == t + 1
             return torch.where(last[:, None], _only(logits, self.end), logits)
         return logits
+
+    def withheld(self, like: Tensor, t: Tensor, sentences: Tensor, written: Tensor, *, first: bool) -> Tensor | None:
+        """[rows, V], as `like`: what the rules forbid at step t, when `written` [rows, L] holds t tokens; None for nothing.
+        What is forced stays. Beams take it from log-probabilities, without giving its share to others, as transformers."""
+        rules = self.rules
+        if rules is None or not (rules.least or rules.no_repeat) or (first and self.opening is not None):
+            return None
+        found = torch.zeros_like(like, dtype=torch.bool)
+        if rules.least:
+            for end in (self.end, *self.also):
+                if end >= 0:
+                    found[:, end] = t < rules.least
+        size = rules.no_repeat
+        if size and size <= rules.before.shape[1] + written.shape[1]:
+            said = torch.cat([rules.before[sentences], written], dim=1)
+            found = found | _repeats(said, rules.before.shape[1] + t, size, like.shape[1])
+        if self.closing:
+            found = found & (self.limits[sentences] != t + 1)[:, None]
+        return found
+
+
+def _repeats(said: Tensor, length: Tensor, size: int, vocabulary: int) -> Tensor:
+    """[rows, V]: the tokens that would complete a run of `size` that the first `length` [1] of said [rows, S] hold."""
+    runs = said.unfold(1, size, 1)  # [rows, N, size]
+    last = (length - size + 1 + torch.arange(size - 1, device=said.device)).clamp_min(0)
+    same = (runs[..., :-1] == said[:, None, last]).all(dim=-1)
+    same = same & (torch.arange(runs.shape[1], device=said.device) + size <= length)
+    marked = torch.zeros(said.shape[0], vocabulary + 1, dtype=torch.bool, device=said.device)
+    return marked.scatter(1, torch.where(same, runs[..., -1], vocabulary), True)[:, :vocabulary]
 
 
 def _only(logits: Tensor, token: int) -> Tensor:

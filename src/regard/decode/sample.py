@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.decode import turns
-from regard.decode.frame import Frame
+from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
 from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Chosen, Watch
@@ -38,6 +38,8 @@ def generate(
 
     def turn(*, first: bool = False) -> None:
         logits = frame.allowed(model.step(last, state)[:, -1], t, sentences, first=first)  # [B, V]
+        withheld = frame.withheld(logits, t, sentences, chosen[sentences], first=first)
+        logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
         if isinstance(strategy, Sample):
             assert noise is not None
             tokens = choose(logits, strategy, noise[sentences, t])

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decode import beam, sample
-from regard.decode.frame import Frame
+from regard.decode import beam, sample, speculate
+from regard.decode.frame import Frame, Rules
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
 from regard.decode.watch import Chosen, Offered, Watch
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.model import Decoder, EncoderDecoder
 
 Source = Sequence[int] | Tensor
@@ -42,11 +42,14 @@ class Ends:
 
 @dataclass(frozen=True)
 class Settings:
-    """`tokens`: how many positions (source rows × beams) are decoded at once."""
+    """`tokens`: how many positions (source rows × beams) are decoded at once; `least`: how many tokens come before an end;
+    `no_repeat`: no run of so many tokens comes twice in what the decoder has read (0: any may)."""
 
     strategy: Strategy = field(default_factory=Beam)
     limit: Limit = field(default_factory=Limit)
     tokens: int = 4096
+    least: int = 0
+    no_repeat: int = 0
 
 
 @torch.inference_mode()
@@ -58,9 +61,13 @@ def decode(
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
     watch: Watch | None = None,
+    draft: speculate.Draft | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
-    each is drawn from, its number unless said. `watch` is shown every step."""
+    each is drawn from, its number unless said. `watch` is shown every step. With a `draft`, which language models can have,
+    sources are decoded one by one."""
+    if draft is not None:
+        settings = replace(settings, tokens=1)
     was_training = model.training
     model.eval()
     try:
@@ -68,7 +75,7 @@ def decode(
         for rows in batches([_length(source) for source in sources], settings):
             named = rows if keys is None else [keys[row] for row in rows]
             shown = None if watch is None else functools.partial(_by_source, watch, torch.tensor(rows))
-            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown)
+            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown, draft)
             for row, found in zip(rows, batch, strict=True):
                 results[row] = found
             if progress is not None:
@@ -104,6 +111,7 @@ def _decode_batch(
     ends: Ends,
     settings: Settings,
     watch: Watch | None,
+    draft: speculate.Draft | None,
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
     tokens, real = _stacked(sources, ends.pad, model.pads)
@@ -114,7 +122,15 @@ def _decode_batch(
     first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
     banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
     not_first = torch.tensor(ends.not_first, dtype=torch.long, device=device)
-    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first, ends.also)
+    rules = Rules(settings.least, settings.no_repeat, (first if start is not None else tokens).to(device))
+    frame = Frame(first.to(device), limits, ends.end, banned, ends.opening, ends.closing, not_first, ends.also, rules)
+    if draft is not None:
+        if isinstance(settings.strategy, Beam) or not isinstance(model, Decoder):
+            raise SettingError("a draft writes one text of a language model ahead", "leave the beam or the draft out")
+        if settings.least or settings.no_repeat:
+            raise SettingError("a draft knows no least length and no forbidden repeats", "leave the draft or these out")
+        written = speculate.generate(model, draft, tokens.to(device), settings.strategy, frame, keys[0], watch)
+        return [[written]]
     if isinstance(settings.strategy, Beam):
         return beam.search(model, encoded, settings.strategy, frame, watch)
     return [[one] for one in sample.generate(model, encoded, settings.strategy, frame, keys, watch)]

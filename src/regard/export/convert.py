@@ -22,9 +22,9 @@ from regard.proof.invariants import Comparison, Finding
 # What belongs to a model beside its weights: data only, never code.
 BESIDE = (
     "generation_config.json", "tokenizer.json", "target_tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model",
-    "sentencepiece.bpe.model", "tokenizer.model", "source.spm", "target.spm", "preprocessor_config.json",
-    "processor_config.json", "normalizer.json", "chat_template.jinja", "README.md",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "target_vocab.json",
+    "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm", "target.spm",
+    "preprocessor_config.json", "processor_config.json", "normalizer.json", "chat_template.jinja", "README.md",
     "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json",
 )  # fmt: skip
 

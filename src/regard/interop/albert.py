@@ -6,7 +6,8 @@ after the feed-forward, where here `dropout` acts as after the attention; its co
 
 from __future__ import annotations
 
-from regard.interop.encoder import FIXED, IGNORED, LABELS, SIZES, TOPS, Head, Kin, Layer
+from regard.interop.encoder import FIXED, IGNORED, LABELS, SIZES, TOPS, Head, Kin
+from regard.interop.parts import Layer
 from regard.interop.table import Keys
 
 ALBERT = Kin(
@@ -23,7 +24,7 @@ ALBERT = Kin(
     ),
     head=Head("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder"),
     layer=Layer(
-        "attention.query", "attention.key", "attention.value", "attention.dense", "attention.LayerNorm",
+        ("attention.query", "attention.key", "attention.value"), "attention.dense", "attention.LayerNorm",
         "ffn", "ffn_output", "full_layer_layer_norm", "encoder.albert_layer_groups.0.albert_layers.0",
     ),
     tops={**TOPS, "ForPreTraining": (True, "next")},

@@ -1,17 +1,17 @@
-"""BART and mBART, as transformers has them: Marian with learned positions and a norm after the embeddings.
+"""BART, as transformers has it: Marian with learned positions and a norm after the embeddings. mBART is another `Kin`.
 
-mBART is pre-norm, with a norm after each stack. One matrix serves both embeddings and the output, as in PEGASUS.
+One matrix serves both embeddings and the output, as in PEGASUS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SIZES, TIED, assemble, logits_bias, sizes, stacks
-from regard.interop.table import Keys, Rule, Same, module, reads_back
+from regard.interop.sequence import EQUAL, FIXED, SIZES, TIED, assemble, logits_bias, sizes, stacks
+from regard.interop.table import Keys, Rule, Same, module
 
 _OFFSET = 2  # rows of the position table that belong to no position
 _BIAS = "final_logits_bias"
@@ -19,12 +19,13 @@ _BIAS = "final_logits_bias"
 
 @dataclass(frozen=True)
 class Kin:
-    """One of the two."""
+    """One of these families; its norms stand before the sublayers or after them."""
 
     name: str
     architecture: str
     residual: kinds.PostNorm | kinds.PreNorm
     PREFIX: str = "model."
+    FORM: ClassVar = (kinds.EncoderDecoder, kinds.Tokens)
 
     @property
     def keys(self) -> Keys:
@@ -32,9 +33,6 @@ class Kin:
         old = {"static_position_embeddings": False, "normalize_embedding": True}
         fixed = {"normalize_before": before, "add_final_layer_norm": before, "tie_word_embeddings": True}
         return Keys({**SIZES, "vocab_size": 50265}, {**FIXED, **old, **fixed}, EQUAL)
-
-    def matches(self, model: kinds.Model) -> bool:
-        return isinstance(model, kinds.EncoderDecoder) and reads_back(model, self.config(model, 1), self.spec)
 
     def config(self, model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
         learned = model.source.position
@@ -69,4 +67,3 @@ class Kin:
 
 
 BART = Kin("bart", "BartForConditionalGeneration", kinds.PostNorm())
-MBART = Kin("mbart", "MBartForConditionalGeneration", kinds.PreNorm())

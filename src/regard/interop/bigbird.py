@@ -14,8 +14,9 @@ from typing import Any
 from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.bert import BERT
-from regard.interop.encoder import ACTIVATIONS, FIXED, IGNORED, SEGMENTED, TOPS, Dense
-from regard.interop.table import Keys, Rule, Unread, labels_of, reads_back
+from regard.interop.encoder import FIXED, IGNORED, SEGMENTED, TOPS, Dense
+from regard.interop.parts import ACTIVATIONS
+from regard.interop.table import Keys, Rule, Unread, labels_of
 
 BASE = replace(
     BERT,
@@ -35,16 +36,10 @@ BASE = replace(
     pooler="pooler",
     dense=Dense("classifier.dense", "gelu_tanh"),
 )
-PREFIX = BASE.PREFIX
+FORM, PREFIX = BASE.FORM, BASE.PREFIX
 OWN = Keys(
     {"attention_type": "block_sparse", "block_size": 64, "num_random_blocks": 3, "rescale_embeddings": False}, {}, {}
 )
-
-
-def matches(model: kinds.Model) -> bool:
-    if not isinstance(model, kinds.Encoder) or not isinstance(model.input, kinds.Tokens):
-        return False
-    return reads_back(model, config(model, 1), spec)
 
 
 def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:

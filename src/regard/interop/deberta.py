@@ -1,88 +1,50 @@
-"""DeBERTa v2 and v3, as transformers has them: BERT whose scores know content and distance apart (He et al. 2021).
-
-The masked-word head has two layouts that compute the same. Both are read; the older is written, which all versions know.
-"""
+"""DeBERTa v2 and v3, as transformers has them: BERT whose scores know content and distance apart (He et al. 2021). Its
+masked-word head has two layouts that compute the same: both are read; the older is written, which all versions know."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import (
-    HARMLESS,
-    Constant,
-    Keys,
-    Moved,
-    Rule,
-    Same,
-    Unread,
-    each,
-    labels_of,
-    module,
-    modules,
-    reads_back,
-)
+from regard.interop.bert import BERT
+from regard.interop.encoder import FIXED, IGNORED, LABELS, SIZES, TOPS, Dense, learned
+from regard.interop.parts import Layer, activation, word
+from regard.interop.table import Keys, Rule, Same, Unread, module
 
-PREFIX = "deberta."
-_HEAD, _NEW_HEAD = "cls.predictions", "lm_predictions.lm_head"
-_ACTIVATIONS: dict[str, kinds.Activation] = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu", "tanh": "tanh",
-}  # fmt: skip
-_NAMES: dict[str | None, str] = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
-_TASKS: dict[str, kinds.Task] = {
-    "DebertaV2ForSequenceClassification": "classify",
-    "DebertaV2ForTokenClassification": "tag",
-    "DebertaV2ForQuestionAnswering": "answer",
-}
-_ARCHITECTURES = ("DebertaV2Model", "DebertaV2ForMaskedLM", *_TASKS)
-_KEYS = Keys(
-    read={
-        "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
-        "attention_head_size": None, "intermediate_size": 6144, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "type_vocab_size": None,
-        "layer_norm_eps": 1e-7, "position_biased_input": True, "relative_attention": False, "share_att_key": False,
+BASE = replace(
+    BERT, name="deberta-v2", stem="DebertaV2", PREFIX="deberta.",
+    keys=Keys(
+        {
+            **SIZES, "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
+            "intermediate_size": 6144, "type_vocab_size": None, "layer_norm_eps": 1e-7, "cls_dropout": 0.1,
+        },
+        FIXED,
+        {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
+        IGNORED | {"legacy", "padding_idx"},
+    ),
+    layer=Layer(("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj")),
+    tops=TOPS, labels=LABELS, drops={"classify": "cls_dropout", "tag": "hidden_dropout_prob"},
+    pooler=None, dense=Dense("pooler.dense", "gelu"),
+)  # fmt: skip
+FORM, PREFIX = BASE.FORM, BASE.PREFIX
+OWN = Keys(
+    {
+        "attention_head_size": None, "position_biased_input": True, "relative_attention": False, "share_att_key": False,
         "pos_att_type": [], "max_relative_positions": None, "position_buckets": None, "norm_rel_ebd": "none",
         "conv_kernel_size": None, "conv_groups": 1, "conv_act": "tanh", "pooler_hidden_act": "gelu",
-        "pooler_dropout": 0.0, "cls_dropout": 0.1,
+        "pooler_dropout": 0.0,
     },
-    fixed={
-        "tie_word_embeddings": True, "is_decoder": False, "is_encoder_decoder": False, "add_cross_attention": False,
-        "chunk_size_feed_forward": 0,
-    },
-    equal={"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
-    ignored=HARMLESS | {"initializer_range", "legacy", "padding_idx"},
+    {}, {},
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    if not (isinstance(model, kinds.Encoder) and isinstance(model.input, kinds.Tokens)):
-        return False
-    return reads_back(model, config(model, positions=1), spec)
+_HEAD, _NEW_HEAD = "cls.predictions", "lm_predictions.lm_head"
 
 
 def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    tokens, block, place, labels = model.tokens, model.stack.block, model.stack.position, labels_of(model)
-    name = next((name for name, task in _TASKS.items() if labels and labels.task == task), None)
-    said = {
-        "model_type": "deberta-v2",
-        "architectures": [name or _ARCHITECTURES[model.head is not None]],
-        "vocab_size": tokens.vocabulary,
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.stack.layers,
-        "num_attention_heads": block.attention.heads,
-        "intermediate_size": block.feedforward.d_ff,
-        "hidden_act": _NAMES.get(block.feedforward.activation, ""),
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": block.attention.mixer.dropout,
-        "max_position_embeddings": tokens.position.length if isinstance(tokens.position, kinds.Learned) else positions,
-        "type_vocab_size": tokens.segments,
-        "layer_norm_eps": block.norm.eps,
-        "position_biased_input": tokens.position is not None,
-    }
+    said = {**BASE.config(model, positions), "position_biased_input": model.tokens.position is not None}
+    place, beside = model.stack.position, model.stack.beside
     if isinstance(place, kinds.Disentangled):
         said |= {
             "relative_attention": True,
@@ -92,42 +54,27 @@ def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
             "position_buckets": place.buckets or -1,
             "norm_rel_ebd": "layer_norm" if place.norm else "none",
         }
-    if beside := model.stack.beside:
-        said |= {"conv_kernel_size": beside.width, "conv_groups": beside.groups}
-        said |= {"conv_act": _NAMES.get(beside.activation, "")}
+    if beside:
+        said |= {"conv_kernel_size": beside.width, "conv_groups": beside.groups, "conv_act": word(beside.activation)}
     if model.pool:
-        said |= {"pooler_hidden_act": _NAMES.get(model.pool.activation, ""), "pooler_dropout": model.pool.dropout}
-        said |= {"cls_dropout": labels.dropout} if labels else {}
-    if labels:
-        said |= {"id2label": {str(i): f"LABEL_{i}" for i in range(labels.count)}}
-        said |= {"label2id": {f"LABEL_{i}": i for i in range(labels.count)}}
+        said |= {"pooler_hidden_act": word(model.pool.activation), "pooler_dropout": model.pool.dropout}
     return said
 
 
 def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-    values = _KEYS(_plain(config))
-    masked, task = _top(config, stored)
-    d_model, heads, activation = values["hidden_size"], values["num_attention_heads"], _activation(values["hidden_act"])
-    dropout, norm = values["hidden_dropout_prob"], kinds.LayerNorm(values["layer_norm_eps"])
-    d_k = values["attention_head_size"] or d_model // heads
-    if d_k * heads != d_model:
-        raise ModelError(f"config.json: {heads} heads of {d_k} are not hidden_size {d_model}", "correct one of them")
-    attention = kinds.Attention(heads, d_k, d_k, mixer=kinds.Softmax(values["attention_probs_dropout_prob"]))
-    block = kinds.Block(attention, kinds.Plain(values["intermediate_size"], activation), norm=norm, dropout=dropout)
-    act, groups, width = _activation(values["conv_act"]), values["conv_groups"], values["conv_kernel_size"]
-    beside = kinds.Neighbours(width, groups, act, norm, dropout) if width else None
-    learned = kinds.Learned(values["max_position_embeddings"]) if values["position_biased_input"] else None
-    pool = kinds.Pool("first", _activation(values["pooler_hidden_act"]), values["pooler_dropout"])
-    drops = {"classify": values["cls_dropout"], "tag": dropout, "answer": 0.0}
-    count = len(config.get("id2label") or ()) or config.get("num_labels") or 2
-    return kinds.Encoder(
-        d_model,
-        kinds.Tokens(values["vocab_size"], learned, False, dropout, values["type_vocab_size"] or 0, norm),
-        kinds.Stack(values["num_hidden_layers"], block, position=_relative(values, norm), beside=beside),
-        pool=pool if task == "classify" else None,
-        head=kinds.LanguageHead(True, transform=kinds.Transform(d_model, activation, norm)) if masked else None,
-        labels=kinds.Labels(count, task, dropout=drops[task]) if task else None,
-    )
+    said = _plain(config)
+    own = OWN({key: value for key, value in said.items() if key in OWN.read})
+    held = [name.replace(f"{_NEW_HEAD}.dense", f"{_HEAD}.transform.dense") for name in stored]
+    model = BASE.spec({key: value for key, value in said.items() if key not in OWN.read}, held)
+    layer = model.stack.block
+    if own["attention_head_size"] not in (None, layer.attention.d_k):
+        raise ModelError(f"config.json: heads of {own['attention_head_size']} are not understood", "leave it out")
+    width, act = own["conv_kernel_size"], activation(own["conv_act"])
+    beside = kinds.Neighbours(width, own["conv_groups"], act, layer.norm, layer.dropout) if width else None
+    pool = kinds.Pool("first", activation(own["pooler_hidden_act"]), own["pooler_dropout"])
+    stack = replace(model.stack, position=_relative(own, model), beside=beside)
+    tokens = model.tokens if own["position_biased_input"] else replace(model.tokens, position=None)
+    return replace(model, input=tokens, stack=stack, pool=pool if model.pool else None)
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,98 +86,40 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"cls_dropout": said.get("hidden_dropout_prob"), **said}
 
 
-def _activation(name: str) -> kinds.Activation:
-    if name not in _ACTIVATIONS:
-        raise ModelError(f"config.json: the activation {name!r} is not understood", f"known: {[*_ACTIVATIONS]}")
-    return _ACTIVATIONS[name]
-
-
-def _relative(values: Mapping[str, Any], norm: kinds.Norm) -> kinds.Disentangled | None:
-    terms, said = ("c2p", "p2c"), values["pos_att_type"]
-    if any(term not in terms for term in said):
-        raise ModelError(f"config.json: pos_att_type {said} is not understood", "known: c2p and p2c")
-    if values["norm_rel_ebd"] not in ("none", "layer_norm"):
-        raise ModelError(f"config.json: norm_rel_ebd {values['norm_rel_ebd']!r} is not understood", "known: layer_norm")
-    relative = values["relative_attention"]
-    if bool(said) != relative or relative > values["share_att_key"]:
+def _relative(own: Mapping[str, Any], model: kinds.Encoder) -> kinds.Disentangled | None:
+    said, block = own["pos_att_type"], model.stack.block
+    if any(term not in ("c2p", "p2c") for term in said) or own["norm_rel_ebd"] not in ("none", "layer_norm"):
+        raise ModelError(f"{said} or {own['norm_rel_ebd']!r} is not understood", "known: c2p, p2c; layer_norm, none")
+    if bool(said) != own["relative_attention"] or own["relative_attention"] > own["share_att_key"]:
         raise ModelError(
             "config.json: relative_attention, pos_att_type and share_att_key are understood only together",
             "such a model projects positions in some other way and cannot be opened",
         )
-    if not relative:
+    if not said:
         return None
-    return kinds.Disentangled(
-        values["max_relative_positions"] or values["max_position_embeddings"],
-        values["position_buckets"],
-        "both" if all(term in said for term in terms) else said[0],
-        norm if values["norm_rel_ebd"] == "layer_norm" else None,
-        values["hidden_dropout_prob"],
-    )
-
-
-def _top(config: Mapping[str, Any], stored: Collection[str]) -> tuple[bool, kinds.Task | None]:
-    """Whether there is a masked-word head, which the files of pretraining hold unannounced, and the task of the labels."""
-    name = (config.get("architectures") or _ARCHITECTURES)[0]
-    if name not in _ARCHITECTURES:
-        raise ModelError(f"the architecture {name!r} is not understood", f"known: {', '.join(_ARCHITECTURES)}")
-    held = any(tensor.startswith((_HEAD, _NEW_HEAD)) for tensor in stored)
-    return held or name == "DebertaV2ForMaskedLM", _TASKS.get(name)
+    terms: Any = "both" if len({*said}) == 2 else said[0]
+    distance = own["max_relative_positions"] or learned(model).length
+    norm = block.norm if own["norm_rel_ebd"] == "layer_norm" else None
+    return kinds.Disentangled(distance, own["position_buckets"], terms, norm, block.dropout)
 
 
 def table(model: kinds.Encoder, positions: int) -> list[Rule]:
-    inside = PREFIX if model.head or model.labels else ""
-    at, encoder, place = f"{inside}embeddings", f"{inside}encoder", model.stack.position
-    absolute = f"{at}.position_embeddings.weight"
-    rules: list[Rule] = [
-        Same("input.table.weight", f"{at}.word_embeddings.weight", (f"{_HEAD}.decoder.weight",) if model.head else ()),
-        # Files of version 3 hold a table of places that only their pretraining used.
-        Same("input.position.table", absolute) if model.tokens.position else Unread(absolute),
-        *module("input.norm", f"{at}.LayerNorm"),
-        Constant(f"{at}.position_ids", lambda: torch.arange(positions)[None], written=False),
-        *each(model.stack.layers, _layer("stack.blocks.{i}", f"{encoder}.layer.{{i}}", model.d_model)),
-        *_top_rules(model),
-    ]
-    if model.tokens.segments:
-        rules += module("input.segments", f"{at}.token_type_embeddings", bias=False)
+    encoder, place = f"{PREFIX if model.head or model.labels else ''}encoder", model.stack.position
+    # The head of version 3's pretraining, which told replaced tokens from true ones; no architecture has it.
+    parts = [f"{part}.{kind}" for part in ("dense", "LayerNorm", "classifier") for kind in ("weight", "bias")]
+    rules = [*map(_both, BASE.table(model, positions)), *(Unread(f"mask_predictions.{part}") for part in parts)]
     if isinstance(place, kinds.Disentangled):
         rules += [Same("stack.position.table", f"{encoder}.rel_embeddings.weight")]
         rules += module("stack.position.norm", f"{encoder}.LayerNorm") if place.norm else []
     if model.stack.beside:
-        rules += [
-            *module("stack.beside.conv", f"{encoder}.conv.conv"),
-            *module("stack.beside.norm", f"{encoder}.conv.LayerNorm"),
-        ]
+        rules += module("stack.beside.conv", f"{encoder}.conv.conv")
+        rules += module("stack.beside.norm", f"{encoder}.conv.LayerNorm")
     return rules
 
 
-def _layer(ours: str, theirs: str, d_model: int) -> list[Moved]:
-    names = [f"{theirs}.attention.self.{name}_proj" for name in ("query", "key", "value")]
-    return [
-        *modules(f"{ours}.attention.project.qkv", names, (d_model, d_model, d_model)),
-        *module(f"{ours}.attention.output", f"{theirs}.attention.output.dense"),
-        *module(f"{ours}.residual.each.0.norm", f"{theirs}.attention.output.LayerNorm"),
-        *module(f"{ours}.feedforward.inner", f"{theirs}.intermediate.dense"),
-        *module(f"{ours}.feedforward.outer", f"{theirs}.output.dense"),
-        *module(f"{ours}.residual.each.1.norm", f"{theirs}.output.LayerNorm"),
-    ]
-
-
-def _top_rules(model: kinds.Encoder) -> list[Rule]:
-    # The head of version 3's pretraining, which told replaced tokens from true ones; no architecture has it.
-    parts = [f"{part}.{kind}" for part in ("dense", "LayerNorm", "classifier") for kind in ("weight", "bias")]
-    rules: list[Rule] = [Unread(f"mask_predictions.{part}") for part in parts]
-    if model.head:
-        rules += [Same("head.bias", f"{_HEAD}.bias", (f"{_HEAD}.decoder.bias", f"{_NEW_HEAD}.bias"))]
-        rules += [
-            Same(
-                f"head.transform.{part.replace('LayerNorm', 'norm')}",
-                f"{_HEAD}.transform.{part}",
-                (f"{_NEW_HEAD}.{part}",),
-            )
-            for part in parts[:4]
-        ]
-    if model.pool:
-        rules += module("pool.dense", "pooler.dense")
-    if labels := labels_of(model):
-        rules += module("labels.output", "qa_outputs" if labels.task == "answer" else "classifier")
-    return rules
+def _both(rule: Rule) -> Rule:
+    """A part of the head under either of its names."""
+    if not isinstance(rule, Same) or not rule.theirs.startswith(_HEAD):
+        return rule
+    newer = rule.theirs.replace(f"{_HEAD}.transform", _NEW_HEAD).replace(_HEAD, _NEW_HEAD)
+    return replace(rule, aliases=(*rule.aliases, newer))

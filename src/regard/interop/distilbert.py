@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.interop.encoder import FIXED, IGNORED, SIZES, Dense, Head, Kin, Layer
+from regard.interop.encoder import FIXED, IGNORED, SIZES, Dense, Head, Kin
+from regard.interop.parts import Layer
 from regard.interop.table import Keys
 
 _WORDS = {
@@ -27,7 +28,7 @@ DISTILBERT = Kin(
     ),
     head=Head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector"),
     layer=Layer(
-        "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm",
+        ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin", "sa_layer_norm",
         "ffn.lin1", "ffn.lin2", "output_layer_norm", "transformer.layer.{i}",
     ),
     drops={"classify": "seq_classif_dropout", "tag": "dropout", "answer": "qa_dropout"},

@@ -9,37 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from regard import spec as kinds
 from regard.errors import ModelError
-from regard.interop.table import (
-    HARMLESS,
-    Constant,
-    Keys,
-    Moved,
-    Rule,
-    Same,
-    Unread,
-    each,
-    labels_of,
-    module,
-    modules,
-    reads_back,
-)
+from regard.interop.parts import Layer, activation, block, label_count, named_labels, norm, sizes
+from regard.interop.table import HARMLESS, Constant, Keys, Moved, Rule, Same, Unread, each, labels_of, module
 
-ACTIVATIONS: dict[str, kinds.Activation] = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu", "gelu_pytorch_tanh": "gelu_tanh",
-    "swish": "silu",
-}  # fmt: skip
 # What transformers assumes for absent keys. `regard_pooler` is ours: whether there is a pooler, where the architecture
 # says otherwise.
 SIZES: dict[str, Any] = {
     "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "initializer_range": 0.02, "tie_word_embeddings": True,
+    "max_position_embeddings": 512, "layer_norm_eps": 1e-12, "tie_word_embeddings": True,
     "regard_pooler": True,
 }  # fmt: skip
 SEGMENTED: dict[str, Any] = {**SIZES, "type_vocab_size": 2, "classifier_dropout": 0.1}
@@ -58,21 +42,6 @@ TOPS: dict[str, Top] = {
 }  # fmt: skip
 LABELS: dict[kinds.Task, str] = {"classify": "classifier", "tag": "classifier", "answer": "qa_outputs"}
 DROPS: dict[kinds.Task, str] = {"classify": "classifier_dropout", "tag": "classifier_dropout"}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Their names for the parts of a layer."""
-
-    q: str = "attention.self.query"
-    k: str = "attention.self.key"
-    v: str = "attention.self.value"
-    output: str = "attention.output.dense"
-    first_norm: str = "attention.output.LayerNorm"
-    inner: str = "intermediate.dense"
-    outer: str = "output.dense"
-    last_norm: str = "output.LayerNorm"
-    path: str = "encoder.layer.{i}"
 
 
 @dataclass(frozen=True)
@@ -117,33 +86,22 @@ class Kin:
     shared: bool = False
     offset: int | None = 0  # of the positions; None: one more than the padding token
     buckets: kinds.Buckets | None = None
-
-    def matches(self, model: kinds.Model) -> bool:
-        if not isinstance(model, kinds.Encoder) or not isinstance(model.input, kinds.Tokens):
-            return False
-        return reads_back(model, self.config(model, 1), self.spec)
+    FORM: ClassVar = (kinds.Encoder, kinds.Tokens)
 
     def config(self, model: kinds.Encoder, positions: int) -> dict[str, Any]:
-        block, labels, place = model.stack.block, labels_of(model), _learned(model)
+        labels, place = labels_of(model), learned(model)
         top = (model.head is not None, labels.task if labels else None)
         suffix = next((name for name, known in self.tops.items() if known == top), "")
-        sizes = {
+        all_sizes = {
+            **sizes(model.d_model, model.stack),
             "vocab_size": model.tokens.vocabulary,
-            "hidden_size": model.d_model,
             "embedding_size": model.tokens.width or model.d_model,
-            "num_hidden_layers": model.stack.layers,
-            "num_attention_heads": block.attention.heads,
-            "intermediate_size": block.feedforward.d_ff,
-            "hidden_act": next((word for word, a in ACTIVATIONS.items() if a == block.feedforward.activation), ""),
-            "hidden_dropout_prob": block.dropout,
-            "attention_probs_dropout_prob": block.attention.mixer.dropout,
-            "max_position_embeddings": place.length + place.offset,
+            "max_position_embeddings": place.length + place.offset if model.tokens.position else positions,
             "type_vocab_size": model.tokens.segments,
-            "layer_norm_eps": block.norm.eps,
         }
-        said = {self.words.get(key, key): value for key, value in sizes.items()}
+        said = {self.words.get(key, key): value for key, value in all_sizes.items()}
         dropout = {self.drops[labels.task]: labels.dropout} if labels and labels.task in self.drops else {}
-        counted = range(labels.count) if labels and labels.task in ("classify", "tag") else ()
+        counted = labels.count if labels and labels.task in ("classify", "tag") else 0
         pooler = model.pool is not None
         return {
             "model_type": self.name,
@@ -151,36 +109,25 @@ class Kin:
             **dropout,
             **{key: value for key, value in said.items() if key in self.keys.read},
             **({"pad_token_id": place.offset - 1} if self.offset is None else {}),
-            **({"id2label": {str(i): f"LABEL_{i}" for i in counted}} if counted else {}),
-            **({"label2id": {f"LABEL_{i}": i for i in counted}} if counted else {}),
+            **(named_labels(counted) if counted else {}),
             **({"regard_pooler": pooler} if pooler != self._pooled(top) else {}),
         }
 
     def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
         top = vocabulary, task = self._top(config, stored)
         values = self._values(config, self._stores(stored, self.pooler) if stored else self._pooled(top))
-        d_model, heads, act = values["hidden_size"], values["num_attention_heads"], values["hidden_act"]
-        if d_model % heads:
-            raise ModelError(
-                f"config.json: the width {d_model} does not divide by {heads} heads", "correct one of them"
-            )
-        if act not in ACTIVATIONS:
-            raise ModelError(f"config.json: the activation {act!r} is not understood", f"known: {[*ACTIVATIONS]}")
         if vocabulary and not values["tie_word_embeddings"]:
             raise ModelError("the vocabulary is not tied to the embeddings", "set tie_word_embeddings if it is")
-        width, dropout = values.get("embedding_size", d_model), values["hidden_dropout_prob"]
-        norm, mixer = kinds.LayerNorm(values["layer_norm_eps"]), kinds.Softmax(values["attention_probs_dropout_prob"])
-        attention = kinds.Attention(heads, d_model // heads, d_model // heads, mixer=mixer)
-        feedforward = kinds.Plain(values["intermediate_size"], ACTIVATIONS[act])
-        block = kinds.Block(attention, feedforward, norm=norm, dropout=dropout)
-        transform = kinds.Transform(width, self.head.activation or ACTIVATIONS[act], norm)
+        d_model, dropout = values["hidden_size"], values["hidden_dropout_prob"]
+        width, layer = values.get("embedding_size", d_model), block(values, kinds.PostNorm())
+        transform = kinds.Transform(width, self.head.activation or layer.feedforward.activation, layer.norm)
         return kinds.Encoder(
             d_model,
             kinds.Tokens(
                 values["vocab_size"], self._positions(values, config.get("pad_token_id", 1)), False, dropout,
-                values.get("type_vocab_size", 0), norm, width if self.projects or width != d_model else None,
+                values.get("type_vocab_size") or 0, layer.norm, width if self.projects or width != d_model else None,
             ),
-            kinds.Stack(values["num_hidden_layers"], block, position=self.buckets, shared=self.shared),
+            kinds.Stack(values["num_hidden_layers"], layer, position=self.buckets, shared=self.shared),
             self._pool(task, values),
             kinds.LanguageHead(True, transform=transform) if vocabulary else None,
             self._labels(task, values, config),
@@ -240,51 +187,39 @@ class Kin:
         if task is None:
             return None
         if task == "detect":
-            return kinds.Labels(1, task, ACTIVATIONS[values["hidden_act"]])
-        count = _count(config) if task in ("classify", "tag") else 2
+            return kinds.Labels(1, task, activation(values["hidden_act"]))
+        count = label_count(config) if task in ("classify", "tag") else 2
         return kinds.Labels(count, task, dropout=values[self.drops[task]] if task in self.drops else 0.0)
 
     def table(self, model: kinds.Encoder, positions: int) -> list[Rule]:
-        labels, place = labels_of(model), _learned(model)
+        labels = labels_of(model)
         inside = self.PREFIX if model.head or labels else ""
+        absolute = f"{inside}embeddings.position_embeddings.weight"
         embeddings, tied = f"{inside}embeddings", (f"{self.head.decoder}.weight",) if model.head else ()
         return [
             Same("input.table.weight", f"{embeddings}.word_embeddings.weight", tied),
-            Same("input.position.table", f"{embeddings}.position_embeddings.weight"),
+            # Files may hold a table of places that only their pretraining used.
+            Same("input.position.table", absolute) if model.tokens.position else Unread(absolute),
             *(module("input.segments", f"{embeddings}.token_type_embeddings", False) if model.tokens.segments else []),
-            *_norm("input.norm", f"{embeddings}.LayerNorm"),
+            *norm("input.norm", f"{embeddings}.LayerNorm"),
             *(module("input.project", f"{inside}{self.project}") if model.tokens.width else []),
             *(
                 [Same("stack.position.table", f"{inside}encoder.relative_attention_bias.weight")]
                 if self.buckets
                 else []
             ),
-            *each(1 if self.shared else model.stack.layers, self._block(model.d_model, inside + self.layer.path)),
+            *each(1 if self.shared else model.stack.layers, self.layer.rules(model, inside)),
             *(self._vocabulary() if model.head else []),
             *self._pooling(model, inside),
             *(self._classes(labels) if labels else []),
-            Constant(
-                f"{embeddings}.position_ids", lambda: torch.arange(place.length + place.offset)[None], written=False
-            ),
-        ]
-
-    def _block(self, d_model: int, theirs: str) -> list[Moved]:
-        ours, layer = "stack.blocks.{i}", self.layer
-        names = [f"{theirs}.{name}" for name in (layer.q, layer.k, layer.v)]
-        return [
-            *modules(f"{ours}.attention.project.qkv", names, (d_model, d_model, d_model)),
-            *module(f"{ours}.attention.output", f"{theirs}.{layer.output}"),
-            *_norm(f"{ours}.residual.each.0.norm", f"{theirs}.{layer.first_norm}"),
-            *module(f"{ours}.feedforward.inner", f"{theirs}.{layer.inner}"),
-            *module(f"{ours}.feedforward.outer", f"{theirs}.{layer.outer}"),
-            *_norm(f"{ours}.residual.each.1.norm", f"{theirs}.{layer.last_norm}"),
+            Constant(f"{embeddings}.position_ids", lambda: torch.arange(positions)[None], written=False),
         ]
 
     def _vocabulary(self) -> list[Rule]:
         copy = f"{self.head.decoder}.bias"
         return [
             *module("head.transform.dense", self.head.dense),
-            *_norm("head.transform.norm", self.head.norm),
+            *norm("head.transform.norm", self.head.norm),
             Same("head.bias", self.head.bias, (copy,) if copy != self.head.bias else ()),
         ]
 
@@ -301,23 +236,7 @@ class Kin:
         return [*hidden, *module("labels.output", self.labels[labels.task])]
 
 
-def _learned(model: kinds.Encoder) -> kinds.Learned:
+def learned(model: kinds.Encoder) -> kinds.Learned:
     """Its positions; those of a model that is none of these are read back as others, and so it does not match."""
     place = model.tokens.position
     return place if isinstance(place, kinds.Learned) else kinds.Learned(1)
-
-
-def _count(config: Mapping[str, Any]) -> int:
-    names, number = config.get("id2label"), config.get("num_labels") or 2
-    count = len(names) if isinstance(names, dict) and names else number
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ModelError(f"config.json: num_labels cannot be {count!r}", "say how many classes there are")
-    return count
-
-
-def _norm(ours: str, theirs: str) -> list[Moved]:
-    """The first files say gamma and beta."""
-    return [
-        Same(f"{ours}.weight", f"{theirs}.weight", (f"{theirs}.gamma",)),
-        Same(f"{ours}.bias", f"{theirs}.bias", (f"{theirs}.beta",)),
-    ]

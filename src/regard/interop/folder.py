@@ -26,24 +26,32 @@ from regard.interop import (
     bert,
     bigbird,
     clip,
+    clip_text,
+    clip_vision,
     deberta,
+    deit,
     distilbert,
     electra,
+    gemma,
     gpt,
     gpt2,
     llama,
     longformer,
     marian,
+    mbart,
+    mistral,
     mpnet,
     neox,
     own,
     pegasus,
+    qwen2,
     roberta,
     t5,
     vit,
     wav2vec2,
     whisper,
 )  # fmt: skip  # isort: skip
+from regard.interop.judge import Judge
 from regard.interop.table import Rule, aligned, outline, to_ours, to_theirs
 
 WEIGHTS = "model.safetensors"
@@ -51,13 +59,14 @@ POSITIONS = 1024  # what transformers prepares for where ours grows as needed; i
 
 
 class Family(Protocol):
-    """What each family's file offers. `matches`: its config.json can say all that the spec says; the rest is asked of such
-    specs only. `spec` is told which tensors are `stored`, because a config does not always say which heads there are;
+    """What each family's file offers. `FORM` is the kind of its models and of their input; `config` and `table` are asked of
+    such models only. `spec` is told which tensors are `stored`, because a config does not always say which heads there are;
     without them, the config decides. `PREFIX` stands before the names of the model inside one with a head."""
 
     @property
+    def FORM(self) -> tuple[Any, type]: ...
+    @property
     def PREFIX(self) -> str: ...
-    def matches(self, model: kinds.Model) -> bool: ...
     def config(self, model: Any, positions: int) -> dict[str, Any]: ...
     def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> Any: ...
     def table(self, model: Any, positions: int) -> list[Rule]: ...
@@ -68,16 +77,16 @@ FAMILIES: dict[str, Family] = {
     "marian": marian,
     "pegasus": pegasus,
     "bart": bart.BART,
-    "mbart": bart.MBART,
+    "mbart": mbart.MBART,
     "t5": t5,
     "whisper": whisper,
-    "gpt2": gpt2,
-    "openai-gpt": gpt,
-    "gpt_neox": neox,
-    "llama": llama.LLAMA,
-    "mistral": llama.MISTRAL,
-    "qwen2": llama.QWEN2,
-    "gemma": llama.GEMMA,
+    "gpt2": Judge(gpt2.GPT2, "GPT2"),
+    "openai-gpt": Judge(gpt.GPT, "OpenAIGPT"),
+    "gpt_neox": Judge(neox, "GPTNeoX"),
+    "llama": Judge(llama.LLAMA, "Llama"),
+    "mistral": Judge(mistral.MISTRAL, "Mistral"),
+    "qwen2": Judge(qwen2.QWEN2, "Qwen2"),
+    "gemma": Judge(gemma.GEMMA, "Gemma"),
     "bert": bert.BERT,
     "roberta": roberta.ROBERTA,
     "camembert": roberta.CAMEMBERT,
@@ -90,11 +99,11 @@ FAMILIES: dict[str, Family] = {
     "longformer": longformer,
     "big_bird": bigbird,
     "vit": vit.VIT,
-    "deit": vit.DEIT,
+    "deit": deit.DEIT,
     "wav2vec2": wav2vec2,
     "clip": clip,
-    "clip_text_model": clip.TEXT,
-    "clip_vision_model": clip.VISION,
+    "clip_text_model": clip_text.TEXT,
+    "clip_vision_model": clip_vision.VISION,
     "regard": own,
 }
 
@@ -165,19 +174,32 @@ def write_weights(
 
 
 def generation_config(
-    ids: Ids, *, beam: int = 1, length_penalty: float | None = None, max_length: int = 512
+    ids: Ids,
+    *,
+    beam: int = 1,
+    length_penalty: float | None = None,
+    max_length: int = 512,
+    own: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The content of generation_config.json, as close to our search as transformers has the words for.
 
     `length_penalty` is the exponent of `Power` (log P / n^alpha). GNMT's ((5 + n) / 6)^alpha has no name there: the
     same alpha is the closest, because for long outputs the two rank alike. Padding is never produced, and probabilities
-    are renormalised without it, as here.
+    are renormalised without it, as here. `own` is the penalty in our words, for who opens the folder here: {"gnmt": 0.6}.
     """
     search = {"num_beams": beam, "early_stopping": True} if beam > 1 else {"num_beams": 1}
     penalty = {"length_penalty": length_penalty} if beam > 1 and length_penalty is not None else {}
     never = {"bad_words_ids": [[ids.pad]], "renormalize_logits": True} if ids.pad != ids.end else {}
     forced = {key: value for key, value in _forced(ids).items() if value is not None}
-    return {**_tokens(ids), **forced, **search, **penalty, **never, "max_length": max_length}
+    return {
+        **_tokens(ids),
+        **forced,
+        **search,
+        **penalty,
+        **never,
+        "max_length": max_length,
+        "regard_search": dict(own or {}),
+    }
 
 
 def tokenizer_config(pad: str, start: str, end: str, unk: str | None, *, positions: int = POSITIONS) -> dict[str, Any]:
@@ -212,7 +234,32 @@ def with_end(tokenizer_json: str, end_token: str) -> str:
 
 def family_of(model_spec: kinds.Model, kind: str | None = None) -> Family:
     first = [FAMILIES[kind]] if kind in FAMILIES else []
-    return next(family for family in (*first, *FAMILIES.values()) if family.matches(model_spec))
+    return next(family for family in (*first, *FAMILIES.values()) if _says(family, model_spec))
+
+
+def _says(family: Family, model: kinds.Model) -> bool:
+    """Whether its config.json can say all that the spec says: read again, it gives the same."""
+    form, given = family.FORM
+    if not isinstance(model, form) or not isinstance(_input(model), given):
+        return False
+    try:
+        return bool(family.spec(family.config(model, 1)) == model)
+    except ModelError:
+        return False
+
+
+def _input(model: kinds.Model) -> kinds.Input | None:
+    match model:
+        case kinds.MemoryNetwork():
+            return None
+        case kinds.Encoder():
+            return model.input
+        case kinds.Decoder() | kinds.RecurrentDecoder():
+            return model.tokens
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
+            return model.source
+        case kinds.Pair():
+            return model.text.input
 
 
 def _forced(ids: Ids) -> dict[str, int | None]:
@@ -233,7 +280,9 @@ def with_labels(
     families the architecture is the family's name followed by that of the task."""
     tops = {"classify": "ForSequenceClassification", "tag": "ForTokenClassification", "answer": "ForQuestionAnswering"}
     kind, said = str(config.get("model_type")), config.get("architectures")
-    stem = re.fullmatch(r"(\w+?)(Model|For[A-Z]\w+)", str(said[0])) if isinstance(said, list) and said else None
+    stem = (
+        re.fullmatch(r"(\w+?)((LMHead)?Model|For[A-Z]\w+)", str(said[0])) if isinstance(said, list) and said else None
+    )
     if stem is None or kind not in FAMILIES or task not in tops:
         raise ModelError(f"a model of the type {kind!r} cannot have labels to {task}", "give an encoder, such as BERT")
     dropped = ("num_labels", "regard_pooler", "problem_type", "id2label", "label2id")
@@ -242,7 +291,9 @@ def with_labels(
     if task != "answer":
         changed["id2label"] = {str(i): name for i, name in enumerate(names)}
         changed["label2id"] = {name: i for i, name in enumerate(names)}
-    return FAMILIES[kind].spec(changed), changed
+    model = FAMILIES[kind].spec(changed)
+    _check_task(changed, model)
+    return model, changed
 
 
 # ------------------------------------------------------------------ in
@@ -274,18 +325,22 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Ope
 def _described(folder: Path, stored: Callable[[], Collection[str]]) -> Opened:
     config = _config(folder)
     kind = str(config.get("model_type"))
+    if config.get("model_type") is None:  # the first files have none
+        raise ModelError(f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2")
     if kind not in FAMILIES:
         near, known = did_you_mean(kind, FAMILIES), f"known: {', '.join(sorted(FAMILIES))}"
         repair = known if near == known else f"{near} ({known})"
         raise ModelError(f"{folder} holds a model of the unknown type {kind!r}", repair)
     model = FAMILIES[kind].spec(config, stored())
     _check_task(config, model)
-    ids = _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder) else None
+    ids = (
+        _ids(config, generation(folder)) if isinstance(model, kinds.EncoderDecoder | kinds.SequenceToSequence) else None
+    )
     return Opened(model, {}, ids, config)
 
 
 def _check_task(config: Mapping[str, Any], model: kinds.Model) -> None:
-    """Encoders have many heads, and their families look at the name; what generates has one."""
+    """Encoders have many heads, and their families look at the name; what generates has one, over the vocabulary."""
     named = config.get("architectures")
     name = str(named[0]) if isinstance(named, list) and named else ""
     known = ("ForConditionalGeneration", "ForCausalLM")

@@ -1,130 +1,118 @@
 """GPT-2, as transformers has it (GPT2LMHeadModel): pre-norm, learned positions, weights stored inputs × outputs.
 
-GPT's blocks are stored in the same way, so what has no underscore here serves both.
+GPT is another `Kin`, with the norms after the sublayers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 
 from regard import spec as kinds
-from regard.errors import ModelError
-from regard.interop.table import Constant, Keys, Moved, Rule, Same, Transposed, each, module, reads_back
+from regard.interop.parts import ACTIVATIONS, activation, attention, word
+from regard.interop.table import ALONE, HARMLESS, Constant, Keys, Rule, Same, Unread, each, module, vocabulary
 
-PREFIX = "transformer."
-_ACTIVATIONS: dict[str, kinds.Activation] = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-}
-_KEYS = Keys(
-    read={
-        "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
-        "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
-        "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "initializer_range": 0.02, "summary_type": "cls_index",
-        "summary_use_proj": True, "summary_proj_to_labels": True, "summary_first_dropout": 0.1,
-    },
-    fixed={
-        "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "reorder_and_upcast_attn": False,
-        "add_cross_attention": False, "is_encoder_decoder": False, "is_decoder": False, "summary_activation": None,
-    },
-    equal={
-        "n_ctx": "n_positions", "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-        "max_position_embeddings": "n_positions",
-    },
-)  # fmt: skip
+READ: dict[str, Any] = {
+    "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
+}  # fmt: skip
+EQUAL = {
+    "n_ctx": "n_positions", "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}  # fmt: skip
+# The summaries belong to a head for multiple choice.
+IGNORED = HARMLESS | {
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+}  # fmt: skip
 
 
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.Decoder) and reads_back(model, config(model, 1), spec)
+@dataclass(frozen=True)
+class Kin:
+    """One of these families: its keys, the one that names its activation, its embeddings, and where its norms stand."""
 
+    name: str
+    architecture: str
+    keys: Keys
+    act: str
+    tables: tuple[str, str]
+    residual: kinds.PreNorm | kinds.PostNorm
+    activations: Mapping[str, kinds.Activation] = field(default_factory=lambda: ACTIVATIONS)
+    PREFIX: str = "transformer."
+    FORM: ClassVar = (kinds.Decoder, kinds.Tokens)
 
-def config(model: kinds.Decoder, positions: int) -> dict[str, Any]:
-    block, position = model.stack.block, model.tokens.position
-    names = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-    return {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": model.tokens.vocabulary,
-        "n_positions": position.length if isinstance(position, kinds.Learned) else 1,
-        "n_embd": model.d_model,
-        "n_layer": model.stack.layers,
-        "n_head": block.attention.heads,
-        "n_inner": block.feedforward.d_ff,
-        "activation_function": names.get(block.feedforward.activation, ""),
-        "resid_pdrop": block.dropout,
-        "embd_pdrop": model.tokens.dropout,
-        "attn_pdrop": block.attention.mixer.dropout,
-        "layer_norm_epsilon": block.norm.eps,
-        "tie_word_embeddings": model.tied,
-    }
+    def config(self, model: kinds.Decoder, positions: int) -> dict[str, Any]:
+        block, inner = model.stack.block, model.stack.block.feedforward
+        return {
+            "model_type": self.name,
+            "architectures": [self.architecture],
+            "vocab_size": model.tokens.vocabulary,
+            "n_positions": _length(model),
+            "n_embd": model.d_model,
+            "n_layer": model.stack.layers,
+            "n_head": block.attention.heads,
+            **({"n_inner": inner.d_ff} if "n_inner" in self.keys.read else {}),
+            self.act: word(inner.activation, self.activations),
+            "resid_pdrop": block.dropout,
+            "embd_pdrop": model.tokens.dropout,
+            "attn_pdrop": block.attention.mixer.dropout,
+            "layer_norm_epsilon": block.norm.eps,
+            "tie_word_embeddings": model.tied,
+        }
 
-
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
-    values = _KEYS(config)
-    d_model, heads = values["n_embd"], values["n_head"]
-    if d_model % heads:
-        raise ModelError(f"config.json: n_embd {d_model} does not divide by {heads} heads", "correct one of them")
-    if values["activation_function"] not in _ACTIVATIONS:
-        raise ModelError(
-            f"the activation {values['activation_function']!r} is not supported", f"known: {[*_ACTIVATIONS]}"
+    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
+        values = self.keys(config)
+        d_model, norm = values["n_embd"], kinds.LayerNorm(values["layer_norm_epsilon"])
+        block = kinds.Block(
+            attention(d_model, values["n_head"], values["attn_pdrop"]),
+            kinds.Plain(values.get("n_inner") or 4 * d_model, activation(values[self.act], self.activations)),
+            residual=self.residual,
+            norm=norm,
+            dropout=values["resid_pdrop"],
         )
-    norm = kinds.LayerNorm(values["layer_norm_epsilon"])
-    block = kinds.Block(
-        attention=kinds.Attention(heads, d_model // heads, d_model // heads, mixer=kinds.Softmax(values["attn_pdrop"])),
-        feedforward=kinds.Plain(values["n_inner"] or 4 * d_model, _ACTIVATIONS[values["activation_function"]]),
-        residual=kinds.PreNorm(),
-        norm=norm,
-        dropout=values["resid_pdrop"],
-    )
-    return kinds.Decoder(
-        d_model=d_model,
-        tokens=kinds.Tokens(values["vocab_size"], kinds.Learned(values["n_positions"]), False, values["embd_pdrop"]),
-        stack=kinds.Stack(values["n_layer"], block, kinds.Causal(), final=norm),
-        tied=values["tie_word_embeddings"],
-    )
+        places, final = kinds.Learned(values["n_positions"]), isinstance(self.residual, kinds.PreNorm)
+        return kinds.Decoder(
+            d_model,
+            tokens=kinds.Tokens(values["vocab_size"], places, scale=False, dropout=values["embd_pdrop"]),
+            stack=kinds.Stack(values["n_layer"], block, kinds.Causal(), final=norm if final else None),
+            tied=values["tie_word_embeddings"],
+        )
+
+    def table(self, model: kinds.Decoder, positions: int) -> list[Rule]:
+        ours, theirs, length = "stack.blocks.{i}", "transformer.h.{i}", _length(model)
+        words, places = (f"transformer.{name}" for name in self.tables)
+        layer: list[Rule] = [
+            *module(f"{ours}.residual.each.0.norm", f"{theirs}.ln_1"),
+            *module(f"{ours}.attention.project.qkv", f"{theirs}.attn.c_attn", turned=True),
+            *module(f"{ours}.attention.output", f"{theirs}.attn.c_proj", turned=True),
+            *module(f"{ours}.residual.each.1.norm", f"{theirs}.ln_2"),
+            *module(f"{ours}.feedforward.inner", f"{theirs}.mlp.c_fc", turned=True),
+            *module(f"{ours}.feedforward.outer", f"{theirs}.mlp.c_proj", turned=True),
+            # Old files hold what a causal model may see, and the number that stood for minus infinity, in every layer.
+            Constant(f"{theirs}.attn.bias", lambda: torch.ones(1, 1, length, length).tril(), written=False),
+            Unread(f"{theirs}.attn.masked_bias"),
+        ]
+        return [
+            *vocabulary(model.tied, f"{words}.weight", "lm_head.weight"),
+            Same("tokens.position.table", f"{places}.weight"),
+            *each(model.stack.layers, layer),
+            *(module("stack.final_norm", "transformer.ln_f") if model.stack.final else []),
+            Constant("transformer.position_ids", lambda: torch.arange(length), written=False),
+        ]
 
 
-def table(model: kinds.Decoder, positions: int) -> list[Rule]:
-    return [
-        Same("tokens.table.weight", "transformer.wte.weight", aliases=("lm_head.weight",) if model.tied else ()),
-        *([] if model.tied else [Same("head.table.weight", "lm_head.weight")]),
-        Same("tokens.position.table", "transformer.wpe.weight"),
-        *blocks(model),
-        *module("stack.final_norm", "transformer.ln_f"),
-    ]
+def _length(model: kinds.Decoder) -> int:
+    return model.tokens.position.length if isinstance(model.tokens.position, kinds.Learned) else 1
 
 
-def blocks(model: kinds.Decoder) -> list[Rule]:
-    """The layers, and the masks that old files hold in each."""
-    ours, theirs = "stack.blocks.{i}", "transformer.h.{i}"
-    rules = [
-        *module(f"{ours}.residual.each.0.norm", f"{theirs}.ln_1"),
-        *_turned(f"{ours}.attention.project.qkv", f"{theirs}.attn.c_attn"),
-        *_turned(f"{ours}.attention.output", f"{theirs}.attn.c_proj"),
-        *module(f"{ours}.residual.each.1.norm", f"{theirs}.ln_2"),
-        *_turned(f"{ours}.feedforward.inner", f"{theirs}.mlp.c_fc"),
-        *_turned(f"{ours}.feedforward.outer", f"{theirs}.mlp.c_proj"),
-    ]
-    return [
-        *each(model.stack.layers, rules),
-        *(rule for i in range(model.stack.layers) for rule in _masks(model, f"transformer.h.{i}.attn")),
-    ]
-
-
-def _masks(model: kinds.Decoder, theirs: str) -> list[Rule]:
-    """Old files hold what a causal model may see, and the number that stood for minus infinity, in every layer."""
-    position = model.tokens.position
-    length = position.length if isinstance(position, kinds.Learned) else 1
-    return [
-        Constant(f"{theirs}.bias", lambda: torch.ones(1, 1, length, length).tril(), written=False),
-        Constant(f"{theirs}.masked_bias", lambda: torch.tensor(-1e4), written=False),
-    ]
-
-
-def _turned(ours: str, theirs: str) -> list[Moved]:
-    return [Transposed(f"{ours}.weight", f"{theirs}.weight"), Same(f"{ours}.bias", f"{theirs}.bias")]
+GPT2 = Kin(
+    "gpt2", "GPT2LMHeadModel",
+    Keys(
+        {**READ, "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new"},
+        {**ALONE, **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), False),
+         "scale_attn_weights": True}, EQUAL, IGNORED,
+    ),
+    "activation_function", ("wte", "wpe"), kinds.PreNorm(),
+)  # fmt: skip

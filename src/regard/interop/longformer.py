@@ -14,7 +14,7 @@ from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.encoder import FIXED, IGNORED, SIZES
 from regard.interop.roberta import ROBERTA
-from regard.interop.table import Keys, Moved, Rule, each, modules, reads_back
+from regard.interop.table import Keys, Moved, Rule, each, modules
 
 BASE = replace(
     ROBERTA,
@@ -26,18 +26,12 @@ BASE = replace(
     ),
     drops=dict.fromkeys(("classify", "tag"), "hidden_dropout_prob"),
 )
-PREFIX = BASE.PREFIX
-
-
-def matches(model: kinds.Model) -> bool:
-    if not isinstance(model, kinds.Encoder) or not isinstance(model.input, kinds.Tokens):
-        return False
-    return isinstance(model.stack.pattern, kinds.Window) and reads_back(model, config(model, 1), spec)
+FORM, PREFIX = BASE.FORM, BASE.PREFIX
 
 
 def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    assert isinstance(model.stack.pattern, kinds.Window)
-    window = [2 * model.stack.pattern.size] * model.stack.layers
+    side = model.stack.pattern.size if isinstance(model.stack.pattern, kinds.Window) else 1
+    window = [2 * side] * model.stack.layers
     return {**BASE.config(model, positions), "attention_window": window}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regard import spec as kinds
-from regard.interop.encoder import FIXED, IGNORED, LABELS, SIZES, Dense, Kin, Layer
+from regard.interop.encoder import FIXED, IGNORED, LABELS, SIZES, Dense, Kin
+from regard.interop.parts import Layer
 from regard.interop.roberta import LM_HEAD
 from regard.interop.table import Keys
 
@@ -13,7 +14,7 @@ MPNET = Kin(
     keys=Keys({**SIZES, "vocab_size": 30527}, {**FIXED, "relative_attention_num_buckets": 32}, {}, IGNORED),
     head=LM_HEAD,
     layer=Layer(
-        "attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o", "attention.LayerNorm",
+        ("attention.attn.q", "attention.attn.k", "attention.attn.v"), "attention.attn.o", "attention.LayerNorm",
     ),
     labels={**LABELS, "classify": "classifier.out_proj"},
     drops={"classify": "hidden_dropout_prob", "tag": "hidden_dropout_prob"},

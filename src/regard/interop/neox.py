@@ -4,20 +4,18 @@ the other; rotary positions on a share of each head's dimensions; q, k and v sto
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from regard import spec as kinds
-from regard.core.position import rope_frequencies
-from regard.errors import ModelError, did_you_mean
-from regard.interop.llama import rope, scaling_of
-from regard.interop.table import HARMLESS, Constant, Keys, PerHead, Rule, Same, each, module, reads_back
+from regard.interop.parts import Drops, block, sizes
+from regard.interop.rotary import frequencies, rope, rope_words
+from regard.interop.table import ALONE, Constant, Keys, PerHead, Rule, Unread, each, module, vocabulary
 
+FORM = (kinds.Decoder, kinds.Tokens)
 PREFIX = "gpt_neox."
-_ACTIVATIONS: dict[str, kinds.Activation] = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+_DROPS = Drops("hidden_dropout", "attention_dropout")
 _KEYS = Keys(
     read={
         "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
@@ -26,113 +24,62 @@ _KEYS = Keys(
         "max_position_embeddings": 2048, "rotary_pct": 0.25, "rotary_emb_base": 10_000.0, "rope_scaling": {},
         "rope_parameters": {},
     },
-    fixed={"is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False},
+    # The last two are words of GPT-NeoX-20B's config that never were read.
+    fixed={**ALONE, "attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0},
     equal={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
-    ignored=HARMLESS | {"initializer_range"},
 )  # fmt: skip
 
 
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.Decoder) and reads_back(model, config(model, 1), spec)
-
-
 def config(model: kinds.Decoder, positions: int) -> dict[str, Any]:
-    block, place = model.stack.block, model.stack.position
-    turned = place if isinstance(place, kinds.Rope) else kinds.Rope()
-    scaling = scaling_of(turned.scaling)
-    names = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-    share = {"rope_theta": turned.base, "partial_rotary_factor": turned.share}
+    words = rope_words(model, shared=True)
+    new = words["rope_parameters"]
     return {
         "model_type": "gpt_neox",
         "architectures": ["GPTNeoXForCausalLM"],
         "vocab_size": model.tokens.vocabulary,
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.stack.layers,
-        "num_attention_heads": block.attention.heads,
-        "intermediate_size": block.feedforward.d_ff,
-        "hidden_act": names.get(block.feedforward.activation, ""),
-        "attention_dropout": block.attention.mixer.dropout,
-        "hidden_dropout": block.dropout,
-        "layer_norm_eps": block.norm.eps,
-        "use_parallel_residual": isinstance(block.residual, kinds.Parallel),
-        "attention_bias": block.attention.bias == "qkvo",
+        **sizes(model.d_model, model.stack, _DROPS),
+        "use_parallel_residual": isinstance(model.stack.block.residual, kinds.Parallel),
+        "attention_bias": model.stack.block.attention.bias == "qkvo",
         "tie_word_embeddings": model.tied,
         "max_position_embeddings": positions,
-        "rotary_pct": turned.share,
-        "rotary_emb_base": turned.base,
-        "rope_parameters": {"rope_type": "default", **scaling, **share},
-        **({"rope_scaling": scaling} if scaling else {}),
+        "rotary_pct": new["partial_rotary_factor"],
+        "rotary_emb_base": new["rope_theta"],
+        **words,
     }
 
 
 def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
     values = _KEYS(config)
-    d_model, heads, activation = values["hidden_size"], values["num_attention_heads"], values["hidden_act"]
-    if d_model % heads:
-        raise ModelError(f"config.json: hidden_size {d_model} does not divide by {heads} heads", "correct one of them")
-    if activation not in _ACTIVATIONS:
-        raise ModelError(f"the activation {activation!r} is not supported", did_you_mean(activation, _ACTIVATIONS))
-    norm, d_k = kinds.LayerNorm(values["layer_norm_eps"]), d_model // heads
-    block = kinds.Block(
-        attention=kinds.Attention(
-            heads, d_k, d_k, bias="qkvo" if values["attention_bias"] else "",
-            mixer=kinds.Softmax(values["attention_dropout"]),
-        ),
-        feedforward=kinds.Plain(values["intermediate_size"], _ACTIVATIONS[activation]),
-        residual=kinds.Parallel(2) if values["use_parallel_residual"] else kinds.PreNorm(),
-        norm=norm,
-        dropout=values["hidden_dropout"],
-    )  # fmt: skip
-    turned = {**values["rope_scaling"], **values["rope_parameters"]}
-    share = turned.pop("partial_rotary_factor", values["rotary_pct"])
-    said = {"rope_theta": values["rotary_emb_base"], "rope_scaling": {}, "rope_parameters": turned}
-    position = replace(rope(said), share=float(share))
+    residual = kinds.Parallel(2) if values["use_parallel_residual"] else kinds.PreNorm()
+    layer = block(values, residual, _DROPS, "qkvo" if values["attention_bias"] else "")
+    position = rope({**values, "rope_theta": values["rotary_emb_base"]}, values["rotary_pct"])
     return kinds.Decoder(
-        d_model=d_model,
-        tokens=kinds.Tokens(values["vocab_size"], None, scale=False, dropout=values["hidden_dropout"]),
-        stack=kinds.Stack(values["num_hidden_layers"], block, kinds.Causal(), position, final=norm),
+        values["hidden_size"],
+        tokens=kinds.Tokens(values["vocab_size"], None, scale=False, dropout=layer.dropout),
+        stack=kinds.Stack(values["num_hidden_layers"], layer, kinds.Causal(), position, final=layer.norm),
         tied=values["tie_word_embeddings"],
     )
 
 
 def table(model: kinds.Decoder, positions: int) -> list[Rule]:
-    block, output = model.stack.block, ("embed_out.weight", "lm_head.weight")
-    parallel, bias, heads = (
-        isinstance(block.residual, kinds.Parallel),
-        bool(block.attention.bias),
-        block.attention.heads,
-    )
-    ours, theirs = "stack.blocks.{i}", "gpt_neox.layers.{i}"
-    norms = [f"{ours}.residual." + ("norms.{j}" if parallel else "each.{j}.norm").replace("{j}", j) for j in "01"]
-    own, fused = f"{ours}.attention.project.qkv", f"{theirs}.attention.query_key_value"
-    rules = [
-        *module(norms[0], f"{theirs}.input_layernorm"),
-        *(PerHead(f"{own}.{kind}", f"{fused}.{kind}", heads) for kind in ("weight", "bias")[: 1 + bias]),
+    attention, ours, theirs = model.stack.block.attention, "stack.blocks.{i}", "gpt_neox.layers.{i}"
+    bias, parallel = bool(attention.bias), isinstance(model.stack.block.residual, kinds.Parallel)
+    first, second = (f"{ours}.residual.norms.{j}" if parallel else f"{ours}.residual.each.{j}.norm" for j in "01")
+    own, fused, held = f"{ours}.attention.project.qkv", f"{theirs}.attention.query_key_value", f"{theirs}.attention"
+    layer: list[Rule] = [
+        *module(first, f"{theirs}.input_layernorm"),
+        *(PerHead(f"{own}.{kind}", f"{fused}.{kind}", attention.heads) for kind in ("weight", "bias")[: 1 + bias]),
         *module(f"{ours}.attention.output", f"{theirs}.attention.dense", bias),
-        *module(norms[1], f"{theirs}.post_attention_layernorm"),
+        *module(second, f"{theirs}.post_attention_layernorm"),
         *module(f"{ours}.feedforward.inner", f"{theirs}.mlp.dense_h_to_4h"),
         *module(f"{ours}.feedforward.outer", f"{theirs}.mlp.dense_4h_to_h"),
+        # Old files hold what may be seen, and what stood for minus infinity.
+        Constant(f"{held}.bias", lambda: torch.ones(1, 1, positions, positions).tril(), written=False),
+        Unread(f"{held}.masked_bias"),
+        frequencies(model, f"{held}.rotary_emb.inv_freq"),
     ]
     return [
-        Same("tokens.table.weight", "gpt_neox.embed_in.weight", aliases=output if model.tied else ()),
-        *([] if model.tied else [Same("head.table.weight", output[0], aliases=output[1:])]),
-        *each(model.stack.layers, rules),
+        *vocabulary(model.tied, "gpt_neox.embed_in.weight", "embed_out.weight", "lm_head.weight"),
+        *each(model.stack.layers, layer),
         *module("stack.final_norm", "gpt_neox.final_layer_norm"),
-        *(
-            rule
-            for i in range(model.stack.layers)
-            for rule in _held(model, f"gpt_neox.layers.{i}.attention", positions)
-        ),
-    ]
-
-
-def _held(model: kinds.Decoder, theirs: str, positions: int) -> list[Rule]:
-    """Old files hold, in every layer, what may be seen, what stood for minus infinity, and the rotation's frequencies."""
-    place, d_k = model.stack.position, model.stack.block.attention.d_k
-    turned = place if isinstance(place, kinds.Rope) else kinds.Rope()
-    made = partial(rope_frequencies, int(d_k * turned.share), turned.base)
-    return [
-        Constant(f"{theirs}.bias", lambda: torch.ones(1, 1, positions, positions).tril(), written=False),
-        Constant(f"{theirs}.masked_bias", lambda: torch.tensor(-1e9), written=False),
-        Constant(f"{theirs}.rotary_emb.inv_freq", made, tolerance=1e-6, written=False),
     ]

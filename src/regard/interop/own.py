@@ -10,19 +10,16 @@ from regard import spec as kinds
 from regard.errors import ModelError
 from regard.interop.table import HARMLESS, Rule, Same, outline
 
+FORM = (object, object)  # whatever the others cannot say
 PREFIX = ""
 _KNOWN = HARMLESS | {"spec", "regard_version", "is_encoder_decoder"}
-
-
-def matches(model: kinds.Model) -> bool:
-    return True
 
 
 def config(model: kinds.Model, positions: int) -> dict[str, Any]:
     return {
         "model_type": "regard",
         "architectures": [type(model).__name__],
-        "is_encoder_decoder": isinstance(model, kinds.EncoderDecoder),
+        "is_encoder_decoder": isinstance(model, kinds.EncoderDecoder | kinds.SequenceToSequence),
         "regard_version": __version__,
         "spec": kinds.to_dict(model),
     }

@@ -9,19 +9,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SINES, SIZES, TIED, assemble, logits_bias, sines, sizes, stacks
-from regard.interop.table import Keys, Rule, Same, reads_back
+from regard.interop.sequence import EQUAL, FIXED, SINES, SIZES, TIED, assemble, logits_bias, sines, sizes, stacks
+from regard.interop.table import Keys, Rule, Same
 
+FORM = (kinds.EncoderDecoder, kinds.Tokens)
 PREFIX = "model."
 _KEYS = Keys(
     read={**SIZES, "vocab_size": 50265},
     fixed={**FIXED, "normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     equal=EQUAL,
 )
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.EncoderDecoder) and reads_back(model, config(model, positions=1), spec)
 
 
 def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:

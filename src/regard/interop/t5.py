@@ -1,10 +1,8 @@
 """T5, as transformers has it (T5ForConditionalGeneration): pre-norm with RMS norms, no biases, and a trained bias of the
 scores by distance, one for each stack.
 
-Version 1.0 has one matrix for both embeddings and the output, whose input is scaled by d_model^-½. Version 1.1 has an output
-matrix of its own and no scale. transformers 5 calls both tied when it writes them, so which one a file is, is said by
-`scale_decoder_outputs` and by the tensors stored.
-"""
+Version 1.0 has one matrix for both embeddings and the output, whose input is scaled by d_model^-½; 1.1 has an output matrix of
+its own and no scale. transformers 5 calls both tied: which one a file is, `scale_decoder_outputs` and its tensors say."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from typing import Any
 
 from regard import spec as kinds
 from regard.errors import ModelError, did_you_mean
-from regard.interop.table import HARMLESS, Keys, Moved, Rule, Same, Unread, each, module, modules, reads_back
+from regard.interop.table import ALONE, HARMLESS, Keys, Moved, Rule, Same, Unread, each, module, modules
 
+FORM = (kinds.EncoderDecoder, kinds.Tokens)
 PREFIX = ""
 _HEAD = "lm_head.weight"
 # feed_forward_proj → (gated, their name of the activation, ours); "gated-gelu" means the approximation, "gelu" does not.
@@ -31,17 +30,13 @@ _KEYS = Keys(
         "num_heads": 8, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
         "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6, "feed_forward_proj": "relu", "tie_word_embeddings": True,
     },
-    fixed={"is_encoder_decoder": True, "is_decoder": False, "add_cross_attention": False},
+    fixed={**ALONE, "is_encoder_decoder": True},
     equal={
         "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
         "head_dim": "d_kv",
     },
     ignored=HARMLESS | {"n_positions", "initializer_factor"},
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    return isinstance(model, kinds.EncoderDecoder) and reads_back(model, config(model, positions=1), spec)
 
 
 def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
@@ -89,23 +84,15 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encod
     layers, decoder = values["num_layers"], replace(encoder, cross=attention)
     stack = kinds.Stack(layers, encoder, position=buckets, final=norm, dropout=dropout)
     after = replace(stack, layers=values["num_decoder_layers"] or layers, block=decoder, pattern=kinds.Causal())
-    return kinds.EncoderDecoder(
-        d_model=d_model,
-        source=tokens,
-        target=tokens,
-        encoder=stack,
-        decoder=after,
-        head=kinds.LanguageHead(scale=d_model**-0.5 if scaled else 1.0),
-        share="inputs" if own else "all",
-    )
+    head = kinds.LanguageHead(scale=d_model**-0.5 if scaled else 1.0)
+    return kinds.EncoderDecoder(d_model, tokens, tokens, stack, after, head, "inputs" if own else "all")
 
 
 def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
-    copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-    tied = model.share == "all"
+    copies, own = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), model.share != "all"
     return [
-        Same("source.table.weight", "shared.weight", aliases=(*copies, _HEAD) if tied else copies),
-        *([] if tied else [Same("head.table.weight", _HEAD)]),
+        Same("source.table.weight", "shared.weight", aliases=copies if own else (*copies, _HEAD)),
+        *([Same("head.table.weight", _HEAD)] if own else []),
         *_stack("encoder", model.encoder),
         *_stack("decoder", model.decoder),
         # The first files have a bias by distance for the cross-attention too; their authors' code never used it.
@@ -118,23 +105,20 @@ def _stack(side: str, stack: kinds.Stack) -> list[Rule]:
     block, own, other = stack.block, f"{theirs}.0.SelfAttention", f"{theirs}.1.EncDecAttention"
     width, last = block.attention.heads * block.attention.d_k, 1 if block.cross is None else 2
     wide, d_ff = f"{theirs}.{last}.DenseReluDense", block.feedforward.d_ff
+    inner = [f"{wide}.wi_0", f"{wide}.wi_1"] if isinstance(block.feedforward, kinds.Gated) else [f"{wide}.wi"]
     rules: list[Moved] = [
         *modules(f"{ours}.attention.project.qkv", [f"{own}.{letter}" for letter in "qkv"], [width] * 3, bias=False),
         *module(f"{ours}.attention.output", f"{own}.o", bias=False),
+        *modules(f"{ours}.feedforward.inner", inner, [d_ff] * len(inner), bias=False),
         *module(f"{ours}.feedforward.outer", f"{wide}.wo", bias=False),
         *(Same(f"{ours}.residual.each.{j}.norm.weight", f"{theirs}.{j}.layer_norm.weight") for j in range(last + 1)),
     ]
-    if isinstance(block.feedforward, kinds.Gated):
-        rules += modules(f"{ours}.feedforward.inner", [f"{wide}.wi_0", f"{wide}.wi_1"], [d_ff] * 2, bias=False)
-    else:
-        rules += module(f"{ours}.feedforward.inner", f"{wide}.wi", bias=False)
     if block.cross is not None:
         rules += module(f"{ours}.cross.project.q", f"{other}.q", bias=False)
         rules += modules(f"{ours}.cross.project.kv", [f"{other}.k", f"{other}.v"], [width] * 2, bias=False)
         rules += module(f"{ours}.cross.output", f"{other}.o", bias=False)
-    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return [
-        Same(f"{side}.position.table", bias),
+        Same(f"{side}.position.table", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
         *each(stack.layers, rules),
         *module(f"{side}.final_norm", f"{side}.final_layer_norm", bias=False),
     ]

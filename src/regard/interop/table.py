@@ -129,9 +129,10 @@ Moved = Same | Rows | Reshaped | Transposed | PerHead
 Rule = Moved | Constant | Unread
 
 
-def module(ours: str, theirs: str, bias: bool = True) -> list[Moved]:
-    """The weight of a module and, unless it has none, its bias."""
-    return [Same(f"{ours}.{kind}", f"{theirs}.{kind}") for kind in ("weight", "bias")[: 1 + bias]]
+def module(ours: str, theirs: str, bias: bool = True, *, turned: bool = False) -> list[Moved]:
+    """The weight of a module, `turned` over or not, and its bias unless it has none."""
+    weight, kind = (f"{ours}.weight", f"{theirs}.weight"), Transposed if turned else Same
+    return [kind(*weight), *([Same(f"{ours}.bias", f"{theirs}.bias")] if bias else [])]
 
 
 def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool | Sequence[bool] = True) -> list[Moved]:
@@ -145,12 +146,19 @@ def modules(ours: str, theirs: Sequence[str], parts: Sequence[int], bias: bool |
     return rules
 
 
-def each(layers: int, rules: Iterable[Moved]) -> list[Rule]:
+def vocabulary(tied: bool, embedding: str, output: str, *others: str, ours: str = "tokens") -> list[Moved]:
+    """An embedding and an output that is the same matrix, or one of its own; `others` are names that it has had."""
+    if tied:
+        return [Same(f"{ours}.table.weight", embedding, (output, *others))]
+    return [Same(f"{ours}.table.weight", embedding), Same("head.table.weight", output, others)]
+
+
+def each(layers: int, rules: Iterable[Rule]) -> list[Rule]:
     """The rules once for each layer, with `{i}` in their names replaced by its number."""
     return [_numbered(rule, i) for i in range(layers) for rule in rules]
 
 
-def _numbered(rule: Moved, i: int) -> Moved:
+def _numbered(rule: Rule, i: int) -> Rule:
     def number(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(number(item) for item in value)
@@ -294,14 +302,6 @@ def outline(model: spec.Model) -> Model:
         raise ModelError(f"no model of these sizes can be built: {error}", "correct the sizes in config.json") from None
 
 
-def reads_back(model: spec.Model, config: Mapping[str, Any], read: Callable[[Mapping[str, Any]], spec.Model]) -> bool:
-    """Whether a family's config says all there is to say: read again, it gives the same spec."""
-    try:
-        return read(config) == model
-    except ModelError:
-        return False
-
-
 def labels_of(model: spec.Encoder) -> spec.Labels | None:
     """Its labels, if they are of one voice."""
     return model.labels if isinstance(model.labels, spec.Labels) else None
@@ -309,13 +309,17 @@ def labels_of(model: spec.Encoder) -> spec.Labels | None:
 
 # ------------------------------------------------------------------ keys of config.json
 
+# What all configs may say, and what these models are not.
+ALONE: dict[str, Any] = {"is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False}
+
 # None of these changes what the model computes: notes; token ids, which `folder.Ids` reads; and settings of `generate`,
 # which old versions keep here and decoding takes from elsewhere. (`auto_map` would run the folder's code: it is refused.)
 HARMLESS = frozenset(
     {
         "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels", "architectures", "classif_dropout",
         "classifier_dropout", "dtype", "extra_pos_embeddings", "finetuning_task", "gradient_checkpointing",
-        "id2label", "init_std", "label2id", "model_type", "name_or_path", "num_labels", "output_attentions",
+        "id2label", "init_std", "initializer_range", "label2id", "language", "max_sequence_length", "model_type", "name",
+        "name_or_path", "num_labels", "output_attentions",
         "output_hidden_states", "output_past", "prefix", "problem_type", "return_dict", "task_specific_params",
         "tokenizer_class", "torch_dtype", "torchscript", "total_flos", "transformers_version", "use_cache",
         "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id",
@@ -328,6 +332,13 @@ HARMLESS = frozenset(
         "typical_p",
     }
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OrNone:
+    """The default of a size where null is not the same as absence: null says that there is none."""
+
+    absent: int
 
 
 @dataclass(frozen=True)
@@ -345,7 +356,7 @@ class Keys:
 
     def __call__(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every key that is read. Anything not understood is an error."""
-        values = {key: default if config.get(key) is None else config[key] for key, default in self.read.items()}
+        values = {key: _value(config, key, default) for key, default in self.read.items()}
         for key, value in values.items():
             if not _like(value, self.read[key]):
                 raise ModelError(f"config.json: {key} cannot be {value!r}", f"give it a value like {self.read[key]!r}")
@@ -364,9 +375,15 @@ class Keys:
         return values
 
 
+def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
+    if isinstance(default, OrNone):
+        return config.get(key, default.absent)
+    return default if config.get(key) is None else config[key]
+
+
 def _like(value: Any, default: Any) -> bool:
     """Of the kind of the default; whole numbers are sizes, so they start at 1."""
-    if default is None:
+    if default is None or isinstance(default, OrNone):
         return value is None or _like(value, 1)
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec as kinds
-from regard.interop.marian import EQUAL, FIXED, SIZES, assemble, sizes, stacks
-from regard.interop.table import HARMLESS, Keys, Rule, Same, module, reads_back
+from regard.interop.sequence import EQUAL, FIXED, SIZES, assemble, sizes, stacks
+from regard.interop.table import HARMLESS, Keys, Rule, Same, module
 
+FORM = (kinds.EncoderDecoder, kinds.Frames)
 PREFIX = "model."
 _OTHER = ("max_position_embeddings", "regard_head_bias", "scale_embedding")  # keys of Marian that are none of Whisper
 _KEYS = Keys(
@@ -33,11 +34,6 @@ _KEYS = Keys(
         "mask_feature_min_masks", "median_filter_width", "classifier_proj_size", "forced_decoder_ids",
     },
 )  # fmt: skip
-
-
-def matches(model: kinds.Model) -> bool:
-    hears = isinstance(model, kinds.EncoderDecoder) and isinstance(model.source, kinds.Frames)
-    return hears and reads_back(model, config(model, positions=1), spec)  # type: ignore[arg-type]
 
 
 def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:

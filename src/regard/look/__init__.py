@@ -4,14 +4,16 @@
     found["decoder.2.residual"], found.attention("encoder.0.self", rows=[3], heads=[1])
     alignment(found), entropy(found), rollout(found), lens(found)
 
-Others run the model themselves: `ablation`, `circuit`, `roles`, `patching`, `attribution`, `positions`, `steps`, `beam`,
-`cache`. All give results with `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, and show themselves in notebooks.
+Others run the model themselves: `ablation`, `circuit`, `referents`, `roles`, `patching`, `attribution`, `positions`, `steps`,
+`beam`, `cache`. All give results with `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, and show themselves in
+notebooks.
 """
 
 from __future__ import annotations
 
-from regard.look.ablate import Ablation, Choices, Circuit, ablation, chosen_right, circuit, pronouns, right
+from regard.look.ablate import Ablation, Choices, ablation, chosen_right, pronouns, right
 from regard.look.attention import Alignment, Entropy, Rollout, alignment, entropy, rollout
+from regard.look.circuits import Circuit, Referents, circuit, pronoun_circuit, referents, stored_circuit
 from regard.look.decoding import BeamTree, Cache, Steps, beam, cache, steps
 from regard.look.gradient import Attribution, attribution
 from regard.look.looking import AttentionMap, Look, look
@@ -19,7 +21,7 @@ from regard.look.places import Positions, positions
 from regard.look.residual import Lens, Patching, lens, patched, patching
 from regard.look.result import Result
 from regard.look.structure import Roles, roles
-from regard.look.subject import Subject, Words, batch, heads, probes, translate, written
+from regard.look.subject import Given, Medium, Subject, Words, batch, heads, probes, translate, written
 
 __all__ = [
     "Ablation",
@@ -31,10 +33,13 @@ __all__ = [
     "Choices",
     "Circuit",
     "Entropy",
+    "Given",
     "Lens",
     "Look",
+    "Medium",
     "Patching",
     "Positions",
+    "Referents",
     "Result",
     "Roles",
     "Rollout",
@@ -57,11 +62,14 @@ __all__ = [
     "patching",
     "positions",
     "probes",
+    "pronoun_circuit",
     "pronouns",
+    "referents",
     "right",
     "roles",
     "rollout",
     "steps",
+    "stored_circuit",
     "translate",
     "written",
 ]

@@ -1,10 +1,9 @@
-"""Heads switched off: what each is worth, and the fewest that something hangs on."""
+"""Heads switched off: what each is worth, and what a choice between words is without them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch.nn import functional
 
 from regard.core.trace import Trace
 from regard.data.builtin import IT, Sentence
+from regard.data.lexicon import NOUNS
 from regard.errors import DataError
 from regard.look import draw, terminal
 from regard.look.looking import array
@@ -25,9 +25,11 @@ from regard.look.subject import (
     at_rest,
     batch,
     heads,
+    hidden,
     run,
     subject_of,
     switched_off,
+    top,
 )
 from regard.model import Decoder, EncoderDecoder
 
@@ -132,11 +134,16 @@ class Choices:
     places: tuple[int, ...]
     options: tuple[tuple[int, ...], ...]
 
+    def first(self, count: int) -> Choices:
+        """The first few of them."""
+        return Choices(self.data.first(count), self.places[:count], self.options[:count])
+
 
 def pronouns(held: Subject | Holds, sentences: Sequence[Sentence]) -> Choices:
-    """Pronoun sentences of the built-in language: where "it" is translated, er, sie and es are to choose from."""
+    """Pronoun sentences of the built-in language. Where "it" is translated, there is the pronoun of each of the two nouns
+    that it could stand for: who does not resolve it is right half of the time."""
     subject = subject_of(held)
-    asked = [sentence for sentence in sentences if sentence.referent is not None]
+    asked = [sentence for sentence in sentences if sentence.triple is not None]
     if not asked:
         raise DataError("none of these sentences has a pronoun to resolve", "ask the built-in language for pronouns")
     places, options = [], []
@@ -149,96 +156,25 @@ def pronouns(held: Subject | Holds, sentences: Sequence[Sentence]) -> Choices:
 
 
 def _choice(subject: Subject, sentence: Sentence) -> tuple[int, tuple[int, ...]]:
-    """Where the pronoun's token stands in the target, and the token that each of the pronouns would have there."""
+    """Where the pronoun's token stands in the target, and the token that the right and the wrong one would have there."""
+    assert sentence.triple is not None
     words = sentence.target.split()
     number = max(i for i, word in enumerate(words) if word in IT.values())  # that of the reason, which comes last
-    others = [word for word in IT.values() if word != words[number]]
-    versions = [
-        subject.writes.ids(" ".join([*words[:number], word, *words[number + 1 :]])) for word in (words[number], *others)
-    ]
+    genders = {noun.english: noun.gender for noun in NOUNS}
+    both = [IT[genders[noun]] for noun in sentence.triple[:2]]
+    right, wrong = both if sentence.referent == "subject" else reversed(both)
+    versions = [subject.writes.ids(" ".join([*words[:number], word, *words[number + 1 :]])) for word in (right, wrong)]
     place = next(i for i, tokens in enumerate(zip(*versions, strict=False)) if len(set(tokens)) > 1)
     return place, tuple(version[place] for version in versions)
 
 
 def chosen_right(subject: Subject, choices: Choices, off: Sequence[Head] = ()) -> Array:
     """[B] whether the right option has the highest score."""
-    whole = said(subject, choices.data, off)
-    rows = torch.arange(len(whole), device=whole.device)
-    options = torch.tensor(choices.options, device=whole.device)
-    scores = whole[rows, list(choices.places)].gather(1, options)  # [B, options]
+    data, model = choices.data, subject.model
+    with at_rest(model):
+        vectors = hidden(model, data.inputs, data.outputs, data.real, _off(subject, off))
+        rows = torch.arange(len(vectors), device=vectors.device)
+        picked = vectors[rows, list(choices.places)][:, None]  # the vocabulary is looked up at one place only
+        options = torch.tensor(choices.options, device=vectors.device)
+        scores = top(model, picked, None, data.inputs)[:, 0].gather(1, options)  # [B, options]
     return array((scores[:, :1] > scores[:, 1:]).all(dim=1))
-
-
-# ------------------------------------------------------------------ the fewest heads that something hangs on
-
-
-@dataclass(frozen=True)
-class Circuit(Result):
-    """The smallest set of heads that was found whose loss takes an ability and leaves the rest."""
-
-    heads: tuple[Head, ...]
-    whole: float  # share right with all heads on
-    without: float  # … with these off
-    rest_whole: float
-    rest: float  # share of the other texts right with these off
-    found: bool  # whether both bounds are met
-    singles: dict[str, float]  # what each head alone leaves of the ability
-
-    note = "Zeroed heads, not retrained ones: what the model as it is relies on."
-
-    @property
-    def title(self) -> str:
-        names = ", ".join(f"{name} head {head}" for name, head in self.heads)
-        return f"{names}: {self.whole:.0%} → {self.without:.0%} right, the rest {self.rest_whole:.0%} → {self.rest:.0%}"
-
-    def numpy(self) -> Array:
-        return np.array([self.whole, self.without, self.rest_whole, self.rest])
-
-    def scene(self) -> draw.Scene:
-        worst = sorted(self.singles.items(), key=lambda item: item[1])[:12]
-        said = [f"{value:.0%}" for _, value in worst]
-        return draw.bars([v for _, v in worst], [name for name, _ in worst], title=self.title, said=said)
-
-    def lines(self, width: int = 100) -> list[str]:
-        worst = sorted(self.singles.items(), key=lambda item: item[1])[:12]
-        return terminal.table([[name, f"{value:.0%}", terminal.bar(value, 1.0)] for name, value in worst], width=width)
-
-
-def circuit(
-    held: Subject | Holds,
-    ability: Choices,
-    rest: Batch,
-    *,
-    near: float,
-    keep: float = 0.9,
-    most: int = 3,
-    among: int = 12,
-) -> Circuit:
-    """The fewest heads, at most `most`, without which at most a share `near` of the choices is right while at least `keep` of
-    the other texts still come out whole. Sets are tried smallest first, among the heads that matter most alone."""
-    subject = subject_of(held)
-
-    def measured(off: Sequence[Head]) -> float:
-        return float(chosen_right(subject, ability, off).mean())
-
-    def kept(off: Sequence[Head]) -> float:
-        return float(right(subject, rest, off).mean())
-
-    alone = {head: measured([head]) for head in heads(subject.model)}
-    candidates = sorted(alone, key=lambda head: alone[head])[:among]
-    best: tuple[float, tuple[Head, ...]] | None = None
-    singles = {f"{name} head {head}": value for (name, head), value in alone.items()}
-    whole, rest_whole = measured([]), kept([])
-    for size in range(1, most + 1):
-        tried: list[tuple[float, tuple[Head, ...]]] = sorted(
-            (alone[off[0]] if size == 1 else measured(off), off) for off in combinations(candidates, size)
-        )
-        for value, off in tried:
-            if value > near:
-                break
-            share = kept(off)
-            if share >= keep:
-                return Circuit(off, whole, value, rest_whole, share, True, singles)
-        best = min([best, tried[0]] if best else [tried[0]])
-    assert best is not None
-    return Circuit(best[1], whole, best[0], rest_whole, kept(best[1]), False, singles)

@@ -19,7 +19,7 @@ from regard.decode.watch import Chosen, Offered
 from regard.errors import SettingError
 from regard.look import draw, terminal
 from regard.look.result import Array, Result
-from regard.look.subject import Head, Holds, Subject, Words, at_rest, subject_of, translate, written
+from regard.look.subject import Head, Holds, Subject, Words, at_rest, room, subject_of, translate, written
 from regard.model import Decoder, EncoderDecoder
 
 # ------------------------------------------------------------------ step by step
@@ -82,7 +82,7 @@ class Steps(Result):
 
 def steps(
     held: Subject | Holds,
-    text: str,
+    text: str | Tensor,
     strategy: Greedy | Sample | Settings | None = None,
     *,
     top: int = 5,
@@ -98,8 +98,17 @@ def steps(
             raise SettingError("a beam search has no single step to show", "ask for its tree, or decode greedily")
         found.append(_step(seen, settings.strategy, subject.writes, top))
 
-    best = translate(subject, text, settings, off=off, watch=watch)[0]
-    return Steps(text, written(subject, best), tuple(found))
+    best = translate(subject, _one(text), settings, off=off, watch=watch)[0]
+    return Steps(_named(text), written(subject, best), tuple(found))
+
+
+def _one(text: str | Tensor) -> str | Tensor:
+    """Without the batch of 1 that other inputs than text come in."""
+    return text if isinstance(text, str) else text[0]
+
+
+def _named(text: str | Tensor) -> str:
+    return text if isinstance(text, str) else ""
 
 
 def _step(seen: Chosen, strategy: Any, words: Words, top: int) -> Step:
@@ -223,7 +232,7 @@ class BeamTree(Result):
 
 
 def beam(
-    held: Subject | Holds, text: str, strategy: Beam | Settings | None = None, *, off: Sequence[Head] = ()
+    held: Subject | Holds, text: str | Tensor, strategy: Beam | Settings | None = None, *, off: Sequence[Head] = ()
 ) -> BeamTree:
     """The tree of what a beam search held, ended and turned down on the way to its answer."""
     subject = subject_of(held)
@@ -231,8 +240,8 @@ def beam(
     if not isinstance(settings.strategy, Beam):
         raise SettingError("only a beam search has a tree", "give a Beam, or ask for the steps")
     tree = _Growing(subject.writes)
-    best = translate(subject, text, settings, off=off, watch=tree)[0]
-    return BeamTree(text, written(subject, best), settings.strategy.width, tuple(tree.nodes), tree.ended())
+    best = translate(subject, _one(text), settings, off=off, watch=tree)[0]
+    return BeamTree(_named(text), written(subject, best), settings.strategy.width, tuple(tree.nodes), tree.ended())
 
 
 class _Growing:
@@ -312,14 +321,16 @@ class Cache(Result):
         return terminal.table([["tokens", "bytes", ""], *rows], width=width)
 
 
-def cache(held: Subject | Holds, text: str, *, length: int = 16) -> Cache:
+def cache(held: Subject | Holds, text: str | Tensor, *, length: int = 16) -> Cache:
     """The state's growth over the first `length` tokens of a greedy output."""
     subject = subject_of(held)
     model = subject.model
     if not isinstance(model, EncoderDecoder | Decoder):
         raise SettingError("this model keeps nothing between steps", "give one that writes")
     with at_rest(model):
-        ids = torch.tensor([subject.ids(text)], device=subject.device)
+        ids = torch.tensor([subject.ids(text)], device=subject.device) if isinstance(text, str) else text
+        known = room(subject, ids.shape[1])
+        length = length if known is None else max(1, min(length, known))
         state = model.start(cast(Any, model.encode(ids)), capacity=length)
         last = ids[:, -1:] if isinstance(model, Decoder) else torch.tensor([subject.start], device=subject.device)
         tokens, own = [], []

@@ -7,10 +7,11 @@ Text is escaped where it is written, and nowhere is markup made from it.
 from __future__ import annotations
 
 import base64
+import itertools
 import struct
 import unicodedata
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
@@ -244,6 +245,35 @@ def bars(values: Sequence[float], names: Sequence[str], *, title: str = "", said
             Text(left + 266 * abs(value) / most + 6, y + 13, said[i] if said else f"{value:.4g}"),
         ]
     return Scene(left + 360, top + len(values) * 18 + 4, tuple(marks))
+
+
+def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, title: str = "") -> Scene:
+    """A line through the points of each series, named in its colour at the right; both axes from the least to the most."""
+    wide, high, left, top = 360.0, 200.0, 60.0, 30.0
+    points = [point for line in series.values() for point in line]
+    (x0, x1), (y0, y1) = ((min(axis), max(axis)) for axis in zip(*points, strict=True)) if points else ((0, 1), (0, 1))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + wide * (x - x0) / ((x1 - x0) or 1.0),
+            top + high - high * (y - y0) / ((y1 - y0) or 1.0),
+        )
+
+    marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
+    marks += [Line(left, top, left, top + high), Line(left, top + high, left + wide, top + high)]
+    marks += [Text(left - 6, place(x0, y)[1] + 4, f"{y:.3g}", "end") for y in (y0, y1)]
+    marks += [Text(place(x, y0)[0], top + high + 16, f"{x:.4g}", "middle") for x in (x0, x1)]
+    shades = [code(colour) for colour in colours(np.linspace(0.0, 0.9, max(1, len(series))), most=1.0)]
+    for i, (name, line) in enumerate(series.items()):
+        for (a, b), (c, d) in itertools.pairwise(line):
+            said = f"{name}: {d:.4g} at {c:.4g}"
+            marks.append(Line(*place(a, b), *place(c, d), width=2.0, colour=shades[i], title=said))
+        y = top + 12 + i * 18
+        marks += [Line(left + wide + 14, y - 4, left + wide + 34, y - 4, width=3.0, colour=shades[i])]
+        marks += [Text(left + wide + 40, y, name)]
+    longest = max((len(name) for name in series), default=0)
+    deep = max(top + high + 24, top + 18.0 * len(series))
+    return Scene(left + wide + 44 + longest * WIDTH, deep, tuple(marks))
 
 
 # ------------------------------------------------------------------ as files

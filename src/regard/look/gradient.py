@@ -13,7 +13,19 @@ from regard.core.trace import Edit, Trace
 from regard.look import draw, terminal
 from regard.look.looking import array
 from regard.look.result import Array, Result
-from regard.look.subject import Holds, Model, Reading, Subject, at_rest, read, run, stacks, subject_of
+from regard.look.subject import (
+    Head,
+    Holds,
+    Model,
+    Reading,
+    Subject,
+    at_rest,
+    read,
+    run,
+    stacks,
+    subject_of,
+    switched_off,
+)
 from regard.model import Decoder, Encoder, EncoderDecoder
 
 ROWS = 32  # scores whose gradients are computed in one batch
@@ -48,24 +60,32 @@ class Attribution(Result):
 
 
 def attribution(
-    held: Subject | Holds, text: str | Tensor, *, target: str | None = None, places: Sequence[int] | None = None
+    held: Subject | Holds,
+    text: str | Tensor,
+    *,
+    target: str | None = None,
+    places: Sequence[int] | None = None,
+    off: Sequence[Head] = (),
 ) -> Attribution:
     """Of what is said at each place of the output (or at some `places`) to each token of the input.
 
     An encoder–decoder's columns are the source, then what it has already written; a language model's are its own tokens, and
     its rows the tokens it was followed by or, at the end, its likeliest next one. A classifier's row is its likeliest label.
+    `off`: heads to switch off.
     """
     subject = subject_of(held)
     model = subject.model
     with at_rest(model):
-        reading = read(subject, text, target)
-        said = run(model, reading.inputs, reading.outputs)[0]
+        edits = switched_off(model, off)
+        reading = read(subject, text, target, off)
+        said = run(model, reading.inputs, reading.outputs, trace=Trace(edits=edits))[0]
     whole = said[None] if said.ndim == 1 else said  # [places, scores]
-    chosen = list(range(len(whole))) if places is None else [place % len(whole) for place in places]
+    every = range(len(whole)) if places is None else (place % len(whole) for place in places)
+    chosen = list(dict.fromkeys(every))
     answers = [_answer(reading, model, whole, place) for place in chosen]
     names = [f"{name}.embedded" for name in stacks(model)]
     found = [
-        _gradients(model, reading, names, chosen[i : i + ROWS], answers[i : i + ROWS], said.ndim == 1)
+        _gradients(model, reading, names, chosen[i : i + ROWS], answers[i : i + ROWS], said.ndim == 1, edits)
         for i in range(0, len(chosen), ROWS)
     ]
     labels = (*reading.labels, *reading.written[:-1])
@@ -87,7 +107,13 @@ def _names(subject: Subject, answers: list[int]) -> list[str]:
 
 
 def _gradients(
-    model: Model, reading: Reading, names: list[str], places: list[int], answers: list[int], pooled: bool
+    model: Model,
+    reading: Reading,
+    names: list[str],
+    places: list[int],
+    answers: list[int],
+    pooled: bool,
+    edits: dict[str, Edit],
 ) -> Array:
     """[places, tokens]: one row of the batch for each score, so that one backward pass serves them all."""
     leaves: dict[str, Tensor] = {}
@@ -103,7 +129,7 @@ def _gradients(
     with torch.inference_mode(False), at_rest(model, gradients=True):
         inputs = reading.inputs.clone().expand(count, *reading.inputs.shape[1:])
         outputs = None if reading.outputs is None else reading.outputs.clone().expand(count, -1)
-        said = run(model, inputs, outputs, trace=Trace(edits={name: leaf(name) for name in names}))
+        said = run(model, inputs, outputs, trace=Trace(edits=edits | {name: leaf(name) for name in names}))
         rows = torch.arange(count, device=said.device)
         scores = said[rows, answers] if pooled else said[rows, places, answers]
         used = [name for name in names if name in leaves]

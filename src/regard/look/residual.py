@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.stack import Stack
 from regard.core.trace import Edit, Trace
 from regard.errors import DataError, SettingError
 from regard.look import draw, terminal
 from regard.look.looking import Look, array
 from regard.look.result import Array, Result
 from regard.look.subject import Holds, Model, Reading, Subject, at_rest, read, run, stacks, subject_of
-from regard.model import EncoderDecoder, Pair
+from regard.model import Decoder, EncoderDecoder, Pair
 
 # ------------------------------------------------------------------ logit lens
 
@@ -82,6 +83,8 @@ def said_after(model: Model, residual: Tensor) -> Tensor:
             "this model has no scores over a vocabulary", "look through a lens at one that writes or fills in"
         )
     stack = list(stacks(model).values())[-1]
+    if not isinstance(stack, Stack):
+        raise SettingError("only a stack of blocks has a residual stream", "look at a Transformer through a lens")
     return model.head(stack.finish(residual))
 
 
@@ -90,7 +93,8 @@ def said_after(model: Model, residual: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Patching(Result):
-    """The score of a token in the run on `other`, when the residual at one layer and place comes from the run on `text`.
+    """The score of `answer` in the run on `other`, less that of `instead` if there is one, when the residual at one layer and
+    place comes from the run on `text`; `at` is where in the output that is.
 
     `effect` is 0 where that changes nothing and 1 where it restores what the run on `text` said.
     """
@@ -100,6 +104,7 @@ class Patching(Result):
     others: tuple[str, ...]
     answer: str
     instead: str | None
+    at: int
     clean: float
     corrupted: float
     scores: Array  # [layers, places]
@@ -119,7 +124,12 @@ class Patching(Result):
         return draw.heat(self.effect, self.layers, self._places(), title=self.title, signed=True)
 
     def lines(self, width: int = 100) -> list[str]:
-        return terminal.heat(self.effect, self.layers, self._places(), width=width, most=1.0)
+        rows = [["", *self.layers]]
+        for place, row in zip(self._places(), self.effect.T, strict=True):
+            rows.append(
+                [draw.shown(place), *(f"{value:5.2f} {terminal.bar(max(0.0, value), 1.0, 10)}" for value in row)]
+            )
+        return terminal.table(rows, width=width)
 
     def _places(self) -> list[str]:
         pairs = zip(self.tokens, self.others, strict=True)
@@ -132,14 +142,16 @@ def patching(
     other: str,
     *,
     target: str | None = None,
-    at: int = -1,
+    at: int | None = None,
     instead: str | None = None,
     stack: str | None = None,
 ) -> Patching:
     """Replaces the residual of `other` by that of `text`, at each layer and place of a stack, the first unless said.
 
-    The score is that of what the model says of `text` at place `at` of its last stack, less that of the token `instead` if
-    one is given. A `target` is what both runs read; without one they read what the model makes of `text`.
+    The score is that of what the model says of `text` at place `at` of its last stack, less that of the token `instead`.
+    Unless they are said, `at` is the first place where the run on `other` says something else (of a language model, the last
+    place), and `instead` is what it says there. A `target` is what both runs read; without one they read what the model makes
+    of `text`.
     """
     subject = subject_of(held)
     model = subject.model
@@ -149,30 +161,42 @@ def patching(
         name = stack or next(iter(stacks(model)))
         names = [f"{name}.embedded", *(f"{name}.{i}.residual" for i in range(stacks(model)[name].layers))]
         clean = Trace(names)
-        said = run(model, one.inputs, one.outputs, trace=clean)[0]
-        at = at % len(said) if said.ndim > 1 else 0
-        row = said[at] if said.ndim > 1 else said
-        answer = one.next[at] if target is not None and at < len(one.next) else int(row.argmax())
+        said, wrong = run(model, one.inputs, one.outputs, trace=clean), run(model, two.inputs, one.outputs)
+        answers = list(one.next) if target is not None else said[0].argmax(dim=-1).flatten().tolist()
+        others = wrong[0].argmax(dim=-1).flatten().tolist()
+        place = _parting(model, answers, others) if at is None else at % len(others)
+        answer = answers[place]
         versus = _token(subject, instead) if instead else None
-        before, after = (
-            _score(scores, at, answer, versus)[0].item() for scores in (run(model, two.inputs, one.outputs), said[None])
-        )
+        if at is None and instead is None and others[place] != answer:
+            versus = others[place]
+        before, after = (_score(scores, place, answer, versus)[0].item() for scores in (wrong, said))
         places = clean.tensors[names[0]].shape[1]
         rows = [t.expand(places, *t.shape[1:]) if t is not None else None for t in (two.inputs, one.outputs)]
         found = []
         for each in names:
             trace = Trace(edits={each: _diagonal(clean.tensors[each])})
             assert rows[0] is not None
-            found.append(array(_score(run(model, rows[0], rows[1], trace=trace), at, answer, versus)))
+            found.append(array(_score(run(model, rows[0], rows[1], trace=trace), place, answer, versus)))
     scores = np.stack(found)
     gap = after - before
     effect = (scores - before) / gap if abs(gap) > 1e-12 else np.zeros_like(scores)
     decoder = isinstance(model, EncoderDecoder) and name == "decoder"
-    tokens, others = (one.written[:-1],) * 2 if decoder else (one.labels, two.labels)
+    tokens, instead_of = (one.written[:-1],) * 2 if decoder else (one.labels, two.labels)
+    words = [f"label {i}" for i in (answer, versus)] if said.ndim < 3 else subject.writes.tokens([answer, versus or 0])
     return Patching(
         ("embedded", *(f"layer {i}" for i in range(len(names) - 1))),
-        tokens, others, subject.writes.tokens([answer])[0], instead, after, before, scores, effect,
+        tokens, instead_of, words[0], None if versus is None else words[1], place, after, before, scores, effect,
     )  # fmt: skip
+
+
+def _parting(model: Model, answers: Sequence[int], others: Sequence[int]) -> int:
+    """Where two runs begin to say different things; a language model is asked what comes after the whole text."""
+    if isinstance(model, Decoder):
+        return len(others) - 1
+    parted = [i for i, (one, two) in enumerate(zip(answers, others, strict=False)) if one != two]
+    if not parted:
+        raise DataError("the model says the same of both texts", "choose texts that differ in what is said, or a place")
+    return parted[0]
 
 
 def patched(

@@ -78,7 +78,9 @@ def roles(
         sentences = [s for p in (False, True) for s in islice(stream("test", pronouns=p), 100)]
     if not sentences:
         raise DataError("there are no sentences to score heads on", "give some, or leave them out")
-    names = [f"{name}.{i}.self" for i in range(known[name].layers)]
+    names = [f"{name}.{inner}" for inner in known[name].attentions() if inner.endswith(".self")]
+    if not names:
+        raise SettingError(f"the {name} of this model does not look at itself", "roles are of self-attention")
     tally = _Tally(names)
     for first in range(0, len(sentences), size):
         _count(subject, sentences[first : first + size], tally)

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.core.attention import Attention
-from regard.core.block import Block
 from regard.core.frontend import Patches
 from regard.core.position import Learned
-from regard.core.stack import Stack
 from regard.core.state import State
-from regard.core.trace import PARTS, Edit, Trace
+from regard.core.trace import PARTS, Edit, Looks, Trace
 from regard.decode.search import Ends, Settings, decode
 from regard.decode.strategy import Beam, Hypothesis
 from regard.decode.watch import Watch
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, Pair
 from regard.text.tokenizer import Tokenizer
 
 Model = EncoderDecoder | Encoder | Decoder | Pair
@@ -56,14 +55,33 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Given:
+    """An input that is no text: what the model reads of it, a picture of that for people (bytes [height, width] or
+    [height, width, 3], sound from low to high), and how decoding begins where that hangs on it."""
+
+    inputs: Tensor  # [1, …]
+    picture: NDArray[np.uint8]
+    ends: Ends | None = None
+
+
+@dataclass(frozen=True)
+class Medium:
+    """What a model takes beside text or instead of it; `read` makes an input of a file's contents."""
+
+    kind: Literal["image", "sound"]
+    read: Callable[[bytes], Given]
+
+
+@dataclass(frozen=True)
 class Subject:
     """What is looked at: `source` is the text that goes in, `target` what comes out of an encoder–decoder; `ends` frames what
-    is decoded. A model without `source` is looked at while it reads tensors."""
+    is decoded; `medium` says which files it can be shown. Any model can be looked at while it reads tensors."""
 
     model: Model
     source: Words | None = None
     target: Words | None = None
     ends: Ends | None = None
+    medium: Medium | None = None
 
     @property
     def device(self) -> torch.device:
@@ -258,12 +276,21 @@ def translate(
         raise SettingError("this model writes nothing", "give an encoder–decoder or a language model")
     source: Any = subject.ids(text) if isinstance(text, str) else text if text.is_floating_point() else text.tolist()
     settings = settings or Settings(Beam())
-    position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
-    if isinstance(position, Learned):
-        known = len(position.table) - position.offset - (len(source) if isinstance(model, Decoder) else 0)
+    known = room(subject, len(source))
+    if known is not None:
         settings = replace(settings, limit=replace(settings.limit, most=max(1, known)))
     steered = cast(Any, Steered(model, Trace(edits=switched_off(model, off)))) if off else model
     return decode(steered, [source], subject.ends, settings, watch=watch)[0]
+
+
+def room(subject: Subject, length: int) -> int | None:
+    """How many tokens can be written after an input of this length, where positions are learnt one by one."""
+    model = subject.model
+    assert isinstance(model, EncoderDecoder | Decoder)
+    position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
+    if not isinstance(position, Learned):
+        return None
+    return len(position.table) - position.offset - (length if isinstance(model, Decoder) else len(subject.start))
 
 
 def written(subject: Subject, found: Hypothesis) -> str:
@@ -282,6 +309,11 @@ class Batch:
     real: Tensor  # [B, S] bool
     outputs: Tensor | None  # [B, T]
     asked: Tensor  # [B, T]
+
+    def first(self, count: int) -> Batch:
+        """Its first few texts."""
+        outputs = None if self.outputs is None else self.outputs[:count]
+        return Batch(self.inputs[:count], self.real[:count], outputs, self.asked[:count])
 
 
 def batch(subject: Subject, texts: Sequence[str], targets: Sequence[str] | None = None) -> Batch:
@@ -310,8 +342,9 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 # ------------------------------------------------------------------ names
 
 
-def stacks(model: Model) -> dict[str, Stack]:
-    """The stacks of a model under the names that probes have for them, in the order of the computation."""
+def stacks(model: Model) -> dict[str, EncoderPart | DecoderPart]:
+    """The stacks of a model, or what stands in their place, under the names that probes have for them, in the order of the
+    computation."""
     match model:
         case EncoderDecoder():
             return {"encoder": model.encoder, "decoder": model.decoder}
@@ -323,23 +356,16 @@ def stacks(model: Model) -> dict[str, Stack]:
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 
 
-def attentions(model: Model) -> dict[str, Attention]:
+def attentions(model: Model) -> dict[str, Looks]:
     """Every application of an attention, by name: `encoder.0.self`, `decoder.0.cross`."""
-    found = {}
-    for prefix, stack in stacks(model).items():
-        for i in range(stack.layers):
-            block = cast(Block, stack.blocks[i % len(stack.blocks)])
-            found[f"{prefix}.{i}.self"] = block.attention
-            if block.cross is not None:
-                found[f"{prefix}.{i}.cross"] = block.cross
-    return found
+    return {
+        f"{prefix}.{name}": part for prefix, stack in stacks(model).items() for name, part in stack.attentions().items()
+    }
 
 
 def heads(model: Model, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
     """Every head of the attentions whose name fits."""
-    return [
-        (name, head) for name, part in attentions(model).items() if names(name) for head in range(part.project.heads)
-    ]
+    return [(name, head) for name, part in attentions(model).items() if names(name) for head in range(part.heads)]
 
 
 def probes(model: Model) -> list[str]:
@@ -364,8 +390,8 @@ def switched_off(model: Model, off: Sequence[Head]) -> dict[str, Edit]:
     for name, head in off:
         if name not in known:
             raise SettingError(f"there is no attention {name!r} in this model", did_you_mean(name, known))
-        if not 0 <= head < known[name].project.heads:
-            raise SettingError(f"{name} has no head {head}", f"its heads are 0 to {known[name].project.heads - 1}")
+        if not 0 <= head < known[name].heads:
+            raise SettingError(f"{name} has no head {head}", f"its heads are 0 to {known[name].heads - 1}")
         chosen.setdefault(name, []).append(head)
     return {f"{name}.mixed": _without(numbers) for name, numbers in chosen.items()}
 

@@ -17,7 +17,15 @@ from regard.plan.subject import Subject
 
 WIDTH = 100
 _SHAPE, _COUNT, _NAME = 17, 15, 23  # columns; the words take the rest
-_WIRINGS = {"EncoderDecoder": "encoder–decoder", "Encoder": "encoder", "Decoder": "decoder", "Pair": "two towers"}
+_WIRINGS = {
+    "EncoderDecoder": "encoder–decoder",
+    "SequenceToSequence": "encoder–decoder",
+    "Encoder": "encoder",
+    "Decoder": "decoder",
+    "RecurrentDecoder": "decoder",
+    "Pair": "two towers",
+    "MemoryNetwork": "memory network",
+}
 _GUIDE = "│ "
 
 

@@ -40,11 +40,11 @@ class Station:
 def stations(model: spec.Model) -> list[Station]:
     """Top to bottom, in the order in which the data passes them."""
     match model:
-        case spec.EncoderDecoder():
+        case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model)
         case spec.Encoder():
             return _encoder(model)
-        case spec.Decoder():
+        case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
         case spec.Pair(text, image):
             return [
@@ -52,10 +52,14 @@ def stations(model: spec.Model) -> list[Station]:
                 Station("image tower", inside=tuple(_encoder(image))),
                 Station("scores", "cosine of both vectors × e^scale", "[texts, images]", 1),
             ]
+        case spec.MemoryNetwork():
+            return _memory(model)
 
 
 def cache(model: spec.Model) -> int | None:
-    """Numbers that decoding remembers of each token, if it decodes."""
+    """Numbers that decoding remembers of each token, if it decodes; a recurrent state does not grow."""
+    if isinstance(model, spec.SequenceToSequence | spec.RecurrentDecoder):
+        return 0
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
     stack = model.stack if isinstance(model, spec.Decoder) else model.decoder
@@ -71,7 +75,14 @@ def letters(model: spec.Model) -> dict[str, str]:
             "T": "positions",
             "D": f"{model.text.d_model:,} (text), {model.image.d_model:,} (image)",
         }
+    if isinstance(model, spec.MemoryNetwork):
+        return {"B": "batch rows", "N": "sentences", "D": f"{model.d_model:,}", "V": f"{model.vocabulary:,} tokens"}
     said = {"B": "batch rows", "T": "positions"}
+    if isinstance(model, spec.SequenceToSequence):
+        said |= {"T": "target positions", "S": "source positions", "D": f"{model.d_model:,}"}
+        return said | {"V": f"{model.target.vocabulary:,} tokens"}
+    if isinstance(model, spec.RecurrentDecoder):
+        return said | {"D": f"{model.d_model:,}", "V": f"{model.tokens.vocabulary:,} tokens"}
     stack = model.decoder if isinstance(model, spec.EncoderDecoder) else model.stack
     if isinstance(model, spec.EncoderDecoder):
         said |= {"T": "target positions", "S": "source positions"}
@@ -86,7 +97,7 @@ def letters(model: spec.Model) -> dict[str, str]:
 # ------------------------------------------------------------------ wirings
 
 
-def _encoder_decoder(model: spec.EncoderDecoder) -> list[Station]:
+def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> list[Station]:
     d, share = model.d_model, model.share
     both, out = share in ("all", "inputs"), share in ("all", "target")
     note = {"all": "one matrix for source, target and output", "inputs": "one matrix for source and target"}.get(
@@ -95,21 +106,33 @@ def _encoder_decoder(model: spec.EncoderDecoder) -> list[Station]:
     return [
         Station("encoder side", inside=(
             *_front(model.source, d, "S", note),
-            _stack("encoder", model.encoder, d, "S"),
+            _side("encoder", model.encoder, d, "S"),
             Station("memory", "what the decoder looks at", "[B, S, D]"),
         )),
         Station("decoder side", inside=(
             *_front(model.target, d, "T", "the source's matrix" if both else "", shared=both),
-            _stack("decoder", model.decoder, d, "T", memory="S"),
+            _side("decoder", model.decoder, d, "T", memory="S"),
             *_head(model.head, model.target.vocabulary, d, "T", tied=out),
         )),
     ]  # fmt: skip
 
 
-def _decoder(model: spec.Decoder) -> list[Station]:
+def _memory(model: spec.MemoryNetwork) -> list[Station]:
+    words, ages = model.vocabulary * model.d_model, model.sentences * model.d_model
+    return [
+        Station("question", "sum of its words, each weighed by its place", "[B, D]"),
+        Station("tables", f"{model.hops + 1} of {model.vocabulary:,} × {model.d_model:,}, a hop takes from the next one", "",
+                (model.hops + 1) * words),
+        Station("ages", f"{model.hops + 1} of {model.sentences} × {model.d_model:,}", "", (model.hops + 1) * ages),
+        Station("hop", "what is known + softmax(known · sentences) · sentences", "[B, N]", times=model.hops),
+        Station("head", "the last table", "[B, V]"),
+    ]  # fmt: skip
+
+
+def _decoder(model: spec.Decoder | spec.RecurrentDecoder) -> list[Station]:
     return [
         *_front(model.tokens, model.d_model, "T"),
-        _stack("decoder", model.stack, model.d_model, "T"),
+        _side("decoder", model.stack, model.d_model, "T"),
         *_head(model.head, model.tokens.vocabulary, model.d_model, "T", tied=model.tied),
     ]
 
@@ -221,6 +244,39 @@ def _head(part: spec.LanguageHead, vocabulary: int, d: int, length: str, *, tied
     yield Station(
         "head", said, f"[B, {length}, V]", (0 if tied else vocabulary * width) + (vocabulary if part.bias else 0)
     )
+
+
+def _side(
+    name: str, part: spec.Stack | spec.Recurrent | spec.Convolved, d: int, length: str, memory: str = ""
+) -> Station:
+    """A stack, or what came before it. `memory`: the length that a decoder sees."""
+    shape, decodes = f"[B, {length}, D]", bool(memory)
+    if isinstance(part, spec.Stack):
+        return _stack(name, part, d, length, memory)
+
+    def rest(without: spec.Recurrent | spec.Convolved) -> int:
+        return size.part_of_sequences(part, d, decodes=decodes) - size.part_of_sequences(without, d, decodes=decodes)
+
+    if isinstance(part, spec.Convolved):
+        bare = replace(part, sees=None)
+        said = f"{words.named(part.unit)}" + (f"; dropout {part.dropout:g}" if part.dropout else "")
+        inside = [Station("convolutions", said, shape, size.part_of_sequences(bare, d), times=part.layers)]
+        if part.sees is not None:
+            seen = {"attention": "each layer looks at the memory", "aligned": "place t is told the memory's place t"}
+            inside.append(Station("memory", seen[part.sees], shape, rest(bare)))
+        return Station(name, "", shape, inside=tuple(inside))
+    plain = replace(part, looks=None)
+    ways = "forwards and backwards, half the width each" if part.bidirectional else "forwards"
+    bridge = size.part_of_sequences(plain, d, decodes=decodes) - size.part_of_sequences(plain, d)
+    inside = [Station("bridge", "first state: tanh of a map of the encoder's end", "[B, D]", bridge)] if decodes else []
+    if part.looks is not None:
+        when = "before each step" if isinstance(part.looks, spec.LooksBefore) else "after each step"
+        when += ", fed into the next" if isinstance(part.looks, spec.LooksAfter) and part.looks.feeding else ""
+        said = f"{words.named(part.looks.score)} over the memory {when}; tanh(W [found; state])"
+        inside.append(Station("attention", said, f"[B, {length}, {memory}]", rest(plain)))
+    said = f"{part.layers} of {part.cell}, {ways}" + (f"; dropout {part.dropout:g}" if part.dropout else "")
+    inside.append(Station("cells", said, shape, size.part_of_sequences(plain, d)))
+    return Station(name, "", shape, inside=tuple(inside))
 
 
 def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -> Station:

@@ -8,13 +8,24 @@ from pathlib import Path
 
 from regard import spec as kinds
 from regard.errors import ModelError, did_you_mean
-from regard.family import vaswani
+from regard.family import bart, bert, electra, gpt, palm, recurrent, t5, vaswani
 from regard.interop import folder as folders
 
-VOCABULARY = 37_000  # the joint one of the paper's English–German models; a preset has none of its own
+VOCABULARY = 37_000  # the joint one of the paper's English–German models, which have none of their own here
 
+# GPT's are the sizes of GPT-3; ELECTRA's, the discriminators.
 PRESETS: dict[str, tuple[tuple[str, ...], Callable[[str], kinds.Model]]] = {
     "vaswani": (tuple(vaswani.PRESETS), lambda name: vaswani.preset(name, VOCABULARY, VOCABULARY)),
+    "gpt": (tuple(gpt.PRESETS), gpt.preset),
+    "palm": (tuple(palm.PRESETS), palm.preset),
+    "bert": (tuple(bert.PRESETS), bert.preset),
+    "electra": (tuple(electra.PRESETS), lambda name: electra.preset(name)[0]),
+    "t5": (tuple(t5.PRESETS), t5.preset),
+    "bart": (tuple(bart.PRESETS), bart.preset),
+    **{
+        family: (tuple(recurrent.PRESETS), lambda name, f=family: recurrent.preset(f, name, VOCABULARY, VOCABULARY))  # type: ignore[misc]
+        for family in recurrent.FAMILIES
+    },
 }
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.build import Model
 from regard.core.head import Votes
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.errors import ModelError
+from regard.model import Decoder, Encoder, EncoderDecoder, MemoryNetwork, Pair
 
 LENGTHS = (14, 9, 5)  # of the rows of a padded batch; positions that a model does not have are not asked for
 
@@ -79,14 +80,18 @@ def padding(config: Mapping[str, Any]) -> int:
 def front_end(model: kinds.Model) -> kinds.Input:
     """What a model reads; of a pair, the texts."""
     match model:
-        case kinds.EncoderDecoder():
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
             return model.source
         case kinds.Encoder():
             return model.input
-        case kinds.Decoder():
+        case kinds.Decoder() | kinds.RecurrentDecoder():
             return model.tokens
         case kinds.Pair():
             return front_end(model.text)
+        case kinds.MemoryNetwork():
+            raise ModelError(
+                "a memory network reads stories, and there is no random one", "its tests hold its equalities"
+            )
 
 
 # ------------------------------------------------------------------ inputs
@@ -96,27 +101,33 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
     """Three rows of full length; `Batch.padded` makes them ragged."""
     chance = torch.Generator().manual_seed(seed)
     match model:
-        case kinds.EncoderDecoder():
+        case kinds.EncoderDecoder() | kinds.SequenceToSequence():
             lengths = _lengths(_longest(model.target.position))
             made = _front(model.source, model.encoder, pad, chance)
             # Of another length than sources are, so that no place for the one has room for the other.
             targets = _tokens(model.target.vocabulary, max(1, lengths[0] - 3), pad, chance)
             return replace(made, given={**made.given, "decoder_input_ids": targets})
-        case kinds.Decoder():
+        case kinds.Decoder() | kinds.RecurrentDecoder():
             return replace(_front(model.tokens, model.stack, pad, chance), front=True)
         case kinds.Pair(text, image):
             made = random_batch(text, pad, seed)
             return replace(made, given={**made.given, **random_batch(image, pad, seed).given})
+        case kinds.MemoryNetwork():
+            front_end(model)  # says that there is none
+            raise AssertionError
         case kinds.Encoder():
             made = _front(model.input, model.stack, pad, chance)
             end = model.pool.which if model.pool else None
             return _ended(made, end, model.tokens.vocabulary) if isinstance(end, kinds.End) else made
 
 
-def _front(part: kinds.Input, stack: kinds.Stack, pad: int, chance: torch.Generator) -> Batch:
+def _front(
+    part: kinds.Input, stack: kinds.Stack | kinds.Recurrent | kinds.Convolved, pad: int, chance: torch.Generator
+) -> Batch:
     match part:
         case kinds.Tokens():
-            window = stack.pattern.window if isinstance(stack.pattern, kinds.Causal) else None
+            pattern = stack.pattern if isinstance(stack, kinds.Stack) else None
+            window = pattern.window if isinstance(pattern, kinds.Causal) else None
             lengths = _lengths(_longest(part.position), window)
             given = {"input_ids": _tokens(part.vocabulary, lengths[0], pad, chance)}
             if part.segments > 1:
@@ -198,6 +209,9 @@ def outputs(model: Model, given: Mapping[str, Tensor]) -> dict[str, Found]:
             return {"logits_per_text": Found(scores), "text_embeds": Found(texts), "image_embeds": Found(images)}
         case Encoder():
             return _encoder(model, given, real)
+        case MemoryNetwork():
+            scores = model.head(model(given["story"], given["question"])[0])
+            return {"logits": Found(scores)}
 
 
 def _main(given: Mapping[str, Tensor]) -> Tensor:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from regard.errors import RegardError, SettingError
 from regard.studio.shelf import Shelf
-from regard.studio.views import VIEWS
+from regard.studio.views import VIEWS, Packed
 
 try:
     import uvicorn
@@ -30,6 +31,8 @@ except ImportError:
 WEB = Path(__file__).parent / "web"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 LARGEST = 1 << 16  # bytes of a request
+LARGEST_FILE = 1 << 23  # bytes of a picture or a recording
+FILE = "file"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 ANY = "*"
 HEADERS = {
@@ -95,11 +98,15 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
         if not hmac.compare_digest(request.headers.get("x-regard-token", "").encode(), token.encode()):
             return error(401, "Token", "this page was not opened by its address", "open the address that it printed")
         name = request.path_params["view"]
-        if name not in VIEWS:
+        if name not in VIEWS and name != FILE:
             return error(404, "NotFound", "there is no such view", "reload the page")
-        body = await _body(request)
+        most = LARGEST_FILE if name == FILE else LARGEST
+        body = await _body(request, most)
         if body is None:
-            return error(413, "TooLarge", f"a request may have {LARGEST:,} bytes", "give a shorter text")
+            what = "file" if name == FILE else "text"
+            return error(413, "TooLarge", f"a {what} may have {most:,} bytes here", f"give a shorter {what}")
+        if name == FILE:  # nothing is opened yet; a model reads it when it is shown
+            return _answered({"file": shelf.files.add(body)})
         asked, answer = VIEWS[name]
         try:
             ask = asked.model_validate_json(body or b"{}")
@@ -109,7 +116,7 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
             return error(422, "Request", f"{where}: {first['msg']}", "correct it")
         try:
             found = await run_in_threadpool(answer, shelf, ask)
-            return _json(found)
+            return _answered(found)
         except RegardError as problem:
             return error(400, type(problem).__name__, problem.problem, problem.repair)
         except Exception as problem:  # the page never sees a traceback, and the next request is answered as ever
@@ -126,19 +133,30 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
     return Guard(inner, hosts)
 
 
-async def _body(request: Request) -> bytes | None:
+async def _body(request: Request, most: int) -> bytes | None:
     """What came, if it is not too much."""
     found = bytearray()
     async for part in request.stream():
         found += part
-        if len(found) > LARGEST:
+        if len(found) > most:
             return None
     return bytes(found)
 
 
-def _json(value: dict[str, Any]) -> Response:
+def _answered(answer: dict[str, Any] | Packed) -> Response:
+    """JSON; or, packed, four bytes with the length of the JSON, the JSON filled up with spaces, and the array's bytes."""
+    if not isinstance(answer, Packed):
+        return Response(_json(answer), media_type="application/json")
+    small = answer.values.dtype == np.uint8
+    said = _json({**answer.said, "shape": answer.values.shape, "bytes": small})
+    said += b" " * (-len(said) % 4)  # numbers of four bytes begin at a multiple of four
+    values = np.ascontiguousarray(answer.values, dtype="u1" if small else "<f4").tobytes()
+    return Response(len(said).to_bytes(4, "little") + said + values, media_type="application/octet-stream")
+
+
+def _json(value: dict[str, Any]) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text.encode("utf-8", "replace"), media_type="application/json")
+    return text.encode("utf-8", "replace")
 
 
 def serve(shelf: Shelf, host: str, port: int) -> None:

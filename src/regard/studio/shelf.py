@@ -5,39 +5,105 @@ A request names a thing by its name on the shelf; names are looked up, never joi
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from torch import Tensor
 
 from regard.api import load
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.look import Look, Subject, look
+from regard.look import Given, Look, Subject, look
 from regard.look.subject import Head
+from regard.studio.example import EXAMPLE, example
 
 DEMO = Path(__file__).parent / "demo"
 OPEN_MODELS = 2  # two can be compared; the one that was not used longest is closed for a third
 KEPT_LOOKS = 6
+KEPT_BYTES = 1 << 29  # of what looks have recorded; the last one is kept in any case
+KEPT_FILES = 8
+
+
+class Files:
+    """Pictures and recordings that the page handed in: in memory, a few, under names made of their contents."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()[:32]
+        with self._lock:
+            self._held[name] = data
+            self._held.move_to_end(name)
+            while len(self._held) > KEPT_FILES:
+                self._held.popitem(last=False)
+        return name
+
+    def get(self, name: str, kind: str) -> bytes:
+        if name == EXAMPLE:
+            return example(kind)
+        with self._lock:
+            if name not in self._held:
+                raise DataError("the studio does not hold this file any more", "choose it again, or try the example")
+            self._held.move_to_end(name)
+            return self._held[name]
 
 
 @dataclass
 class Opened:
-    """A model in use. One request at a time runs it; what it showed last is kept, so that another head is only a lookup."""
+    """A model in use. One request at a time runs it; what it showed last is kept, so that another head is only a lookup.
+    `version` tells weights apart that were written at other times."""
 
     subject: Subject
+    version: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
     looks: OrderedDict[tuple[object, ...], Look] = field(default_factory=OrderedDict)
+    given: OrderedDict[str, Given] = field(default_factory=OrderedDict)
 
-    def look(self, text: str, target: str | None, off: Sequence[Head], ask: Sequence[str]) -> Look:
-        key = (text, target, tuple(off), tuple(ask))
+    def look(self, text: str | Given, target: str | None, off: Sequence[Head], ask: Sequence[str]) -> Look:
+        key = (text if isinstance(text, str) else id(text), target, tuple(off), tuple(ask))
         with self.lock:
             if key not in self.looks:
-                self.looks[key] = look(self.subject, text, target=target, off=off, ask=ask)
+                subject, inputs = self.shown(text)
+                self.looks[key] = look(subject, inputs, target=target, off=off, ask=ask)
             self.looks.move_to_end(key)
-            while len(self.looks) > KEPT_LOOKS:
+            while len(self.looks) > 1 and (
+                len(self.looks) > KEPT_LOOKS or sum(map(_bytes, self.looks.values())) > KEPT_BYTES
+            ):
                 self.looks.popitem(last=False)
             return self.looks[key]
+
+    def shown(self, text: str | Given) -> tuple[Subject, str | Tensor]:
+        """Whom to show it, and what to show: decoding may begin differently for each recording."""
+        if isinstance(text, str):
+            return self.subject, text
+        return (self.subject if text.ends is None else replace(self.subject, ends=text.ends)), text.inputs
+
+    def input(self, files: Files, text: str, file: str | None) -> str | Given:
+        """A text, or the file, opened once; a model that reads no text is shown the example unless one is named."""
+        medium = self.subject.medium
+        if file is None and (self.subject.source is not None or medium is None):
+            return text
+        if medium is None:
+            raise SettingError("this model reads text only", "give it a sentence")
+        name = file or EXAMPLE
+        with self.lock:
+            if name not in self.given:
+                self.given[name] = medium.read(files.get(name, medium.kind))
+            self.given.move_to_end(name)
+            while len(self.given) > KEPT_FILES:
+                self.given.popitem(last=False)
+                self.looks.clear()  # a look is found by its input, which is gone
+            return self.given[name]
+
+
+def _bytes(found: Look) -> int:
+    parts = [t for call in found.trace.attentions.values() for t in (call.q, call.k, call.v)]
+    return sum(t.numel() * t.element_size() for t in [*parts, *found.trace.tensors.values()])
 
 
 class Shelf:
@@ -48,6 +114,7 @@ class Shelf:
     ) -> None:
         self.folders = [folder.resolve() for folder in folders]
         self.device, self.say = device, say
+        self.files = Files()
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, tuple[float, Opened]] = OrderedDict()
         for folder in self.folders:
@@ -82,7 +149,7 @@ class Shelf:
         with self._lock:
             if name not in self._opened or self._opened[name][0] != written:
                 subject = load(known[name], device=self.device, say=self.say).subject()
-                self._opened[name] = (written, Opened(subject))
+                self._opened[name] = (written, Opened(subject, written))
             self._opened.move_to_end(name)
             while len(self._opened) > OPEN_MODELS:
                 self._opened.popitem(last=False)

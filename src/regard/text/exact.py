@@ -15,6 +15,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trai
 
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.text import tokenizer as framed
+from regard.text.framed import holds_tokenizer, open_backend
 
 MASK_NAMES = ("[MASK]", "<mask>")
 HALF = "\ufffd"  # what the bytes of an unfinished character decode to
@@ -65,7 +66,9 @@ class Exact:
 
     @classmethod
     def load(cls, path: str | Path) -> Exact:
-        """Open a tokenizer.json, ours or another's."""
+        """Open a tokenizer.json, ours or another's, or what its folder holds in its place."""
+        if not Path(path).exists() and holds_tokenizer(Path(path).parent):
+            return cls.open(Path(path).parent)
         repair = "give the path of a tokenizer.json, as Hugging Face folders hold it"
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -75,6 +78,12 @@ class Exact:
             raise DataError(f"the tokenizer {path} is not UTF-8 text (byte {error.start})", repair) from error
         with framed.library_errors(f"{path} is not a usable tokenizer.json", "fetch or learn it again"):
             return cls(tokenizers.Tokenizer.from_str(text), origin=str(path))
+
+    @classmethod
+    def open(cls, folder: Path) -> Exact:
+        """The tokenizer of a model folder, which may hold a vocabulary only."""
+        backend, _, origin = open_backend(folder)
+        return cls(backend, origin=origin)
 
     def to_json(self) -> str:
         return self._backend.to_str(pretty=True)
@@ -114,6 +123,10 @@ class Exact:
                 "add one to it as a special token, or learn a tokenizer",
             )
         return found
+
+    def speaks_as(self, other: Exact) -> bool:
+        """Whether both have the same tokens under the same ids."""
+        return self._vocabulary == other._vocabulary
 
     def __len__(self) -> int:
         """The rows an embedding needs: the highest id plus one."""

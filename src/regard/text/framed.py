@@ -1,7 +1,7 @@
 """Text as encoders read it: framed by special tokens, alone or in pairs, with the way back to its characters.
 
-A folder's tokenizer.json is taken with its own frame. Older folders hold a vocabulary only: from `vocab.txt` (WordPiece) or
-`vocab.json` and `merges.txt` (byte-level BPE) the same tokenizer is put together here.
+A folder's tokenizer.json is taken with its own frame. Older folders hold a vocabulary only: from `vocab.txt` (WordPiece),
+`vocab.json` and `merges.txt` (byte-level BPE) or SentencePiece's files the same tokenizer is put together here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, Encoding, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError
+from regard.text.numbered import SIDES, holds_pieces, holds_sides, open_pieces, open_side
 from regard.text.tokenizer import PAD_NAMES, UNKNOWN_NAMES, encodable, fork_quietly, library_errors
 
 Text = str | tuple[str, str]  # one text, or a pair
@@ -32,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 _SPACES = ("▁", "Ġ")  # what stands for the space before a word
 _REPAIR = "give a whole file; fetch the folder again"
+_WRITTEN = "write its tokenizer.json with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
 _WORDS_OF_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
@@ -58,24 +60,8 @@ class Framed:
     @classmethod
     def open(cls, folder: str | Path) -> Framed:
         """The tokenizer of a model folder."""
-        folder = Path(folder)
-        settings = {**read_json(folder / "special_tokens_map.json"), **read_json(folder / "tokenizer_config.json")}
-        tokens = {role: content(settings.get(f"{role}_token")) for role in NAMES}
-        names = {role: token for role, token in tokens.items() if token is not None}
-        whole, words, pieces = (folder / name for name in ("tokenizer.json", "vocab.txt", "vocab.json"))
-        if whole.is_file():
-            with library_errors(f"{whole} is not a usable tokenizer.json", _REPAIR):
-                backend = tokenizers.Tokenizer.from_str(_text(whole))
-                # A vocabulary without the unknown token that its model names is only noticed at the first odd character.
-                backend.encode("\U0010fffd")
-            return cls(backend, names, origin=str(whole))
-        if words.is_file():
-            with library_errors(f"{words} is not a usable vocabulary", _REPAIR):
-                return cls(_wordpiece(words, settings, names), names, origin=str(words))
-        if pieces.is_file() and (folder / "merges.txt").is_file():
-            with library_errors(f"{pieces} and merges.txt are not a usable vocabulary", _REPAIR):
-                return cls(_byte_level(folder, settings, names), names, origin=str(pieces))
-        raise _none(folder)
+        backend, names, origin = open_backend(Path(folder))
+        return cls(backend, names, origin=origin)
 
     def encode(self, texts: Sequence[Text], most: int | None = None) -> list[Encoding]:
         """Framed ids with segments (`type_ids`), `offsets`, `word_ids` and `sequence_ids`. With `most`, longer ones are cut
@@ -153,7 +139,57 @@ class Framed:
         return {"tokenizer.json": self._backend.to_str(pretty=True), "tokenizer_config.json": settings}
 
 
-# ------------------------------------------------------------------ from vocabularies
+# ------------------------------------------------------------------ from folders
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether there is one that `open_backend` knows."""
+    whole = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    return whole or all((folder / name).is_file() for name in ("vocab.json", "merges.txt")) or holds_pieces(folder)
+
+
+def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str], str]:
+    """The tokenizer of a model folder, the special tokens that the folder names by their role, and where they are from."""
+    settings = {**read_json(folder / "special_tokens_map.json"), **read_json(folder / "tokenizer_config.json")}
+    tokens = {role: content(settings.get(f"{role}_token")) for role in NAMES}
+    names = {role: token for role, token in tokens.items() if token is not None}
+    whole, words, pieces = (folder / name for name in ("tokenizer.json", "vocab.txt", "vocab.json"))
+    if not holds_tokenizer(folder):
+        raise _none(folder)
+    if whole.is_file():
+        with library_errors(f"{whole} is not a usable tokenizer.json", _REPAIR):
+            backend = tokenizers.Tokenizer.from_str(_text(whole))
+            # A vocabulary without the unknown token that its model names is only noticed at the first odd character.
+            backend.encode("\U0010fffd")
+        return backend, names, str(whole)
+    if words.is_file():
+        with library_errors(f"{words} is not a usable vocabulary", _REPAIR):
+            return _wordpiece(words, settings, names), names, str(words)
+    if holds_pieces(folder):
+        with library_errors(f"the SentencePiece files of {folder} are not usable", _REPAIR):
+            return _from_pieces(folder, settings, names), names, str(folder)
+    with library_errors(f"{pieces} and merges.txt are not a usable vocabulary", _REPAIR):
+        return _byte_level(folder, settings, names), names, str(pieces)
+
+
+def open_target(folder: Path) -> tokenizers.Tokenizer | None:
+    """The tokenizer of the target side, where SentencePiece files give it one of its own."""
+    if (folder / "tokenizer.json").is_file() or not holds_sides(folder):
+        return None
+    own = read_json(folder / "target_vocab.json") or read_json(folder / "vocab.json")
+    with library_errors(f"the SentencePiece files of {folder} are not usable", _REPAIR):
+        return open_side(folder, SIDES[1], own)
+
+
+def _from_pieces(folder: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:
+    if holds_sides(folder):
+        backend = open_side(folder, SIDES[0], read_json(folder / "vocab.json"))
+    else:
+        backend = open_pieces(folder, read_json(folder / "config.json"), settings)
+    _fill(names, backend.get_vocab())
+    _add(backend, folder, settings, names)
+    backend.encode("\U0010fffd")
+    return backend
 
 
 def words(texts: Iterable[str]) -> str:
@@ -205,6 +241,8 @@ def _byte_level(folder: Path, settings: Mapping[str, Any], names: dict[str, str]
         raise DataError(f"{folder} holds a damaged vocab.json or merges.txt", _REPAIR)
     _fill(names, vocabulary)
     ends = any(right.endswith("</w>") for _, right in pairs)
+    if ends and "<|startoftext|>" not in vocabulary:
+        raise DataError(f"{folder}: words that end with </w> are understood of CLIP only", _WRITTEN)
     if ends:  # words that end with a mark, in lower case: CLIP's
         model = models.BPE(vocabulary, pairs, end_of_word_suffix="</w>", unk_token=names.get("unk"))
     else:
@@ -274,11 +312,8 @@ def _required(path: Path, names: Mapping[str, str], role: str) -> str:
 
 def _none(folder: Path) -> DataError:
     pieces = sorted(path.name for suffix in ("model", "spm") for path in folder.glob(f"*.{suffix}"))
-    held = f"only {pieces[0]}, which is SentencePiece's" if pieces else "none"
-    return DataError(
-        f"{folder} holds no tokenizer that can be opened here ({held})",
-        "write its tokenizer.json with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
-    )
+    held = f"only {pieces[0]}" if pieces else "none"
+    return DataError(f"{folder} holds no tokenizer that can be opened here ({held})", _WRITTEN)
 
 
 # ------------------------------------------------------------------ files

@@ -123,11 +123,30 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
         whole = [encodable(text) for text in texts]
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
+        with library_errors(f"{self._origin} cannot write this text", "leave unusual characters out"):
+            return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """For each id of `encode(text)` where its characters begin and end in the text."""
         return self._backend.encode(encodable(text), add_special_tokens=False).offsets
+
+    @functools.cached_property
+    def around(self) -> tuple[list[int], list[int]]:
+        """What stands before and after a source sentence: as the file frames it (BART between <s> and </s>, mBART-50 after
+        its language), or else the end token behind it."""
+        found = self._backend.encode("a")
+        text = [place for place, added in enumerate(found.special_tokens_mask) if not added]
+        if not text or len(text) == len(found.ids):
+            return [], [self._eos]
+        return found.ids[: text[0]], found.ids[text[-1] + 1 :]
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """A source sentence's ids with what stands around them."""
+        before, after = self.around
+        return [*before, *ids, *after]
+
+    def id(self, token: str) -> int | None:
+        return self._vocabulary.get(token)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; padding, start, end and unknown tokens are left out."""

@@ -15,9 +15,10 @@ from regard.data.batch import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sample
 from regard.model import Decoder
+from regard.training.gaze import ROWS, gaze
 from regard.training.loss import over_vocabulary
 from regard.training.optimizer import perplexity
-from regard.training.recipe import Recipe
+from regard.training.recipe import Recipe, Train
 from regard.training.texts import Texts
 
 SAMPLE = 200  # tokens written at a validation
@@ -58,19 +59,7 @@ class Causal:
 
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
         """loss (per token) over the whole held-out text, perplexity, and some text."""
-        surprise, tokens = self.surprise(precision)
-        found: dict[str, Any] = {
-            "loss": surprise / tokens,
-            "perplexity": perplexity(surprise, tokens),
-            "tokens": tokens,
-        }
-        if self.settings.samples:
-            start = self.writer.words.decode(self.held_out[:1].tolist())
-            written = self.writer.generate(
-                [start] * self.settings.samples, Sample(seed=self.settings.seed), max_new_tokens=SAMPLE
-            )
-            found["samples"] = [{"text": start + text} for text in written]
-        return found
+        return told(self.writer, self.settings, self.held_out[:1].tolist(), *self.surprise(precision)) | self._gaze()
 
     @torch.inference_mode()
     def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
@@ -89,6 +78,23 @@ class Causal:
             with precision:
                 total += self.loss(batch.tensors)[1].double()
         return total.item(), count
+
+    def _gaze(self) -> dict[str, Any]:
+        """Attention entropy on the first windows of the held-out text."""
+        width = min(self.context, len(self.held_out) - 1)
+        places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
+        few = windows(self.held_out, places, width).to(self.writer.device).tensors
+        return gaze(lambda trace: self.model(few["tokens"], trace=trace), {"decoder": None})
+
+
+def told(writer: LanguageModel, settings: Train, first: list[int], surprise: float, tokens: int) -> dict[str, Any]:
+    """What a validation says: loss a token, perplexity, and some text that begins with these tokens."""
+    found: dict[str, Any] = {"loss": surprise / tokens, "perplexity": perplexity(surprise, tokens), "tokens": tokens}
+    if settings.samples:
+        start = writer.words.decode(first)
+        written = writer.generate([start] * settings.samples, Sample(seed=settings.seed), max_new_tokens=SAMPLE)
+        found["samples"] = [{"text": start + text} for text in written]
+    return found
 
 
 def windows(tokens: Any, places: Any, length: int) -> Batch:

@@ -29,6 +29,7 @@ from regard.data.corpus import Corpus, prepare
 from regard.data.labelled import Classed, Words
 from regard.errors import DataError, ModelError, SettingError, did_you_mean
 from regard.interop import folder as folders
+from regard.text.framed import Framed
 from regard.text.score import AnyScore
 from regard.training import depth, place
 from regard.training import recipe as recipes
@@ -169,8 +170,9 @@ def _count(recipe: Recipe, sets: Sets) -> int:
 def _most(held: Held, recipe: Recipe) -> int:
     """Tokens a text may have."""
     inputs = {
-        kinds.EncoderDecoder: lambda s: (s.source, s.target), kinds.Encoder: lambda s: (s.input,),
-        kinds.Decoder: lambda s: (s.tokens,),
+        kinds.EncoderDecoder: lambda s: (s.source, s.target),
+        kinds.SequenceToSequence: lambda s: (s.source, s.target), kinds.Encoder: lambda s: (s.input,),
+        kinds.Decoder: lambda s: (s.tokens,), kinds.RecurrentDecoder: lambda s: (s.tokens,),
     }[type(held.spec)](held.spec)  # fmt: skip
     lengths = [part.position.length for part in inputs if isinstance(part.position, kinds.Learned | kinds.Fixed)]
     return min([recipe.data.max_length, *lengths])
@@ -202,7 +204,7 @@ def _labels(where: Place, recipe: Recipe, talk: Talk) -> Job:
 def _reading(recipe: Recipe, sets: Sets) -> Reading[Any]:
     tune, device = _tune(recipe), choose_device(recipe.train.device)
     held = load(tune.base, device="cpu")
-    if not isinstance(held, Reader):
+    if not isinstance(held, Reader | LanguageModel):
         raise ModelError(f"{tune.base} holds a model that does not read text ({tune.task})", "give an encoder as BERT")
     reader = with_head(held, tune.task, _names(tune.task, sets["train"]), recipe.train.seed)  # type: ignore[arg-type]
     _edit(reader.model, recipe, ("labels.", "pool."))
@@ -225,18 +227,18 @@ def _names(task: str, examples: Sequence[Any]) -> list[str]:
     return sorted(found)
 
 
-def with_head(held: Reader, task: kinds.Task, names: Sequence[str], seed: int) -> Reader:
-    """The same encoder with labels on top: those it has, if they are these; otherwise new ones, small and normal. A pooler
-    stays."""
-    labels = held.spec.labels
+def with_head(held: Reader | LanguageModel, task: kinds.Task, names: Sequence[str], seed: int) -> Reader:
+    """The same stack with labels on top: those it has, if they are these; otherwise new ones, small and normal. A pooler
+    stays; of a language model, the vocabulary goes."""
+    labels = held.spec.labels if isinstance(held, Reader) else None
     known = isinstance(labels, kinds.Labels) and labels.task == task
-    if known and (task == "answer" or set(held.labels) == set(names)):
+    if isinstance(held, Reader) and known and (task == "answer" or set(held.labels) == set(names)):
         return held
     description, config = folders.with_labels(held.config, task, names)
     assert isinstance(description, kinds.Encoder)
     torch.manual_seed(seed)
     model = build(description)
-    old = dict(held.model.named_parameters())
+    old = {name.replace("tokens.", "input.", 1): value for name, value in held.model.named_parameters()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in old and old[name].shape == parameter.shape and not name.startswith("labels."):
@@ -245,7 +247,13 @@ def with_head(held: Reader, task: kinds.Task, names: Sequence[str], seed: int) -
                 parameter.zero_() if parameter.ndim == 1 else parameter.normal_(std=0.02)
             else:
                 raise ModelError(f"{held.folder} holds nothing for {name}", "give a whole encoder")
-    reader = Reader(model, description, held.text, config)
+    if isinstance(held, Reader):
+        text = held.text
+    else:  # whose rows were never filled: others must know what with
+        assert held.folder is not None, "models to fine-tune come from folders"
+        text = Framed.open(held.folder)
+        config.setdefault("pad_token_id", text.pad)
+    reader = Reader(model, description, text, config)
     reader.folder, reader.say = held.folder, held.say
     return reader
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import disk
+from regard import disk, spec
 from regard.api import LanguageModel, choose_device
 from regard.build import build
+from regard.core.stack import Stack
 from regard.errors import SettingError
-from regard.family import bart, bert, electra, gpt, palm, t5
+from regard.family import bart, bert, electra, gpt, palm, recurrent, t5
 from regard.interop import folder as folders
 from regard.text.exact import Exact
 from regard.text.score import AnyScore, Surprise
@@ -27,6 +28,7 @@ from regard.training.replaced import Replaced
 from regard.training.report import Talk
 from regard.training.restored import Restored
 from regard.training.segments import Segments
+from regard.training.streamed import Streamed
 from regard.training.task import Task
 from regard.training.texts import Texts, texts
 
@@ -57,14 +59,20 @@ def changes(recipe: Recipe) -> dict[str, Any]:
 
 
 def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
-    family = _LANGUAGE_MODELS[recipe.model.family or "gpt"]
-    description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    kind, words = recipe.model.model or "gpt", len(data.tokenizer)
+    description: spec.Decoder | spec.RecurrentDecoder
+    if recipe.came_before:
+        description = recurrent.language(kind, recipe.preset, words, **changes(recipe))  # type: ignore[arg-type]
+    else:
+        description = _LANGUAGE_MODELS[kind].preset(recipe.preset, words, recipe.data.context, **changes(recipe))
     model = build_anew(description, recipe)
-    model.stack.recompute = recipe.train.recompute
+    if isinstance(model.stack, Stack):
+        model.stack.recompute = recipe.train.recompute
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    task = (Causal if recipe.model.memory is None else Segments)(writer, data, recipe)
+    kind_of_task = Streamed if recipe.came_before else Causal if recipe.model.memory is None else Segments
+    task = kind_of_task(writer, data, recipe)
     return Job(
         task,
         description.d_model,

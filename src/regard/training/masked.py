@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.trace import Trace
 from regard.data.batch import IGNORED, Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.corrupt import Fate, mask, pair
 from regard.model import Encoder
 from regard.text.exact import MASK_NAMES
 from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
+from regard.training.gaze import ROWS, gaze
 from regard.training.loss import cross_entropy
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
@@ -74,10 +76,10 @@ class Masked(Hiding):
         super().__init__(data, recipe, device, multiple)
         self.model = model
 
-    def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, tensors: Mapping[str, Tensor], trace: Trace | None = None) -> tuple[Tensor, Tensor | None]:
         """Scores of tokens [B, T, V], and of whether the second part is a stranger [B, 2]."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        hidden, _ = self.model(tensors["tokens"], tensors["real"], **segments)
+        hidden, _ = self.model(tensors["tokens"], tensors["real"], trace=trace, **segments)
         assert self.model.head is not None
         strangers = self.model.classes(hidden, tensors["real"]) if "stranger" in tensors else None
         return self.model.head(hidden), strangers
@@ -93,8 +95,10 @@ class Masked(Hiding):
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """Of the held-out rows: loss and perplexity of the guesses, how many are right, and how many pairs."""
+        """Of the held-out rows: loss and perplexity of the guesses, how many are right, and how many pairs; and how widely
+        the model looks at the first of them."""
         self.model.eval()
+        few = {name: tensor[:ROWS] for name, tensor in next(self.held_out_batches()).tensors.items()}
         total, count, right, pairs, known = 0.0, 0, 0, 0, 0
         samples: list[dict[str, Any]] = []
         for batch in self.held_out_batches():
@@ -112,4 +116,5 @@ class Masked(Hiding):
                 samples.append({"text": self.shown(tokens[real].tolist()), "guess": self.shown(filled.tolist())})
         found = {"loss": total / count, "perplexity": perplexity(total, count), "accuracy": 100.0 * right / count}
         found |= {"next_accuracy": 100.0 * known / pairs} if pairs else {}
+        found |= gaze(lambda trace: self._forward(few, trace), {"encoder": few["real"]})
         return {**found, "tokens": count, "samples": samples}

@@ -70,9 +70,9 @@ def _make(place: Place, recipe: Recipe, say: Callable[[str], None]) -> None:
     place.data.mkdir(parents=True, exist_ok=True)
     train, valid = _texts(place, recipe.data, say)
     source, target = _tokenizers(recipe, train, say)
-    _write_tokenizer(place.folder / "tokenizer.json", source)
+    disk.write_file(place.folder / "tokenizer.json", source.to_json())
     if target is not source:
-        _write_tokenizer(place.folder / "target_tokenizer.json", target)
+        disk.write_file(place.folder / "target_tokenizer.json", target.to_json())
     limit = recipe.data.max_length
     if valid:
         _write_jsonl(place.data / "valid.jsonl", valid)
@@ -156,8 +156,8 @@ def _tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
-        source = Tokenizer.load(Path(choice.tokenizer))
-        target = Tokenizer.load(Path(choice.target_tokenizer)) if choice.target_tokenizer else source
+        source = _ended(Tokenizer.load(Path(choice.tokenizer)))
+        target = _ended(Tokenizer.load(Path(choice.target_tokenizer))) if choice.target_tokenizer else source
     elif choice.tokenizer not in KINDS:
         raise SettingError(
             f"there is no tokenizer {choice.tokenizer!r}", f"{', '.join(KINDS)}, or a path to a tokenizer.json"
@@ -175,9 +175,9 @@ def _tokenizers(
     return source, target
 
 
-def _write_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
-    """With the end token appended for others, as our sources have it; our own encoding adds nothing by itself."""
-    disk.write_file(path, with_end(tokenizer.to_json(), tokenizer.tokens([tokenizer.eos])[0]))
+def _ended(tokenizer: Tokenizer) -> Tokenizer:
+    """A model that is trained from nothing has its sources with the end token behind them, whatever the file says."""
+    return Tokenizer.from_json(with_end(tokenizer.to_json(), tokenizer.tokens([tokenizer.eos])[0]))
 
 
 def _write_jsonl(path: Path, pairs: list[Pair]) -> None:

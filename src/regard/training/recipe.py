@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
+from regard.family.recurrent import FAMILIES as BEFORE
 from regard.family.vaswani import looking
 from regard.training.choice import LengthPenaltyChoice, StartChoice, WeightsChoice, length_penalty, start, weights
 
@@ -67,10 +68,29 @@ class Tokens(_Section):
     joint: bool = Field(True, description="one vocabulary for both sides")
 
 
+Kind = Literal[
+    "transformer", "gpt", "palm", "rnn", "gru", "lstm", "bahdanau", "luong", "luong_feeding", "convs2s", "bytenet"
+]  # fmt: skip
+# What is trained by which objective; the others have one model each.
+KINDS: dict[str, tuple[str, ...]] = {
+    "translate": ("transformer", *BEFORE),
+    "causal": ("gpt", "palm", "rnn", "gru", "lstm"),
+}
+# Settings of stacks of attention, which nothing that came before them has.
+OF_STACKS = (
+    "d_ff", "heads", "decoder_layers", "attention_dropout", "feedforward_dropout", "activation", "position", "attention",
+    "decoder_attention", "residual",
+)  # fmt: skip
+
+
 class Model(_Section):
     """The architecture: a preset and what is changed in it."""
 
-    family: Literal["gpt", "palm"] | None = Field(None, description="which language model the causal objective trains")
+    model: Kind | None = Field(
+        None,
+        description="what is trained: transformer, or what came before it (rnn, gru, lstm, bahdanau, luong, luong_feeding, "
+        "convs2s, bytenet); causal: gpt, palm, rnn, gru or lstm  [transformer; gpt]",
+    )
     preset: str | None = Field(
         None,
         description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart or electra  "
@@ -252,15 +272,28 @@ class Recipe(_Section):
             raise SettingError(f"the objective {objective!r} learns from one text", "give --text FILE")
         for key, given, fits in (
             ("agreement", train.agreement > 0, objective == "translate"),
-            ("family", self.model.family is not None, objective == "causal"),
-            ("memory", self.model.memory is not None, objective == "causal"),
+            ("memory", self.model.memory is not None, objective == "causal" and not self.came_before),
             ("next_sentence", train.next_sentence, objective == "masked"),
             ("hidden", train.hidden is not None, objective not in ("translate", "causal", "classify")),
             ("test_text", data.test_text is not None, objective == "classify"),
         ):
             if given and not fits:
                 raise SettingError(f"{key} is no setting of the objective {objective!r}", "leave it out")
+        kinds = KINDS.get(objective, ())
+        if self.model.model is not None and self.model.model not in kinds:
+            known = f"choose: {', '.join(kinds)}" if kinds else "leave it out"
+            raise SettingError(f"model = {self.model.model!r} is not for the objective {objective!r}", known)
+        if self.came_before:
+            foreign = [key for key in OF_STACKS if getattr(self.model, key) is not None]
+            foreign += ["recompute"] if train.recompute else []
+            if foreign:
+                raise SettingError(f"{foreign[0]} is no setting of {self.model.model}", "leave it out")
         return self
+
+    @property
+    def came_before(self) -> bool:
+        """Whether the model is recurrent or convolved."""
+        return self.model.model in BEFORE
 
     @property
     def kept_weights(self) -> WeightsChoice:
@@ -306,11 +339,19 @@ def load(name: str | Path | None, changes: Mapping[str, Any], data_root: str | N
                 raise SettingError(f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS))
             values[section].update(entries)
         _locate(values, name, data_root)
+    values["model"] = fitting(values["model"], changes.get("model"))
     for key, value in changes.items():
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
     return parse(values)
+
+
+def fitting(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """What another model than the recipe's takes of its settings: where that is a stack of attention and this came before,
+    the sizes that both have."""
+    changed = model in BEFORE and settings.get("model") not in BEFORE
+    return {key: value for key, value in settings.items() if not changed or key not in OF_STACKS}
 
 
 def choose(recipe: str | Path | None, changes: Mapping[str, Any], data_root: str | None = None) -> tuple[Recipe, str]:

@@ -16,9 +16,11 @@ from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embed import Embedding
+from regard.core.stack import Stack
 from regard.data.vectors import read_vectors
+from regard.decode.strategy import Gnmt
 from regard.errors import SettingError
-from regard.family import vaswani
+from regard.family import recurrent, vaswani
 from regard.interop import folder as folders
 from regard.text.score import AnyScore
 from regard.training import card, depth
@@ -91,20 +93,20 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    job = _job(place, recipe, talk)
-    parameters = sum(parameter.numel() for parameter in job.task.model.parameters())
+    made = job(place, recipe, talk)
+    parameters = sum(parameter.numel() for parameter in made.task.model.parameters())
     where = choose_device(recipe.train.device)
     talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
     metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
     stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
-    loop = Loop(recipe, job.task, _updater(recipe, job.task.model, job.d_model), stores, metrics, talk)
+    loop = Loop(recipe, made.task, _updater(recipe, made.task.model, made.d_model), stores, metrics, talk)
     saved = loop.checkpoints.newest(talk.say)
     if saved is not None:
         loop.restore(saved)
         talk.say(f"resuming at step {saved.step}")
     else:
         metrics.cut(0)
-    loop.after_save = job.export
+    loop.after_save = made.export
     try:
         loop.run()
     except Interrupted as interruption:
@@ -113,33 +115,40 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     finally:
         metrics.close()
     with loop.exported():
-        scores = job.scores()
+        scores = made.scores()
     card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
     return Result(place.folder, scores, loop.progress.seconds, loop.progress.compiling, parameters)
 
 
-def _job(place: Place, recipe: Recipe, talk: Talk) -> Job:
+def job(place: Place, recipe: Recipe, talk: Talk) -> Job:
+    """What a recipe trains, with its data prepared and its first weights drawn."""
     if recipe.tune:
         return tuning.job(place, recipe, talk)
     return _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
 
 
-def describe(recipe: Recipe, source_vocabulary: int, target_vocabulary: int) -> spec.EncoderDecoder:
+def describe(
+    recipe: Recipe, source_vocabulary: int, target_vocabulary: int
+) -> spec.EncoderDecoder | spec.SequenceToSequence:
     """The spec of a recipe's model."""
     choice = recipe.model
+    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
+    share = choice.share or ("all" if joint else "target")
+    if recipe.came_before:
+        own = {key: value for key in ("d_model", "layers", "dropout") if (value := getattr(choice, key)) is not None}
+        more = {"share": share, "max_length": recipe.data.max_length}
+        return recurrent.preset(str(choice.model), recipe.preset, source_vocabulary, target_vocabulary, **own, **more)
     changes = {
         key: value
         for key in ("d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout",
-                    "feedforward_dropout", "activation", "share",
+                    "feedforward_dropout", "activation",
                     "attention", "decoder_attention")
         if (value := getattr(choice, key)) is not None
     }  # fmt: skip
     changes["max_length"] = recipe.data.max_length
     changes |= _positions(recipe)
     changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
-    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
-    changes.setdefault("share", "all" if joint else "target")
-    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, **changes)
+    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, share=share, **changes)
 
 
 def _positions(recipe: Recipe) -> dict[str, Any]:
@@ -173,7 +182,9 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
     if recipe.model.freeze_embeddings:
         model.source.table.weight.requires_grad_(False)
         model.target.table.weight.requires_grad_(False)
-    model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
+    for side in (model.encoder, model.decoder):
+        if isinstance(side, Stack):
+            side.recompute = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
     return Translator(model, description, data.source, data.target, data.target.bos)
 
@@ -182,7 +193,8 @@ def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> No
     """What makes the run folder a Hugging Face repository, besides weights and card."""
     source, target = translator.source_tokenizer, translator.target_tokenizer
     ids = folders.Ids(target.pad, translator.start, target.eos, target.unk)
-    generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=recipe.penalty.alpha)
+    alpha, kind = recipe.penalty.alpha, "gnmt" if isinstance(recipe.penalty, Gnmt) else "power"
+    generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha})
     pad, start, end, unk = source.tokens([source.pad, source.bos, source.eos, source.unk or source.pad])
     names = folders.tokenizer_config(pad, start, end, None if source.unk is None else unk)
     for name, content in {

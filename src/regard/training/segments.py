@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.api.writer import LanguageModel
+from regard.core.stack import Stack
 from regard.core.state import Inputs, LayerState
 from regard.data.batch import Batch
 from regard.errors import DataError
@@ -38,6 +39,7 @@ class Segments(Causal):
         self.carry = self._nothing(self.rows)
 
     def _nothing(self, rows: int) -> dict[str, Tensor]:
+        assert isinstance(self.model.stack, Stack)
         return _parts(self.model.stack.remember(rows, self.writer.spec.d_model))
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from regard.decode.strategy import Beam, Greedy
 from regard.model import EncoderDecoder
 from regard.text.score import AnyScore, score
 from regard.text.tokenizer import Tokenizer
+from regard.training.gaze import ROWS, gaze
 from regard.training.loss import cross_entropy, over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.prepare import Prepared
@@ -72,11 +74,12 @@ class Translation:
         ]
 
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        """loss (unsmoothed, per token), perplexity; the metric if it needs translations; some samples."""
+        """loss (unsmoothed, per token), perplexity, attention entropy; the metric if it needs translations; some samples."""
         if self.held_out is None:
             return None
         surprise, tokens = self._surprise(self.held_out, precision)
         found: dict[str, Any] = {"loss": surprise / tokens, "perplexity": perplexity(surprise, tokens)}
+        found |= self._gaze(self.held_out)
         metric, samples = self.settings.metric, self.settings.samples
         asked = self.pairs if metric != "loss" else self.pairs[:samples]
         if asked:
@@ -103,6 +106,12 @@ class Translation:
             total += cross_entropy(logits, batch.tensors["labels"])[1].double()
             tokens += batch.tokens
         return total.item(), tokens
+
+    def _gaze(self, corpus: Corpus) -> dict[str, Any]:
+        """Attention entropy on the first few held-out pairs."""
+        few = self.collate(corpus, np.arange(min(ROWS, len(corpus)))).to(self.device).tensors
+        real = {"encoder": few.get("real"), "decoder": few["labels"] >= 0}
+        return gaze(lambda trace: self.model(few["source"], few["target"], few.get("real"), trace), real)
 
 
 def _spelled(tokenizer: Tokenizer, ids: list[int]) -> str:

@@ -16,28 +16,40 @@ export function takeToken() {
 
 const answered = new Map(); // for a while: a run that trains writes new weights now and then
 const KEPT = 60;
-export const FRESH = 30000;
+const FRESH = 30000;
+
+// Numbers come packed: the length of some JSON, the JSON, and then the bytes of one array.
+function unpacked(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const said = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  return { ...said, values: said.bytes ? new Uint8Array(buffer, 4 + length) : new Float32Array(buffer, 4 + length) };
+}
+
+async function send(view, body) {
+  let response;
+  try {
+    response = await fetch("api/" + view, { method: "POST", body, headers: { "x-regard-token": localStorage.getItem(KEY) || "" } });
+  } catch {
+    throw new Failure("Gone", "the studio does not answer", "is it still running in its terminal?");
+  }
+  const packed = response.headers.get("content-type") === "application/octet-stream";
+  const answer = await (packed ? response.arrayBuffer().then(unpacked) : response.json()).catch(() => null);
+  if (response.ok && answer !== null) return answer;
+  const error = answer?.error || {};
+  throw new Failure(error.type || "Answer", error.problem || `the studio answered ${response.status}`, error.repair || "reload the page");
+}
 
 export async function ask(view, question = {}, { keep = true } = {}) {
   const body = JSON.stringify(question);
   const key = view + body;
   if (keep && Date.now() - (answered.get(key)?.time ?? 0) < FRESH) return answered.get(key).answer;
-  let response;
-  try {
-    response = await fetch("api/" + view, {
-      method: "POST", body, headers: { "content-type": "application/json", "x-regard-token": localStorage.getItem(KEY) || "" },
-    });
-  } catch {
-    throw new Failure("Gone", "the studio does not answer", "is it still running in its terminal?");
-  }
-  const answer = await response.json().catch(() => null);
-  if (!response.ok || answer === null) {
-    const error = answer?.error || {};
-    throw new Failure(error.type || "Answer", error.problem || `the studio answered ${response.status}`, error.repair || "reload the page");
-  }
+  const answer = await send(view, body);
   if (keep) {
     answered.set(key, { time: Date.now(), answer });
     if (answered.size > KEPT) answered.delete(answered.keys().next().value);
   }
   return answer;
 }
+
+// A picture or a recording; what comes back is its name from now on.
+export const hand = async (file) => (await send("file", file)).file;

@@ -2,8 +2,8 @@
 
 import { ask } from "./api.js";
 import { clipped, failure, h, loading, put, s, segment, shown, slider } from "./dom.js";
-import { sentence } from "./look.js";
-import { go, offList } from "./route.js";
+import { asked, asking } from "./look.js";
+import { go } from "./route.js";
 
 const number = (text, usual) => text === undefined || text === "" ? usual : Number(text);
 
@@ -16,7 +16,7 @@ function bars(step) {
     h("span", { class: "number", text: `${(100 * c.probability).toFixed(c.probability < 0.001 ? 3 : 1)} %` })]));
 }
 
-async function stepping(place, state, gone, atEnd) {
+async function stepping(place, state, question, gone, atEnd) {
   const sample = state.how === "sample";
   const settings = { sample, temperature: number(state.temperature, 1), top_k: number(state.topk, 0), top_p: number(state.topp, 1), seed: number(state.seed, 0) };
   const controls = h("div", { class: "bar" },
@@ -28,7 +28,7 @@ async function stepping(place, state, gone, atEnd) {
       h("button", { type: "button", text: `Draw again (seed ${settings.seed})`, onclick: () => go({ seed: settings.seed + 1, step: "" }) })] : null);
   const body = h("div", {}, loading("The model writes…"));
   put(place, controls, body);
-  const found = await ask("steps", { model: state.model, text: state.text, off: offList(state), ...settings });
+  const found = await ask("steps", { ...question, ...settings });
   if (gone()) return;
   let at = Math.min(number(state.step, 0), found.steps.length - 1), timer = 0;
   const words = h("div", { class: "words", role: "group", "aria-label": "Tokens written" });
@@ -49,7 +49,7 @@ async function stepping(place, state, gone, atEnd) {
     put(picture, bars(step));
     back.disabled = at === 0; next.disabled = at === found.steps.length - 1;
   }
-  put(body, h("p", { class: "said" }, state.text, h("span", { class: "arrow", text: "→" }), h("span", { id: "output", text: found.output })), words,
+  put(body, h("p", { class: "said" }, question.text, question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), words,
     h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, title), picture,
     h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")));
   move(at);
@@ -82,16 +82,32 @@ function tree(found, pruned) {
       node.i ? s("text", { class: "sum", x: x(node) + box - 7, y: y(node) + 4, "text-anchor": "end", text: node.log_probability.toFixed(2) }) : null))));
 }
 
-async function searching(place, state, gone) {
+async function searching(place, state, question, gone) {
   const width = number(state.width, 4), alpha = number(state.alpha, 0.6), pruned = state.pruned !== "no";
   const body = h("div", {}, loading("The search runs…"));
   put(place, h("div", { class: "bar" },
     slider("Beam width", width, [1, 10, 1], (v) => go({ width: v })), slider("Length penalty α", alpha, [0, 2, 0.1], (v) => go({ alpha: v }), (v) => v.toFixed(1)),
     h("button", { type: "button", "aria-pressed": String(pruned), text: "Pruned branches", onclick: () => go({ pruned: pruned ? "no" : "" }) })), body);
-  const found = await ask("beam", { model: state.model, text: state.text, off: offList(state), width, alpha });
+  const found = await ask("beam", { ...question, width, alpha });
   if (gone()) return;
-  put(body, h("p", { class: "said" }, state.text, h("span", { class: "arrow", text: "→" }), h("span", { id: "output", text: found.output })), tree(found, pruned),
+  put(body, h("p", { class: "said" }, question.text, question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), tree(found, pruned),
     h("p", { class: "note", text: `${found.note} Dashed: pruned, or left when the search was decided.` }));
+}
+
+const bytes = (n) => n >= 1e6 ? `${(n / 1e6).toFixed(2)} MB` : n >= 1e4 ? `${(n / 1e3).toFixed(1)} kB` : `${n.toLocaleString("en")} bytes`;
+
+// What is remembered between steps: it grows with every token that is written.
+async function remembering(place, state, question, gone) {
+  put(place, loading("The model writes…"));
+  const found = await ask("cache", question);
+  if (gone()) return;
+  const most = Math.max(...found.own, found.source);
+  const row = (name, value, kind = "own") => [h("span", { class: "word", text: name }), h("span", { class: "track" }, h("span", { class: kind, style: { width: 100 * value / most + "%" } })), h("span", { class: "number", text: bytes(value) })];
+  const each = (found.own.at(-1) - found.own[0]) / Math.max(1, found.tokens.at(-1) - found.tokens[0]);
+  put(place, h("p", { text: "A step reads only the newest token. The keys and values of those before it are kept, so that nothing is computed twice: the price is memory that grows with the length." }),
+    h("p", { class: "said", id: "cached", text: `${bytes(Math.round(each))} for each token written` }),
+    h("div", { class: "candidates memory" }, found.source ? row("source", found.source, "drawn") : null, found.tokens.map((n, i) => row(`${n} token${n > 1 ? "s" : ""}`, found.own[i]))),
+    h("p", { class: "note", text: `${found.note}${found.source ? " The source's part stays as it is." : ""}` }));
 }
 
 export default async function decode({ main, state, gone, atEnd }) {
@@ -101,9 +117,11 @@ export default async function decode({ main, state, gone, atEnd }) {
     put(main, failure({ problem: `${state.model} reads but does not write (${model.kind})`, repair: "choose a translator or a language model above" }));
     return;
   }
-  const how = state.view === "beam" ? "beam" : "steps";
+  const question = asked(state, model);
+  const views = { steps: ["Step by step", stepping], beam: ["Beam tree", searching], cache: ["Memory", remembering] };
+  const how = views[state.view] ? state.view : "steps";
   const place = h("div", {}, loading());
-  put(main, sentence(state, "Decode"), h("section", { class: "card" },
-    h("header", {}, segment("View", [["steps", "Step by step"], ["beam", "Beam tree"]], how, (view) => go({ view }))), place));
-  await (how === "beam" ? searching(place, state, gone) : stepping(place, state, gone, atEnd)).catch((error) => { if (!gone()) put(place, failure(error)); });
+  put(main, asking(state, model, "Decode"), h("section", { class: "card" },
+    h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), place));
+  await views[how][1](place, state, question, gone, atEnd).catch((error) => { if (!gone()) put(place, failure(error)); });
 }

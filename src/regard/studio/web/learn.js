@@ -2,8 +2,8 @@
 
 import { ask } from "./api.js";
 import { failure, h, loading, put, s, segment, shown, slider } from "./dom.js";
-import { css, inkOn } from "./heat.js";
-import { sentence } from "./look.js";
+import { css, heat, inkOn } from "./heat.js";
+import { asked, asking } from "./look.js";
 import { go } from "./route.js";
 
 const STATIONS = {
@@ -135,12 +135,37 @@ function example() {
     h("p", { class: "formula", text: "output = softmax(q Kᵀ / √d) V,   d = 4" }), sliders, body);
 }
 
+// How the model tells places apart: the vectors, and the product of each with each.
+function placing(state, model, gone) {
+  const body = h("div", {}, loading()), stacks = Object.keys(model.stacks);
+  const stack = stacks.includes(state.places) ? state.places : stacks[0];
+  const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: "Where a token stands" }),
+    stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, name]), stack, (places) => go({ places })) : null), body);
+  const drawn = (rows, columns, values, title) => {
+    const told = h("p", { class: "read faint", text: "Point at a cell for its number." });
+    const map = heat(rows, columns, { signed: true, room: 470, say: (i, j) => { told.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
+    map.show(values, { title, scale: values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) });
+    return h("div", {}, h("h3", { text: title }), told, map.node);
+  };
+  ask("positions", { model: state.model, stack, length: 32 }).then((found) => {
+    if (gone()) return;
+    if (found.what === null) { put(body, h("p", { class: "note", text: found.note })); return; }
+    const count = (list) => list.map((_, i) => String(i));
+    put(body, h("p", { text: `Attention alone does not see the order of its tokens. This model tells places apart by ${found.what}. ${found.note}` }),
+      h("div", { class: "two" }, found.encodings ? drawn(count(found.encodings), count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
+        drawn(count(found.products), count(found.products), Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
+  }, (error) => { if (!gone()) put(body, failure(error)); });
+  return node;
+}
+
 export default async function learn({ main, state, gone }) {
   const place = h("div", { class: "side" }, loading("The model reads…"));
-  put(main, sentence(state, "Follow it"), place, example());
+  const model = await ask("model", { model: state.model });
+  if (gone()) return;
+  put(main, asking(state, model, "Follow it"), place, placing(state, model, gone), example());
   try {
-    const question = { model: state.model, text: state.text };
-    const [model, anatomy] = await Promise.all([ask("model", { model: state.model }), ask("anatomy", question)]);
+    const { off, ...question } = asked(state, model);
+    const anatomy = await ask("anatomy", question);
     if (gone()) return;
     const layers = Math.max(...Object.values(model.stacks)), layer = Math.min(Number(state.layer || 0), layers - 1);
     const usual = `${Object.keys(model.stacks)[0]}.${layer}.self.weights`;

@@ -1,29 +1,44 @@
-// Look: what a model looks at while it reads a sentence, head by head.
+// Look: what a model looks at while it reads, head by head.
 
-import { FRESH, ask } from "./api.js";
-import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
-import { dark, heat, scale, thumb } from "./heat.js";
+import { ask } from "./api.js";
+import { resolving } from "./circuit.js";
+import { clipped, failure, fixed, h, loading, put, segment, shown } from "./dom.js";
+import { dark, fullest, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
+import { chooser, seen } from "./media.js";
+import { more } from "./more.js";
 import { go, offList, offText } from "./route.js";
 
 export const EXAMPLES = [
   "The cat sat on the mat.", "The dog does not enter the house because it is too tired.",
   "The dog does not enter the house because it is too empty.", "In my house the happy queen wants to work.",
 ];
-const KINDS = { "encoder.self": "Encoder", "decoder.self": "Decoder", "decoder.cross": "Decoder → encoder" };
-const CELLS = 1 << 19;
-let kept = {}; // the small pictures of the last run: another head only marks another one of them
+const KINDS = { "encoder.self": "Encoder", "decoder.self": "Decoder", "decoder.cross": "Decoder → encoder", "image.encoder.self": "Image", "text.encoder.self": "Text" };
+const CELLS = 5 << 19;
+let drawn = { key: null }; // what is on the page: another head or pin changes only that
 const kindOf = (name) => { const parts = name.split("."); return [...parts.slice(0, -2), parts.at(-1)].join("."); };
 const layerOf = (name) => Number(name.split(".").at(-2));
 const titled = (kind) => KINDS[kind] || kind;
 
-export function sentence(state, button, changes = {}) {
+function sentence(state, button) {
   const input = h("input", { type: "text", name: "text", value: state.text, "aria-label": "Sentence", maxlength: 8000, autocomplete: "off", spellcheck: "false" });
+  const there = (text) => go({ text, pin: "", step: "", file: "", name: "" });
   return h("section", { class: "card asks" },
-    h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); go({ text: input.value.trim(), pin: "", step: "", ...changes }); } },
+    h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); there(input.value.trim()); } },
       input, h("button", { class: "main", text: button })),
     h("div", { class: "chips" }, h("span", { class: "label", text: "Try" }),
-      EXAMPLES.map((text) => h("button", { type: "button", text, onclick: () => go({ text, pin: "", step: "", ...changes }) }))));
+      EXAMPLES.map((text) => h("button", { type: "button", text, onclick: () => there(text) }))));
+}
+
+// What a page begins with: a sentence, a file, or both, as the model takes them.
+export function asking(state, model, button) {
+  return [model.reads || !model.medium ? sentence(state, button) : null, model.medium ? chooser(model.medium, state, model.reads) : null];
+}
+
+// What a model is asked: a sentence, or a file where it takes one.
+export function asked(state, model) {
+  const file = model.medium && (state.file || !model.reads) ? state.file || "example" : undefined;
+  return { model: state.model, text: file ? "" : state.text, file, off: offList(state) };
 }
 
 function difference(usual, now) {
@@ -31,9 +46,9 @@ function difference(usual, now) {
   return now.split(" ").flatMap((word, i) => [i ? " " : "", before.has(word) ? word : h("span", { class: "changed", text: word })]);
 }
 
-function result(found, state, off) {
-  const said = h("p", { class: "said", id: "said" }, state.text);
-  if (found.output !== null) said.append(h("span", { class: "arrow", text: "→" }), h("span", { id: "output" }, found.usual === null ? found.output : difference(found.usual, found.output)));
+function result(found, question, off) {
+  const said = h("p", { class: `said${question.text.length + (found.output?.length ?? 0) > 300 ? " long" : ""}`, id: "said" }, clipped(question.text, 240));
+  if (found.output !== null) said.append(question.text ? h("span", { class: "arrow", text: "→" }) : "", h("span", { id: "output" }, found.usual === null ? found.output : difference(found.usual, found.output)));
   const parts = [said];
   if (off.length) {
     const worth = found.surprise && found.surprise.off !== null ? ` What it usually says costs ${fixed(found.surprise.off, 2)} nats a token now, ${fixed(found.surprise.usual, 2)} with all heads.` : "";
@@ -46,57 +61,79 @@ function result(found, state, off) {
   return parts;
 }
 
-// Many weights come as bytes, which are a tenth of the work to read.
-function unpacked(text, columns) {
-  const all = new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
-  return Array.from({ length: all.length / columns }, (_, i) => all.subarray(i * columns, (i + 1) * columns));
-}
-
-async function pane(place, state, question, name, head, compare) {
-  put(place, loading());
-  const found = await ask("look", question);
-  const part = found.attentions[name];
-  if (!part) return put(place, failure({ problem: `this model has no ${name}`, repair: "choose an attention that both models have" }));
-  const most = Math.max(1, Math.floor(CELLS / part.columns.length));
-  const rows = part.rows.length > most ? [...Array(most).keys()] : null;
-  const map = await ask("attention", { ...question, name, heads: [Math.min(head, part.heads - 1)], rows });
-  const weights = map.weights?.[0] ?? unpacked(map.packed, map.columns.length);
-  const pinned = state.pin === undefined || state.pin === "" ? -1 : Math.min(Number(state.pin), map.rows.length - 1);
+// One model on one input. Tokens are drawn once for each kind of attention; another head only joins them otherwise.
+function pane(place, question, found, { compare, titles }) {
+  let kind = null, left = null, right = null, weights = null, map = null;
   const told = h("p", { class: "read faint", text: "Point at a cell for its weight." });
-  const crossing = name.endsWith(".cross");
-  const lines = links(weights, map.rows, map.columns, { pinned, pin: (i) => go({ pin: i < 0 ? "" : i }), label: map.title, names: crossing ? ["writes", "reads"] : ["looks", "is looked at"] });
-  const picture = h("div", {}, told, heat(weights, map.rows, map.columns, { marked: pinned, pick: (i) => go({ pin: i === pinned ? "" : i }),
-    say: (i, j) => { told.textContent = `“${shown(map.rows[i])}” → “${shown(map.columns[j])}”: ${weights[i][j].toFixed(4)}`; } }), scale());
-  const heading = compare ? h("p", { class: "said", text: found.output === null ? question.text : `${question.text} → ${found.output}` }) : null;
-  put(place, heading, compare && question.model !== state.model ? h("p", { class: "note", text: question.model }) : null,
-    h("div", { class: compare ? "" : "two" }, lines, picture),
-    rows ? h("p", { class: "note", text: `The first ${most} of ${part.rows.length} rows.` }) : null, h("p", { class: "note", text: map.note }));
+  const note = h("p", { class: "note" }), key = h("div");
+  const pin = (i) => go({ pin: i < 0 ? "" : i });
+  async function build(name) {
+    const part = found.attentions[name], media = question.file && !(name.startsWith("decoder.") && name.endsWith(".self"));
+    const names = name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
+    left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(map.rows, map.columns, { pin, names });
+    right = heat(map.rows, map.columns, { pick: (i) => pin(String(i) === drawn.pin ? -1 : i),
+      say: (i, j) => { told.textContent = `“${shown(map.rows[i])}” → “${shown(map.columns[j])}”: ${weights[i * map.columns.length + j].toFixed(4)}`; } });
+    put(place, titles, h("div", { class: compare || left.wide ? "" : "two" }, left.node, h("div", {}, told, right.node, key)), note);
+    kind = kindOf(name);
+  }
+  return async (name, head, asked, late) => {
+    const part = found.attentions[name];
+    if (!part) { kind = null; put(place, titles, failure({ problem: `this model has no ${name}`, repair: "choose an attention that both models have" })); return true; }
+    const most = Math.max(1, Math.floor(CELLS / part.columns.length));
+    const rows = part.rows.length > most ? [...Array(most).keys()] : null;
+    const answer = await ask("attention", { ...question, name, heads: [Math.min(head, part.heads - 1)], rows });
+    if (late()) return true;
+    if (answer.version !== found.version) return false; // the weights were written anew
+    [map, weights] = [answer, answer.values];
+    if (kindOf(name) !== kind) await build(name);
+    const marked = asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
+    const view = { marked, title: map.title, scale: fullest(weights) };
+    left.show(weights, view);
+    right.show(weights, view);
+    put(key, scale(view.scale));
+    note.textContent = (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") + map.note;
+    return true;
+  };
 }
 
-function grid(pictures, name, head, off) {
-  const kinds = new Map();
-  for (const each of Object.keys(pictures.pictures)) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
-  return [...kinds].map(([kind, names]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
-    names.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `layer ${layerOf(each)}` }),
-      h("div", { class: "cells" }, pictures.pictures[each].heads.map((data, k) => {
-        const out = off.some(([n, i]) => n === each && i === k);
-        const share = pictures.entropy[each]?.[k];
-        const flag = pictures.flags[`${each} head ${k}`];
-        return h("button", { type: "button", class: `head${out ? " out" : ""}`, "aria-pressed": String(each === name && k === head), "data-head": `${each}.${k}`,
-          "aria-label": `${each}, head ${k}${out ? ", off" : ""}${flag ? ", " + flag : ""}`, title: `${each} head ${k} · entropy ${fixed(share, 2)}${flag ? " · " + flag : ""}`,
+// All heads as small pictures, an attention at a time, so that nobody waits for the last one.
+function overview(names, found, off) {
+  const buttons = new Map(), rows = new Map(), kinds = new Map();
+  for (const each of names) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
+  const node = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }),
+    h("span", { class: "note", text: "Each map is scaled to its own largest weight. ⚑: collapsed, even or idle." })),
+  h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
+    list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `layer ${layerOf(each)}` }), rows.set(each, h("div", { class: "cells" }, loading(""))).get(each)))))));
+  let pressed = null, last = null;
+  function press(name, head) {
+    last = `${name}.${head}`;
+    pressed?.setAttribute("aria-pressed", "false");
+    pressed = buttons.get(last);
+    pressed?.setAttribute("aria-pressed", "true");
+  }
+  async function load(question, late) {
+    for (const each of names) {
+      const found = await ask("grid", { ...question, name: each });
+      if (late()) return;
+      put(rows.get(each), found.heads.map((data, k) => {
+        const out = off.some(([n, i]) => n === each && i === k), flag = found.flags[k];
+        const button = h("button", { type: "button", class: `head${out ? " out" : ""}${flag ? " flagged" : ""}`, "aria-pressed": String(last === `${each}.${k}`), "data-head": `${each}.${k}`,
+          "aria-label": `${each}, head ${k}${out ? ", off" : ""}${flag ? ", " + flag : ""}`, title: `${each} head ${k} · entropy ${fixed(found.entropy[k], 2)}${flag ? " · " + flag : ""}`,
           onclick: () => go({ at: each, head: k }) },
-        thumb(data, pictures.pictures[each].rows, pictures.pictures[each].columns), `head ${k}${flag ? " ⚑" : ""}`);
-      }))))));
+        thumb(data, found.rows, found.columns), `head ${k}${flag ? " ⚑" : ""}`);
+        buttons.set(`${each}.${k}`, button);
+        if (last === `${each}.${k}`) pressed = button;
+        return button;
+      }));
+    }
+  }
+  return { node, press, load };
 }
 
-// The layer that looks most sharply, unless one is chosen.
-async function aligning(question, state) {
-  const { entropy } = await ask("grid", question);
-  const mean = (values) => values.reduce((sum, v) => sum + (v ?? 1), 0) / values.length;
-  const layers = Object.entries(entropy).filter(([name]) => name.endsWith(".cross")).map(([name, values]) => [layerOf(name), mean(values)]);
-  const sharpest = layers.reduce((best, each) => (each[1] < best[1] ? each : best))[0];
-  const chosen = layers.some(([k]) => String(k) === state.aligned) ? Number(state.aligned) : sharpest;
-  return [await ask("alignment", { ...question, layer: chosen }), layers.map(([k]) => k)];
+async function aligning(place, question, state) {
+  const map = await ask("alignment", { ...question, layer: state.aligned === undefined || state.aligned === "" ? null : Number(state.aligned) });
+  put(place, h("header", {}, h("h2", { text: "Alignment" }),
+    segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map));
 }
 
 function comparing(state, shelf) {
@@ -109,47 +146,63 @@ function comparing(state, shelf) {
       state.compare ? h("button", { type: "button", text: "Stop", onclick: () => go({ compare: "", text2: "", model2: "" }) }) : null));
 }
 
-export default async function look({ main, state, shelf, gone }) {
+export default async function look(here) {
+  const { main, state } = here;
+  const key = JSON.stringify([state.model, state.text, state.file, state.name, state.off, state.compare, state.text2, state.model2, state.aligned, dark(), window.innerWidth]);
+  if (drawn.key !== key || !drawn.root.isConnected || !(await drawn.choose(here))) await whole(here, key);
+}
+
+async function whole({ main, state, shelf, gone }, key) {
+  const mine = drawn = { key: null };
+  const late = () => drawn !== mine;
   const off = offList(state);
-  const question = { model: state.model, text: state.text, off };
-  const card = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
-  if (!main.querySelector("section.asks") || main.querySelector(".error")) put(main, sentence(state, "Look"), card);
-  const found = await ask("look", question);
-  const names = Object.keys(found.attentions);
+  const model = await ask("model", { model: state.model });
   if (gone()) return;
-  const usual = names.filter((each) => each.endsWith(".cross")).at(-1) || names[0];
-  const name = found.attentions[state.at] ? state.at : usual;
-  const heads = found.attentions[name].heads;
-  const head = Math.min(Number(state.head || 0), heads - 1);
-  const kinds = [...new Set(names.map(kindOf))];
-  const same = names.filter((each) => kindOf(each) === kindOf(name));
-  const isOff = off.some(([n, k]) => n === name && k === head);
-  put(card, result(found, state, off));
-  const controls = h("div", { class: "bar" },
-    segment("Attention", kinds.map((kind) => [kind, titled(kind)]), kindOf(name), (kind) => go({ at: names.find((n) => kindOf(n) === kind && layerOf(n) === layerOf(name)) || names.find((n) => kindOf(n) === kind), pin: "" })),
-    segment("Layer", same.map((each) => [each, String(layerOf(each))]), name, (at) => go({ at })),
-    segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })),
-    h("button", { type: "button", class: "off", id: "switch", "aria-pressed": String(isOff), text: isOff ? `Head ${head} is off` : `Switch head ${head} off`,
-      onclick: () => go({ at: name, head, off: offText(isOff ? off.filter(([n, k]) => n !== name || k !== head) : [...off, [name, head]]) }) }));
-  const first = h("div", {}, loading());
-  const second = state.compare ? h("div", {}, loading()) : null;
-  const key = JSON.stringify([question, dark()]);
-  const drawn = kept.key === key && Date.now() - kept.time < FRESH;
-  const all = drawn ? kept.all : h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }), h("span", { class: "note", text: "Each map is scaled to its own largest weight. ⚑: collapsed, even or idle." })), loading());
-  const aligned = found.target.length && names.some((n) => n.endsWith(".cross")) ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
-  if (drawn) for (const each of all.querySelectorAll("[data-head]")) each.setAttribute("aria-pressed", String(each.dataset.head === `${name}.${head}`));
-  const panes = second ? h("div", { class: "two" }, first, second) : first;
-  put(main, sentence(state, "Look"), card, aligned, h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Who looks at whom" }), controls), panes), all, comparing(state, shelf));
-  const other = { model: state.model2 || state.model, text: state.text2 || state.text, off: state.model2 && state.model2 !== state.model ? [] : off };
-  const shown = (place, work) => work.catch((error) => { if (!gone()) put(place, failure(error)); });
-  await Promise.all([
-    shown(first, pane(first, state, question, name, head, Boolean(second))),
-    second && shown(second, pane(second, state, other, name, head, true)),
-    aligned && shown(aligned, aligning(question, state).then(([map, layers]) => put(aligned, h("header", {}, h("h2", { text: "Alignment" }),
-      segment("Decoder layer", layers.map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map)))),
-    !drawn && shown(all, ask("grid", question).then((pictures) => {
-      all.querySelector(".loading").replaceWith(h("div", { class: "kinds" }, grid(pictures, name, head, off)));
-      kept = { key, all, time: Date.now() };
-    })),
-  ]);
+  const question = asked(state, model);
+  const asks = asking(state, model, "Look");
+  const card = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
+  const before = main.querySelectorAll(":scope > section.asks");
+  if (!before.length || main.querySelector(":scope > .error")) put(main, asks, card);
+  else { before.forEach((each) => each.remove()); main.prepend(...asks.filter(Boolean)); } // the rest stays until there is another
+  const found = await ask("look", question);
+  if (gone()) return;
+  const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];
+  const second = { model: state.model2 || state.model, text: state.text2 || question.text, file: state.text2 ? undefined : question.file, off: state.model2 && state.model2 !== state.model ? [] : off };
+  const heading = (asked, said) => state.compare ? [h("p", { class: "said", text: said.output === null ? clipped(asked.text, 240) : `${clipped(asked.text, 240)} → ${said.output}` }), asked.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
+  const places = [h("div", {}, loading()), ...(state.compare ? [h("div", {}, loading())] : [])];
+  const panes = [pane(places[0], question, found, { compare: state.compare, titles: heading(question, found) })];
+  const controls = h("div", { class: "bar" });
+  const all = overview(names, found, off);
+  const other = more(model, question, found);
+  const crossing = !question.file && found.target.length && names.some((n) => n.endsWith(".cross"));
+  const aligned = crossing ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
+  const root = h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Who looks at whom" }), controls), h("div", { class: places.length > 1 ? "two" : "" }, places));
+
+  // Another head, layer or pin: the only things of the address that may differ while this stands.
+  async function choose({ state, gone }) {
+    const usual = names.filter((each) => each.endsWith(".cross")).at(-1) || names[0];
+    const name = found.attentions[state.at] ? state.at : usual, heads = found.attentions[name].heads;
+    const head = Math.max(0, Math.min(Number(state.head) || 0, heads - 1)), same = names.filter((each) => kindOf(each) === kindOf(name));
+    const isOff = off.some(([n, k]) => n === name && k === head);
+    drawn.pin = state.pin;
+    put(controls, kinds.length > 1 ? segment("Attention", kinds.map((kind) => [kind, titled(kind)]), kindOf(name), (kind) => go({ at: names.find((n) => kindOf(n) === kind && layerOf(n) === layerOf(name)) || names.find((n) => kindOf(n) === kind), pin: "" })) : null,
+      segment("Layer", same.map((each) => [each, String(layerOf(each))]), name, (at) => go({ at })),
+      segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })),
+      h("button", { type: "button", class: "off", id: "switch", "aria-pressed": String(isOff), text: isOff ? `Head ${head} is off` : `Switch head ${head} off`,
+        onclick: () => go({ at: name, head, off: offText(isOff ? off.filter(([n, k]) => n !== name || k !== head) : [...off, [name, head]]) }) }));
+    all.press(name, head);
+    const fresh = await Promise.all(panes.map((each, i) => each(name, head, state.pin, gone).catch((error) => { if (!gone()) put(places[i], failure(error)); return true; })));
+    other.choose(state, name);
+    return fresh.every(Boolean);
+  }
+
+  put(card, result(found, question, off));
+  put(main, asks, found.output !== null || off.length ? card : null, aligned, root, all.node, other.node, question.file ? null : comparing(state, shelf));
+  Object.assign(mine, { key, root, choose });
+  resolving(main.querySelector(".asks .chips"), state.model).catch(() => {}); // a page without it is whole
+  const guarded = (place, work) => work.catch((error) => { if (!late()) put(place, failure(error)); });
+  if (state.compare) panes.push(await ask("look", second).then((said) => pane(places[1], second, said, { compare: true, titles: heading(second, said) }),
+    (error) => async () => { put(places[1], failure(error)); return true; }));
+  await choose({ state, gone });
+  await Promise.all([aligned && guarded(aligned, aligning(aligned, question, state)), guarded(all.node, all.load(question, late))]);
 }

@@ -39,7 +39,7 @@ async function show() {
   const state = read();
   const page = PAGES[state.page] ? state.page : "look";
   put(document.getElementById("tabs"), Object.entries(PAGES).map(([name, [title]]) => {
-    const same = { model: state.model, text: state.text, page: name };
+    const same = { model: state.model, text: state.text, file: state.file, name: state.name, page: name };
     return h("a", { href: address(name === page ? state : same), "aria-current": name === page ? "page" : null, text: title });
   }));
   document.title = `${PAGES[page][0]} · regard studio`;
@@ -71,7 +71,7 @@ async function show() {
         h("button", { class: "main", type: "button", onclick: () => go({ page: "train" }), text: "Watch the run" })));
     } else await PAGES[page][1](here);
   } catch (error) {
-    if (!left) put(main, error.problem && main.querySelector("form") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
+    if (!left) put(main, error.problem && main.querySelector("section.asks") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
     if (!error.problem) console.error(error);
   }
   if (mine !== current) return;
@@ -91,6 +91,6 @@ document.getElementById("theme").addEventListener("click", () => {
   show();
 });
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-models.addEventListener("change", () => go({ model: models.value, aligned: "", at: "", head: "", off: "", pin: "", step: "" }));
+models.addEventListener("change", () => go({ model: models.value, aligned: "", at: "", head: "", off: "", pin: "", step: "", file: "", name: "", place: "", stack: "" }));
 window.addEventListener("hashchange", show);
 show();

@@ -8,7 +8,7 @@ import { go } from "./route.js";
 const EVERY = 2000, MOST = 4000;
 const COLOURS = { light: ["#0072b2", "#d55e00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"], dark: ["#56b4e9", "#ff9b4a", "#2fd3a2", "#f09ad0", "#f0e442", "#d8dee9"] };
 const DASHES = ["", "7 4", "2 4", "10 4 2 4", "14 4", "4 2"]; // a second sign beside colour
-const CHARTS = [["loss", "Loss (nats a token)"], ["learning_rate", "Learning rate"], ["gradient_norm", "Gradient norm"], ["tokens_per_second", "Tokens a second"], ["attention_entropy", "Attention entropy"]];
+const CHARTS = [["loss", "Loss (nats a token)"], ["learning_rate", "Learning rate"], ["gradient_norm", "Gradient norm"], ["tokens_per_second", "Tokens a second"], ["attention_entropy", "Attention entropy (nats)"]];
 const followed = new Map(); // run → what is known of it; kept while the page is open
 
 const short = (v) => v === 0 ? "0" : Math.abs(v) >= 1e5 ? (v / 1000).toFixed(0) + "k" : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 1 ? v.toFixed(2) : Math.abs(v) >= 1e-3 ? v.toPrecision(3) : v.toExponential(1);
@@ -49,8 +49,11 @@ function ticks(least, most, count = 4) {
 
 function chart(key, title, runs, colours) {
   const [W, H, L, R, T, B] = [window.innerWidth < 640 ? 340 : 560, window.innerWidth < 640 ? 210 : 260, 50, 24, 14, 30];
-  const points = runs.map(([name, known]) => [name, known.curves.step.map((x, i) => [x, known.curves[key]?.[i] ?? null]).filter((p) => p[1] !== null),
-    key === "loss" ? known.events.filter((e) => e.event === "validation" && typeof e.loss === "number").map((e) => [e.step, e.loss]) : []]);
+  const points = runs.map(([name, known]) => {
+    const line = known.curves.step.map((x, i) => [x, known.curves[key]?.[i] ?? null]).filter((p) => p[1] !== null);
+    const dots = known.events.filter((e) => e.event === "validation" && typeof e[key] === "number").map((e) => [e.step, e[key]]);
+    return [name, line.length ? line : dots, dots]; // what only validation measures is a line through its dots
+  });
   const all = points.flatMap(([, line, dots]) => [...line, ...dots]);
   if (!all.length) return null;
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -58,7 +61,7 @@ function chart(key, title, runs, colours) {
   if (x0 === x1) x1 = x0 + 1;
   y0 = Math.min(y0, 0); if (y0 === y1) y1 = y0 + 1;
   const X = (x) => L + (x - x0) / (x1 - x0) * (W - L - R), Y = (y) => H - B - (y - y0) / (y1 - y0) * (H - T - B);
-  const told = h("span", { class: "note read", text: runs.map(([, known]) => short(known.curves[key]?.at(-1) ?? NaN)).join(" · ") });
+  const told = h("span", { class: "note read", text: points.map(([, line]) => line.length ? short(line.at(-1)[1]) : "–").join(" · ") });
   const cross = s("line", { class: "cross", y1: T, y2: H - B, x1: -9, x2: -9 });
   const picture = s("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, width: "100%", role: "img", "aria-label": `${title} over steps`,
     onpointermove: (event) => {
@@ -73,7 +76,7 @@ function chart(key, title, runs, colours) {
     points.map(([name, line, dots]) => { const [colour, dash] = colours.get(name); return [
       s("path", { d: line.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join(""), stroke: colour, "stroke-dasharray": dash, "data-points": line.length }),
       dots.map(([x, y]) => s("circle", { cx: X(x), cy: Y(y), r: 4.5, fill: "var(--card)", stroke: colour, "stroke-width": 2.2 }, s("title", { text: `validation at step ${x}: ${y.toFixed(4)}` })))]; }));
-  return h("section", { class: "card", "aria-label": title }, h("header", {}, h("h2", { text: title }), told, key === "loss" ? h("span", { class: "note", text: "○ validation" }) : null), picture);
+  return h("section", { class: "card", "aria-label": title }, h("header", {}, h("h2", { text: title }), told, points.some(([, , dots]) => dots.length) ? h("span", { class: "note", text: "○ validation" }) : null), picture);
 }
 
 function samples(runs, colours) {

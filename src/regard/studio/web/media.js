@@ -1,0 +1,117 @@
+// Pictures and sound: choosing a file, and where a place of it looks, laid over what the model sees.
+
+import { ask, hand } from "./api.js";
+import { failure, h, put, shown } from "./dom.js";
+import { paint } from "./heat.js";
+import { go } from "./route.js";
+
+const KINDS = {
+  image: { types: "image/png,image/jpeg", text: "A picture (PNG or JPEG): choose it, drop it here, or paste it.", none: "the example picture" },
+  sound: { types: ".wav,audio/wav,audio/x-wav", text: "A recording (WAV, 16,000 samples a second): choose it, or drop it here.", none: "the example recording" },
+};
+const LARGEST = 1 << 23;
+
+export function chooser(kind, state, reads) {
+  const { types, text, none } = KINDS[kind];
+  const problem = h("div", { role: "alert" });
+  const input = h("input", { type: "file", id: "file", accept: types, "aria-label": text, onchange: () => take(input.files[0]) });
+  async function take(file) {
+    if (!file) return;
+    try {
+      if (file.size > LARGEST) throw { problem: `this file has ${(file.size / 1e6).toFixed(1)} million bytes`, repair: "the studio takes 8 million" };
+      put(problem, h("div", { class: "loading", text: "The file is handed over…" }));
+      go({ file: await hand(file), name: file.name || "pasted", pin: "" });
+    } catch (error) {
+      put(problem, failure(error));
+    }
+  }
+  function pasted(event) {
+    const file = [...event.clipboardData.files][0];
+    if (!card.isConnected) document.removeEventListener("paste", pasted); // the page has moved on
+    else if (file) { event.preventDefault(); take(file); }
+  }
+  document.addEventListener("paste", pasted);
+  const over = (event, on) => { event.preventDefault(); card.classList.toggle("over", on); };
+  const card = h("section", { class: "card asks files", ondragover: (event) => over(event, true), ondragleave: (event) => over(event, false),
+    ondrop: (event) => { over(event, false); take(event.dataTransfer.files[0]); } },
+    h("label", { class: "file" }, input, h("span", { class: "faint", text })),
+    h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : state.file || !reads ? none : "the sentence" }),
+      (state.file && state.file !== "example") || reads ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "" }) }) : null), problem);
+  return card;
+}
+
+const WIDE = 460;
+
+// The picture, bright where the chosen row looks. Rows are places of it, or tokens that look at it.
+export async function seen(question, rows, columns, { pin, own, verb = "looks most at", how = null, id = null }) {
+  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
+  const [high, wide] = found.shape, colours = found.shape.length === 3, image = found.kind === "image";
+  const base = document.createElement("canvas");
+  if (colours) {
+    base.width = wide; base.height = high;
+    const context = base.getContext("2d"), data = context.createImageData(wide, high);
+    for (let i = 0; i < wide * high; i++) { for (let c = 0; c < 3; c++) data.data[4 * i + c] = found.values[3 * i + c]; data.data[4 * i + 3] = 255; }
+    context.putImageData(data, 0, 0);
+  } else paint(base, high, wide, (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + i % wide] / 255, { night: true }); // low tones below, and loud ones bright
+  const room = Math.min(image ? WIDE : 1200, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56;
+  const canvas = h("canvas", { class: "seen", width: room, height: tall + strip, tabindex: own ? 0 : null, role: own ? "slider" : "img", "aria-valuemin": own ? 0 : null, "aria-valuemax": own ? rows.length - 1 : null,
+    "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at" });
+  const told = h("p", { class: "read", role: "status" });
+  const context = canvas.getContext("2d");
+  const { side, extras } = found, places = columns.length;
+  // Whole pixels, so that neighbours neither overlap nor leave a line between them.
+  const span = (i, many, whole) => { const a = Math.round(i * whole / many); return [a, Math.round((i + 1) * whole / many) - a]; };
+  function box(j) {
+    const [[x, w], [y, t]] = image ? [span((j - extras) % side, side, room), span(Math.floor((j - extras) / side), side, tall)] : [span(j, places, room), [0, tall]];
+    return [x, y, w, t];
+  }
+  const named = (list, j, isPlace) => !isPlace ? `“${shown(list[j])}”` : image ? (j < extras ? (extras > 1 ? `extra token ${j + 1}` : "the class token") : `patch ${Math.floor((j - extras) / side) + 1} · ${(j - extras) % side + 1}`) : `${((j + 0.5) / places * found.seconds).toFixed(2)} s`;
+  let marked = 0;
+  function show(weights, { marked: asked = -1, title = "" } = {}) {
+    marked = asked < 0 ? 0 : asked;
+    const row = weights.subarray(marked * places, (marked + 1) * places);
+    let most = 1e-12, best = 0;
+    for (let j = image ? extras : 0; j < places; j++) if (row[j] > most) { most = row[j]; best = j; }
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, room, tall + strip);
+    context.imageSmoothingEnabled = true;
+    context.drawImage(base, 0, 0, room, tall);
+    for (let j = image ? extras : 0; j < places; j++) {
+      const [x, y, w, t] = box(j);
+      context.fillStyle = `rgb(8 10 16 / ${(0.76 * (1 - Math.sqrt(row[j] / most))).toFixed(3)})`;
+      context.fillRect(x, y, w, t);
+    }
+    const style = getComputedStyle(document.documentElement);
+    if (!image) {
+      context.fillStyle = style.getPropertyValue("--accent");
+      for (let j = 0; j < places; j++) { const t = row[j] / most * (strip - 8); context.fillRect(j * room / places, tall + strip - t, Math.max(1, room / places), t); }
+    }
+    if (own && (!image || marked >= extras)) {
+      const [x, y, w, t] = box(marked);
+      context.strokeStyle = "#ffb454"; context.lineWidth = 3;
+      context.strokeRect(x + 1.5, y + 1.5, Math.max(2, w - 3), t - 3);
+    }
+    const rest = extras && image ? [...row.subarray(0, extras)].reduce((a, b) => a + b, 0) : 0;
+    const text = `${named(rows, marked, own)} ${verb} ${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)${extras && image ? `; ${extras > 1 ? "the extra tokens get" : "the class token gets"} ${(100 * rest).toFixed(1)} %` : ""}.`;
+    told.textContent = text[0].toUpperCase() + text.slice(1);
+    canvas.dataset.title = title;
+    if (own) { canvas.setAttribute("aria-valuenow", marked); canvas.setAttribute("aria-valuetext", text); }
+    for (const each of chips.querySelectorAll("button")) each.setAttribute("aria-pressed", String(Number(each.dataset.row) === marked));
+  }
+  canvas.addEventListener("click", (event) => {
+    const at = canvas.getBoundingClientRect(), x = (event.clientX - at.left) / at.width, y = (event.clientY - at.top) / at.height;
+    if (own) pin(image ? extras + Math.min(side - 1, Math.floor(y * side)) * side + Math.min(side - 1, Math.floor(x * side)) : Math.min(places - 1, Math.floor(x * places)));
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: image ? -side : 1, ArrowDown: image ? side : -1 }[event.key];
+    if (!step || !own) return;
+    event.preventDefault();
+    pin(Math.max(0, Math.min(rows.length - 1, marked + step)));
+  });
+  if (id) canvas.id = id; // the keyboard finds it again when another place is picked
+  const buttons = own ? [...Array(image ? extras : 0).keys()] : [...rows.keys()];
+  const chips = h("div", { class: "chips", role: "group", "aria-label": own ? "Tokens without a place" : "Tokens that look" },
+    buttons.map((i) => h("button", { type: "button", "data-row": i, "aria-pressed": "false", text: own ? named(rows, i, true) : shown(rows[i]), onclick: () => pin(i) })));
+  how ||= own ? (image ? "Pick a patch, or move with the arrow keys: bright is where it looks." : "Pick a moment, or move with the arrow keys: bright is where it looks; the bars below are the weights.") : "Pick a token: bright is what it looks at while it is written.";
+  return { wide: !image, node: h("div", {}, told, chips, h("div", { class: "scroll" }, canvas), h("p", { class: "note", text: how })), show };
+}

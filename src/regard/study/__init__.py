@@ -1,0 +1,1 @@
+"""The claims of the papers as experiments that run."""

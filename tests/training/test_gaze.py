@@ -1,0 +1,62 @@
+"""Attention entropy in the log of a run: what looking at each text alone says, and no trace of it in the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_run import start, text  # noqa: F401
+
+from looked import translator, writer
+from regard.look import batch, entropy, look
+from regard.training.gaze import gaze
+
+PAIRS = {
+    "The dog sees a small cat.": "Der Hund sieht eine kleine Katze.",
+    "The cat sleeps.": "Die Katze schläft.",
+}
+
+
+def test_padding_does_not_count() -> None:
+    """The mean over the places of a padded batch is that of the texts, each weighed by its length."""
+    subject = translator().subject()
+    data = batch(subject, list(PAIRS), list(PAIRS.values()))
+    written = data.asked >= 0
+    found = gaze(
+        lambda trace: subject.model(data.inputs, data.outputs, data.real, trace),
+        {"encoder": data.real, "decoder": written},
+    )
+    alone = [entropy(look(subject, source, target=target)) for source, target in PAIRS.items()]
+    assert set(found["attention_entropies"]) == set(alone[0].names)
+    for i, name in enumerate(alone[0].names):
+        lengths = (data.real if name.startswith("encoder") else written).sum(dim=1).tolist()
+        expected = sum(n * each.nats[i].mean() for n, each in zip(lengths, alone, strict=True)) / sum(lengths)
+        assert found["attention_entropies"][name] == pytest.approx(expected, abs=1e-5)
+    assert found["attention_entropy"] == pytest.approx(sum(found["attention_entropies"].values()) / 6)
+
+
+def test_a_language_models_places_all_count() -> None:
+    subject = writer()
+    tokens = torch.tensor([subject.ids("The dog sees a small cat.")])
+    found = gaze(lambda trace: subject.model(tokens, trace=trace), {"decoder": None})
+    alone = entropy(look(subject, "The dog sees a small cat."))
+    for name, nats in zip(alone.names, alone.nats, strict=True):
+        assert found["attention_entropies"][name] == pytest.approx(nats.mean(), abs=1e-5)
+
+
+def test_a_run_logs_it_and_is_not_changed_by_it(text: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+    """With dropout and however often it is measured, the weights come out the same, bit for bit."""
+    often = start(text, tmp_path / "often", validate_every=4, weights="last")
+    seldom = start(text, tmp_path / "seldom", validate_every=24, weights="last")
+    events = [json.loads(line) for line in often.metrics.read_text().splitlines()]
+    measured: list[dict[str, Any]] = [line for line in events if line.get("event") == "validation"]
+    assert len(measured) == 6
+    for line in measured:
+        assert set(line["attention_entropies"]) == {"encoder.0.self", "decoder.0.self", "decoder.0.cross"}
+        assert 0 < line["attention_entropy"] < 4
+    one, other = load_file(often.weights), load_file(seldom.weights)
+    assert all(torch.equal(one[name], other[name]) for name in one)
