@@ -15,6 +15,7 @@ from regard.core import (
     block,
     convolved,
     embed,
+    experts,
     feedforward,
     frontend,
     hashed,
@@ -29,9 +30,11 @@ from regard.core import (
     position,
     recurrent,
     residual,
+    reversible,
     score,
     shortened,
     stack,
+    universal,
 )
 from regard.errors import ModelError
 from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, MemoryNetwork, Pair
@@ -74,6 +77,7 @@ def build(model: spec.Model) -> Model:
                 encoder=_encoder_part(model),
                 decoder=_decoder_part(model),
                 head=_head(model.head, output, d),
+                matching=isinstance(model, spec.EncoderDecoder) and model.looks == "matching",
             )
         case spec.Encoder():
             front = _front_end(model.input, d)
@@ -309,7 +313,16 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     blocks = [_block(part, d_model, place, lengths) for _ in range(1 if part.shared else part.layers)]
     final = _norm(part.final, d_model) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
-    return stack.Stack(blocks, part.layers, final, _pattern(part.pattern), place, beside=other, dropout=part.dropout)
+    return stack.Stack(
+        blocks, part.layers, final, _pattern(part.pattern), place,
+        beside=other, dropout=part.dropout, memory=part.memory, universal=_universal(part.universal, d_model),
+    )  # fmt: skip
+
+
+def _universal(part: spec.Universal | None, d_model: int) -> universal.Universal | None:
+    if part is None:
+        return None
+    return universal.Universal(d_model, timing=part.timing, halts=part.halts, least=part.least, cost=part.cost)
 
 
 def _beside(part: spec.Neighbours, d_model: int) -> beside.Neighbours:
@@ -405,7 +418,7 @@ def _block(
     )
 
 
-def _residual(part: spec.Block, d_model: int) -> residual.Scheme:
+def _residual(part: spec.Block, d_model: int) -> block.Scheme:
     sublayers = 3 if part.cross else 2
     norms = [_norm(part.norm, d_model) for _ in range(sublayers)]
     match part.residual:
@@ -413,6 +426,8 @@ def _residual(part: spec.Block, d_model: int) -> residual.Scheme:
             return residual.Sequence([residual.PostNorm(norm, part.dropout) for norm in norms])
         case spec.PreNorm():
             return residual.Sequence([residual.PreNorm(norm, part.dropout) for norm in norms])
+        case spec.Reversible():
+            return reversible.Reversible(norms, part.dropout)
         case spec.Parallel(count):
             return residual.Parallel(norms[:count], part.dropout)
         case _:
@@ -467,10 +482,10 @@ def _mixer(part: spec.Attention, scale: float, lengths: shortened.Lengths | None
             own = lengths or _lengths(part)
             assert own is not None
             return shortened.Linformer(scale, dropout, own)
-        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout):
+        case spec.Lsh(_, chunk, rounds, before, after, seed, dropout):
             return hashed.Lsh(
                 part.d_k, part.heads, scale,
-                buckets=buckets, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
+                buckets=part.mixer.factors, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
             )  # fmt: skip
         case _:
             raise AssertionError(part.mixer)
@@ -484,11 +499,14 @@ def _lengths(part: spec.Attention | None, *, shared: bool = False) -> shortened.
     return shortened.Lengths(part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads"))
 
 
-def _feedforward(part: spec.FeedForward, d_model: int) -> feedforward.FeedForward:
+def _feedforward(part: spec.FeedForward, d_model: int) -> block.FeedForward:
     match part:
         case spec.Plain(d_ff, activation, dropout, bias):
             return feedforward.Plain(d_model, d_ff, activation, dropout, bias)
         case spec.Gated(d_ff, activation, dropout, bias):
             return feedforward.Gated(d_model, d_ff, activation, dropout, bias)
+        case spec.Experts(count, inner, top, capacity, balance):
+            made = [_feedforward(inner, d_model) for _ in range(count)]
+            return experts.Experts(d_model, made, top=top, capacity=capacity, balance=balance)  # type: ignore[arg-type]
         case _:
             assert_never(part)

@@ -17,7 +17,7 @@ from regard.core.hops import Hops
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
-from regard.core.state import LayerState, State
+from regard.core.state import LayerState, State, remembered
 from regard.core.trace import Trace
 
 EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
@@ -29,6 +29,14 @@ class Encoded(NamedTuple):
 
     memory: Tensor  # [B, S, D]
     real: Tensor | None  # [B, S] bool; None when nothing is padded
+    layers: tuple[
+        Tensor, ...
+    ] = ()  # what each layer made, where the decoder's layers look at those of their own height
+
+    @property
+    def seen(self) -> Tensor | tuple[Tensor, ...]:
+        """What the decoder's layers look at: one for all, or one each."""
+        return self.layers or self.memory
 
 
 class Prompt(NamedTuple):
@@ -44,40 +52,71 @@ class EncoderDecoder(nn.Module):
     pads = "behind"  # where the shorter rows of a batch of inputs are padded
 
     def __init__(
-        self, source: FrontEnd, target: Embedding, encoder: EncoderPart, decoder: DecoderPart, head: LanguageHead
+        self,
+        source: FrontEnd,
+        target: Embedding,
+        encoder: EncoderPart,
+        decoder: DecoderPart,
+        head: LanguageHead,
+        *,
+        matching: bool = False,
     ) -> None:
         super().__init__()
+        self.matching = matching
         self.source = source
         self.target = target
         self.encoder = encoder
         self.decoder = decoder
         self.head = head
 
-    def encode(self, source: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Encoded:
+    def encode(
+        self,
+        source: Tensor,
+        real: Tensor | None = None,
+        trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
+    ) -> Encoded:
         """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding."""
         x = self.source(source)
         real = self.source.places(real)
         sight = self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real))
-        return Encoded(self.encoder(x, sight, trace=trace.scope("encoder") if trace else None), real)
+        look, part = trace.scope("encoder") if trace else None, self.encoder
+        if not isinstance(part, Stack):
+            return Encoded(part(x, sight, trace=look), real)
+        each: list[Tensor] = []
+        memory = part(x, sight, trace=look, losses=losses, each=each if self.matching else None)
+        return Encoded(memory, real, (*map(part.finish, each[:-1]), memory) if each else ())
 
-    def decode(self, target: Tensor, encoded: Encoded, trace: Trace | None = None) -> Tensor:
+    def decode(
+        self, target: Tensor, encoded: Encoded, trace: Trace | None = None, losses: dict[str, Tensor] | None = None
+    ) -> Tensor:
         """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory."""
         x = self.target(target)
         sight = self.decoder.sight(0, target.shape[1], target.shape[0], Everything())
         over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
-        return self.decoder(x, sight, encoded.memory, over_memory, trace=trace.scope("decoder") if trace else None)
+        look = trace.scope("decoder") if trace else None
+        if not isinstance(self.decoder, Stack):
+            return self.decoder(x, sight, encoded.memory, over_memory, trace=look)
+        return self.decoder(x, sight, encoded.seen, over_memory, trace=look, losses=losses)
 
     def forward(
         self, source: Tensor, target: Tensor, real: Tensor | None = None, trace: Trace | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses (none here)."""
-        return self.decode(target, self.encode(source, real, trace), trace), {}
+        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses, those of both sides summed up."""
+        losses: list[dict[str, Tensor]] = [{}, {}]
+        encoded = self.encode(source, real, trace, losses[0])
+        hidden = self.decode(target, encoded, trace, losses[1])
+        names = sorted({*losses[0], *losses[1]})
+        return hidden, {name: sum(each[name] for each in losses if name in each) for name in names}  # type: ignore[misc]
 
     def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> State:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
         over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
-        return State(self.decoder.start(rows, capacity, encoded.memory, over_memory), width, encoded.real)
+        part = self.decoder
+        if isinstance(part, Stack):
+            return State(part.start(rows, capacity, encoded.seen, over_memory), width, encoded.real)
+        return State(part.start(rows, capacity, encoded.memory, over_memory), width, encoded.real)
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
@@ -118,13 +157,14 @@ class Encoder(nn.Module):
         trace: Trace | None = None,
         **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D] and auxiliary losses (none here). `real` says which of the inputs (tokens, samples) are no
+        """Hidden states [B, T, D] and auxiliary losses. `real` says which of the inputs (tokens, samples) are no
         padding; `within` is what else this batch may not see, as documents in one row, or a graph; `global_tokens` [B, T]
         see all places and are seen by all; `beside` is what this front end takes with them, as segments are with tokens."""
         x = self.input(inputs, real=real, **beside)
         seen = _padding(self.input.places(real), within)
         sight = self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens)
-        return self.stack(x, sight, trace=trace.scope("encoder") if trace else None), {}
+        losses: dict[str, Tensor] = {}
+        return self.stack(x, sight, trace=trace.scope("encoder") if trace else None, losses=losses), losses
 
     def vector(self, inputs: Tensor, real: Tensor | None = None, **given: Any) -> Tensor:
         """One vector for each input: [B, D], or as wide as the pool makes it; `given` is what `forward` takes."""
@@ -161,12 +201,20 @@ class Decoder(nn.Module):
         within: Pattern | None = None,
         states: Sequence[LayerState] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D] and auxiliary losses (none here). Padding may stand before or after a row's tokens;
-        `within` is what else this batch may not see; `states` is what recurrent layers carry from the text before, and what
-        they carry on afterwards."""
+        """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's tokens;
+        `within` is what else this batch may not see; `states` is what the layers carry from the segment before, and carry
+        on afterwards."""
         x = self.tokens(tokens, real=real)
-        sight = self.stack.sight(0, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
-        return self.stack(x, sight, states=states, trace=trace.scope("decoder") if trace else None), {}
+        before, start = remembered(states), 0
+        if before is not None:
+            start = before.shape[1]
+            now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+            real = torch.cat([before, now], dim=1)
+        sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
+        look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
+        if not isinstance(self.stack, Stack):
+            return self.stack(x, sight, states=states, trace=look), losses
+        return self.stack(x, sight, states=states, trace=look, losses=losses), losses
 
     def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
         """A prompt is read when decoding starts; there is nothing to prepare."""

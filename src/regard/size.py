@@ -80,6 +80,7 @@ def stack(part: spec.Stack, d_model: int) -> int:
     blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
     attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
     blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
+    blocks += d_model + 1 if part.universal is not None and part.universal.halts else 0
     return blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, d_model)
 
 
@@ -138,6 +139,8 @@ def _lengths(part: spec.Attention) -> int:
 
 
 def feedforward(part: spec.FeedForward, d_model: int) -> int:
+    if isinstance(part, spec.Experts):
+        return part.count * (feedforward(part.inner, d_model) + d_model)
     inner = 2 if isinstance(part, spec.Gated) else 1
     return (inner + 1) * d_model * part.d_ff + (inner * part.d_ff + d_model if part.bias else 0)
 

@@ -197,7 +197,45 @@ class Gated:
     bias: bool = False
 
 
-FeedForward = Plain | Gated
+@dataclass(frozen=True)
+class Experts:
+    """`count` networks like `inner`, of which a router asks `top` for each place (Shazeer et al. 2017, Fedus et al. 2022).
+
+    In training each takes up to `capacity` times its even share of a batch, and the rest is dropped; `balance` is the weight
+    of the loss that keeps shares even.
+    """
+
+    count: int
+    inner: Plain | Gated
+    top: int = 2
+    capacity: float = 1.25
+    balance: float = 0.01
+
+    def __post_init__(self) -> None:
+        _sizes(self, "count", "top")
+        if self.top > self.count:
+            raise ModelError(f"{self.top} of {self.count} experts cannot be asked", "lower `top`, or raise `count`")
+        if self.capacity <= 0:
+            raise ModelError("experts without capacity answer nothing", "give a `capacity` of about 1.25")
+
+    @property
+    def d_ff(self) -> int:
+        return self.inner.d_ff
+
+    @property
+    def activation(self) -> Activation:
+        return self.inner.activation
+
+    @property
+    def dropout(self) -> float:
+        return self.inner.dropout
+
+    @property
+    def bias(self) -> bool:
+        return self.inner.bias
+
+
+FeedForward = Plain | Gated | Experts
 
 
 @dataclass(frozen=True)
@@ -265,9 +303,10 @@ class Linformer:
 @dataclass(frozen=True)
 class Lsh:
     """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
-    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer)."""
+    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer). Many buckets
+    are cheaper as a product: (8, 16) are 128, told by two hashes."""
 
-    buckets: int
+    buckets: int | tuple[int, ...]
     chunk: int = 64
     rounds: int = 1
     before: int = 1
@@ -276,9 +315,13 @@ class Lsh:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _sizes(self, "buckets", "chunk", "rounds")
-        if self.buckets % 2:
-            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give an even number")
+        _sizes(self, "chunk", "rounds")
+        if not self.factors or any(factor < 2 or factor % 2 for factor in self.factors):
+            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give even numbers")
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
 
 
 Mixer = Softmax | Linear | Linformer | Lsh
@@ -335,7 +378,13 @@ class Parallel:
     norms: Literal[1, 2] = 2
 
 
-Residual = PostNorm | PreNorm | Parallel
+@dataclass(frozen=True)
+class Reversible:
+    """Two streams take turns: (a, b) → (b, a + sublayer(norm(b))); training makes activations again from the end (Kitaev et
+    al. 2020, Reformer). The stack begins with both streams alike and gives their mean."""
+
+
+Residual = PostNorm | PreNorm | Parallel | Reversible
 
 # ------------------------------------------------------------------ who may look at whom, inside a stack
 
@@ -541,9 +590,22 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
+class Universal:
+    """What a shared layer is told at each of its steps (Dehghani et al. 2019): with `timing`, sinusoids of the step and of
+    the place. With `halts`, each place stops when its probability to do so reaches 1 − `least`, and what comes out is the
+    mean of its steps; `cost` is the price of a step in the loss."""
+
+    timing: bool = True
+    halts: bool = True
+    least: float = 0.01
+    cost: float = 0.01
+
+
+@dataclass(frozen=True)
 class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
-    what is added to the first block."""
+    what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
+    caller carries them on (Dai et al. 2019, Transformer-XL)."""
 
     layers: int
     block: Block
@@ -553,11 +615,36 @@ class Stack:
     shared: bool = False
     dropout: float = 0.0
     beside: Neighbours | None = None
+    memory: int | None = None
+    universal: Universal | None = None
 
     def __post_init__(self) -> None:
+        _sizes(self, "memory")
+        if isinstance(self.block.residual, Reversible):
+            _reversible(self)
+        if self.universal is not None and not self.shared:
+            raise ModelError("steps are told to one layer that makes them all", "say shared=True")
+        if self.memory is not None and (
+            isinstance(self.position, Rope) or not isinstance(self.block.attention.mixer, Softmax)
+        ):
+            raise ModelError(
+                "a memory holds places whose numbers change from segment to segment, and needs softmax attention",
+                "use a position that knows distances: RelativeSinusoids, RelativeKeys, Buckets or Alibi",
+            )
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
         _mixable(self)
+
+
+def _reversible(stack: Stack) -> None:
+    """Nothing may come from outside of the sublayers that gradients would have to reach, or that is of another width."""
+    if isinstance(stack.position, Buckets | Disentangled) or isinstance(stack.block.feedforward, Experts):
+        raise ModelError(
+            "a reversible stack makes its sublayers again, and with them no shared tables and no losses beside",
+            "use another position or feed-forward, or PreNorm",
+        )
+    if stack.beside is not None or stack.universal is not None:
+        raise ModelError("both streams of a reversible stack are plain layers", "use PreNorm")
 
 
 def _mixable(stack: Stack) -> None:
@@ -766,7 +853,8 @@ class Votes:
 @dataclass(frozen=True)
 class EncoderDecoder:
     """`share`: one matrix for both embeddings and the output (`all`), for target and output (`target`), for both embeddings
-    (`inputs`), or none."""
+    (`inputs`), or none. `looks`: a decoder layer looks at the `last` layer of the encoder, or at the `matching` one, finished
+    as the last is."""
 
     d_model: int
     source: Tokens | Frames
@@ -775,8 +863,13 @@ class EncoderDecoder:
     decoder: Stack
     head: LanguageHead = field(default_factory=LanguageHead)
     share: Literal["all", "target", "inputs", "none"] = "all"
+    looks: Literal["last", "matching"] = "last"
 
     def __post_init__(self) -> None:
+        if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
+            raise ModelError(
+                f"{self.encoder.layers} and {self.decoder.layers} layers do not match", "give both sides as many layers"
+            )
         _one_vocabulary(
             self.share, self.source.vocabulary if isinstance(self.source, Tokens) else 0, self.target.vocabulary
         )
@@ -998,6 +1091,10 @@ class Decoder:
 
     def __post_init__(self) -> None:
         _decodes(self.stack)
+        if self.stack.memory is not None and self.tokens.position is not None:
+            raise ModelError(
+                "positions that are counted at the input begin anew in each segment", "tell them inside the stack"
+            )
 
 
 @dataclass(frozen=True)
@@ -1072,9 +1169,9 @@ _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Sinusoidal, Learned, Fixed, Concatenated, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
-        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Softmax, Elu, Favor, Linear, Linformer, Lsh,
-        Attention, PostNorm, PreNorm, Parallel, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
-        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Stack, Tokens, Frames, Patches, TimeNorm,
+        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Experts, Softmax, Elu, Favor, Linear, Linformer, Lsh,
+        Attention, PostNorm, PreNorm, Parallel, Reversible, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
+        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
         Pair, Dot, ScaledDot, General, Additive, LooksBefore, LooksAfter, Recurrent, GatedUnit, NarrowUnit, Convolved,
         SequenceToSequence, RecurrentDecoder, MemoryNetwork,

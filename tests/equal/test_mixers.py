@@ -17,7 +17,7 @@ from regard.build import build, trainable
 from regard.core import hashed, kernelized, mix, pattern, shortened
 from regard.core.layout import Documents
 from regard.core.pattern import Causal, Everything, Padding, Sight
-from regard.core.trace import Trace
+from regard.core.trace import Attended, Trace
 from regard.errors import DataError, ModelError
 
 FAVOR = spec.Linear(spec.Favor(9, seed=2))
@@ -387,7 +387,7 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
 def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, rounds: int) -> None:
     q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
     k = torch.nn.functional.normalize(q, dim=-1)
-    options = {"buckets": 4, "rounds": rounds, "seed": 0, "dropout": 0.0}
+    options = {"buckets": (4,), "rounds": rounds, "seed": 0, "dropout": 0.0}
     places = torch.arange(9)
     sight = Sight(Causal() if hidden else Everything(), places, places, 2)
     scores = (q @ k.mT).masked_fill(torch.eye(9, dtype=torch.bool), -1e5).masked_fill(~sight.mask, float("-inf"))
@@ -402,11 +402,29 @@ def test_alike_places_find_each_other() -> None:
     """Two clusters of queries in opposite directions share no chunk, whatever their places."""
     side = torch.tensor([1.0, -1.0]).repeat(8)[None, None, :, None]
     q = side * torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.01 * torch.randn(1, 1, 16, 4)
-    mixer = hashed.Lsh(4, 1, 1.0, buckets=2, chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0).eval()
+    mixer = hashed.Lsh(4, 1, 1.0, buckets=(2,), chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0).eval()
     places = torch.arange(16)
     weights = mixer.weights(q, torch.nn.functional.normalize(q, dim=-1), Sight(Everything(), places, places), places)
     assert (weights[0, 0, ::2, 1::2] == 0).all()
     assert (weights[0, 0, 1::2, ::2] == 0).all()
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("pattern", [Everything(), Causal()])
+def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None:
+    """No others have a weight, and those that do not are themselves, or had no chance beside others."""
+    q = torch.randn(2, 3, 50, 4)
+    k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(50)
+    mixer = hashed.Lsh(4, 3, 1.0, buckets=(2, 4), chunk=8, rounds=rounds, around=(1, 0), seed=1, dropout=0.0).eval()
+    sight = Sight(pattern, places, places, 2)
+    rows = torch.tensor([0, 7, 31, 49])
+    seen = Attended(mixer, q, k, q, sight).visible(rows)
+    weights = mixer.weights(q, k, sight, rows)
+    assert (weights[~seen] == 0).all()
+    others = seen & (rows[:, None] != places)
+    assert (weights[others] > 0).all()
+    assert seen.shape == (2, 3, 4, 50)
+    assert seen.sum(-1).max() <= 16 * rounds
 
 
 def test_top_keeps_the_best_scores() -> None:

@@ -89,6 +89,20 @@ def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_pieces_equal_the_definition(name: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where heads and widths are alike, a few blocks at a time, and gradients that gather their keys again."""
+    sight = sight_of(PATTERNS[name] & Padding(WEAK) if padded else PATTERNS[name])
+    inputs = [torch.randn(2, 3, LENGTH, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    expected = results(mix.explicit, inputs, sight)
+    for piece in (1, 1 << 13, 1 << 20):
+        monkeypatch.setattr(sparse, "PIECE", piece)
+        found = results(lambda *a: sparse.blocked(*a, size=8), inputs, sight)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_reaches_what_it_allows(name: str) -> None:
     pattern = PATTERNS[name].over(LENGTH)

@@ -29,10 +29,10 @@ TINY: dict[str, Any] = {
     "threads": 1, "max_length": 60,
 }  # fmt: skip
 BOTH = [
-    "softmax", "window:3", "dilated:2:2", "strided:3", "blocks:4", "bigbird:3", "topk:3", "linear", "performer",
+    "softmax", "window:3", "dilated:2:2", "strided:3", "blocks:4", "bigbird:3", "longformer:3", "topk:3", "linear", "performer",
     "performer:20",
 ]  # fmt: skip
-ENCODER = ["linformer:5", "lsh:4:8"]
+ENCODER = ["linformer:5", "reformer:4:8"]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_every_word_is_tried() -> None:
 def test_what_does_not_exist_is_refused() -> None:
     for word, message in (
         ("windw:3", "did you mean 'window'"), ("window", "numbers"), ("window:x", "numbers"), ("linear:2", "numbers"),
-        ("dilated:3", "numbers"),
+        ("dilated:3", "numbers"), ("topk", "numbers"),
     ):  # fmt: skip
         with pytest.raises(SettingError, match=message):
             looking(word)
@@ -126,7 +126,7 @@ def test_what_does_not_exist_is_refused() -> None:
         looking("window:0")
     for changes, message in (
         ({"attention": "linformer:8"}, "no causal form"),
-        ({"attention": "lsh:8"}, "could not be kept"),
+        ({"attention": "reformer:8"}, "could not be kept"),
         ({"attention": "linear", "position": "alibi"}, "no scores"),
     ):
         with pytest.raises(ModelError, match=message):

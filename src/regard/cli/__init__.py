@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from regard import __version__
+from regard.allocator import keep_large_blocks
 from regard.errors import RegardError
 
 # verb → (module, one line of help)
@@ -89,6 +90,7 @@ def regard(debug: bool) -> None:
 
 def main() -> None:
     """The entry point: expected errors are a few lines on standard error, never a traceback."""
+    keep_large_blocks()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     try:

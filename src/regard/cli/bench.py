@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ Examples:
   regard bench decode --model base --batch 1,32 --beam 1,5 --against transformers --against ctranslate2
   regard bench forward --against transformers --json
   regard bench load --against transformers
+  regard bench attention --kinds full,window,performer --lengths 2048,4096,8192 --json
 """
 _SETTINGS = {"max_content_width": 110}
 
@@ -123,7 +125,30 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     _show(run(Case(name, **_rounds(flags)), list(against), _command()), flags)
 
 
+@command.command(context_settings=_SETTINGS)
+@click.option(
+    "--kinds", default="", help="full, window, longformer, bigbird, linear, performer, linformer, reformer  [all]"
+)
+@click.option("--lengths", default="2048,4096,8192,16384,32768", show_default=True)
+@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="of 64 dimensions each")
+@click.option("--window", type=click.IntRange(1), default=256, show_default=True, help="places seen on each side")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="of which the median is told")
+@click.option("--threads", type=click.IntRange(1), default=None, help="of a CPU  [all cores]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object for each measurement, and one for each kind")
+def attention(kinds: str, lengths: str, heads: int, window: int, rounds: int, as_json: bool, **flags: Any) -> None:
+    """How each attention's time and memory grow with the length: forward, forward and backward, and the exponents."""
+    device = _prepared(flags)
+    from regard.bench.attention import Case, choose, line, run
+
+    names = choose([name for name in kinds.split(",") if name])
+    case = Case(names, tuple(_numbers("--lengths", lengths)), heads, window=window, rounds=rounds)
+    for found in run(case, device):
+        click.echo(json.dumps(found) if as_json else line(found))
+
+
 def _prepared(flags: dict[str, Any]) -> Any:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts bytes tells of itself otherwise
     import torch
 
     from regard.api import choose_device

@@ -10,12 +10,28 @@ EXAMPLES = """\b
 Examples:
   regard data builtin --split train --lines 20
   regard data builtin --split test --lines 1000 --pronouns > pronouns.tsv
+  regard data listops --split test --lines 10000 > test.tsv
 """
 
 
 @click.group(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 def command() -> None:
     """Data to train on or to read."""
+
+
+@command.command(context_settings={"max_content_width": 110})
+@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
+@click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--least", type=click.IntRange(min=0), default=500, show_default=True, help="tokens, and more")
+@click.option("--most", type=click.IntRange(min=2), default=2000, show_default=True, help="tokens, and fewer")
+@click.option("--depth", type=click.IntRange(min=2), default=10, show_default=True, help="of lists in lists")
+@click.option("--arguments", type=click.IntRange(min=2), default=10, show_default=True, help="of a list, at most")
+def listops(split: str, lines: int, seed: int, **shape: int) -> None:
+    """Write ListOps expressions of Long Range Arena as TSV: expression, tab, its value."""
+    from regard.data.listops import Shape, write_tsv
+
+    write_tsv(sys.stdout, split, lines, seed=seed, shape=Shape(**shape))
 
 
 @command.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})

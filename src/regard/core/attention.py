@@ -13,7 +13,7 @@ from regard.core.mix import Softmax, attention_weights, per_query_head
 from regard.core.pattern import Sight
 from regard.core.position import LayerPosition, Rope
 from regard.core.shortened import Linformer
-from regard.core.state import KeyValues, Memory, Past, Slots
+from regard.core.state import Inputs, KeyValues, Memory, Past, Slots
 from regard.core.trace import Attended, Trace
 
 
@@ -141,7 +141,11 @@ class Attention(nn.Module):
         if shared is not None:
             # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
             x = x.reshape(len(shared), -1, shape[-1])
-        q, k, v = self.project(x, memory)
+        if isinstance(past, Inputs):
+            q, k, v = self.project(past.before(x), memory)
+            q = q[:, :, -shape[1] :]
+        else:
+            q, k, v = self.project(x, memory)
         if self.rope is not None and sight.angles is not None:
             q, k = self.rope.rotate(q, sight.angles), self.rope.rotate(k, sight.angles)
         if past is not None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.feedforward import FeedForward
+from regard.core.experts import Experts
+from regard.core.feedforward import Gated, Plain
 from regard.core.pattern import Sight
-from regard.core.residual import Scheme, Sublayer
+from regard.core.residual import Parallel, Sequence, Sublayer
+from regard.core.reversible import Reversible
 from regard.core.state import LayerState
 from regard.core.trace import Trace
+
+FeedForward = Plain | Gated | Experts
+Scheme = Sequence | Parallel | Reversible
 
 
 class Block(nn.Module):
@@ -32,7 +37,21 @@ class Block(nn.Module):
         memory_sight: Sight | None = None,
         state: LayerState | None = None,
         trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
+        """`losses` takes up what parts of the block want minimised besides."""
+        return self.residual(x, self.sublayers(sight, memory, memory_sight, state, trace, losses))
+
+    def sublayers(
+        self,
+        sight: Sight,
+        memory: Tensor | None,
+        memory_sight: Sight | None,
+        state: LayerState | None = None,
+        trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
+    ) -> list[Sublayer]:
+        """What the residual scheme is handed."""
         past = state.past if state else None
         seen = state.memory if state else memory
         own, other = (trace.scope("self"), trace.scope("cross")) if trace else (None, None)
@@ -40,8 +59,13 @@ class Block(nn.Module):
         if self.cross is not None:
             cross = self.cross
             sublayers.append(lambda y: cross(y, memory_sight, memory=seen, trace=other))
-        sublayers.append(self.feedforward)
-        return self.residual(x, sublayers)
+        sublayers.append(lambda y: self._feed(y, losses, trace))
+        return sublayers
+
+    def _feed(self, x: Tensor, losses: dict[str, Tensor] | None, trace: Trace | None) -> Tensor:
+        if isinstance(self.feedforward, Experts):
+            return self.feedforward(x, losses, trace.scope("experts") if trace else None)
+        return self.feedforward(x)
 
     def start(self, rows: int, capacity: int, memory: Tensor | None, behind: int | None, like: Tensor) -> LayerState:
         """The empty state of this block for `rows` sequences that will look at `memory`."""

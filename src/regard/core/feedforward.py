@@ -58,6 +58,3 @@ class Gated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
         return self.outer(self.dropout(self.activation(gate) * value))
-
-
-FeedForward = Plain | Gated

@@ -30,7 +30,7 @@ class Lsh(nn.Module):
         heads: int,
         scale: float,
         *,
-        buckets: int,
+        buckets: tuple[int, ...],
         chunk: int,
         rounds: int,
         around: tuple[int, int],
@@ -41,7 +41,7 @@ class Lsh(nn.Module):
         self.scale, self.dropout = scale, dropout
         self.buckets, self.chunk, self.rounds = buckets, chunk, rounds
         self.before, self.after = around
-        drawn = torch.randn(heads, d_k, rounds * buckets // 2, generator=generator(seed), device="cpu")
+        drawn = torch.randn(heads, d_k, rounds * sum(buckets) // 2, generator=generator(seed), device="cpu")
         self.register_buffer("rotations", drawn, persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: Past | None = None) -> Tensor:
@@ -68,10 +68,13 @@ class Lsh(nn.Module):
     def _order(self, k: Tensor, real: Tensor) -> Tensor:
         """[B, H, R, N]: places sorted by bucket, in a bucket by place; padding comes last."""
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
-        turned = (k.detach() @ rotations.to(k)).unflatten(-1, (self.rounds, -1))  # [B, H, T, R, buckets / 2]
-        bucket = torch.cat([turned, -turned], dim=-1).argmax(dim=-1).transpose(2, 3)
-        bucket = bucket.masked_fill(~real[:, None, None], self.buckets)
-        bucket = functional.pad(bucket, (0, -k.shape[2] % self.chunk), value=self.buckets)
+        turned = (k.detach() @ rotations.to(k)).unflatten(-1, (self.rounds, -1))  # [B, H, T, R, Σ factors / 2]
+        bucket, several = torch.zeros((), dtype=torch.long, device=k.device), 1
+        for factor, part in zip(self.buckets, turned.split([f // 2 for f in self.buckets], dim=-1), strict=True):
+            bucket = bucket + several * torch.cat([part, -part], dim=-1).argmax(dim=-1)
+            several *= factor
+        bucket = bucket.transpose(2, 3).masked_fill(~real[:, None, None], several)
+        bucket = functional.pad(bucket, (0, -k.shape[2] % self.chunk), value=several)
         return bucket.argsort(dim=-1, stable=True)
 
     def _whole(self, x: Tensor) -> Tensor:
@@ -115,6 +118,16 @@ class Lsh(nn.Module):
         one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
         found = self(q, k, one.expand(*k.shape[:2], -1, -1), sight)[:, :, rows]
         return found if heads is None else found[:, heads]
+
+    def visible(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor) -> Tensor:
+        """[B, H, rows, S]: the keys that stand, in any round, in a query's own chunk or in those that it sees too."""
+        if q.shape[2] <= self.chunk:
+            return sight.asked(rows)
+        real = sight.factors()[1].expand(len(q), -1)
+        chunks = self._order(k, real).argsort(dim=-1)[..., : k.shape[2]] // self.chunk  # [B, H, R, T]
+        behind = chunks[..., rows, None] - chunks[..., None, :]
+        near = ((behind <= self.before) & (behind >= -self.after)).any(dim=2)
+        return near & sight.asked(rows)
 
     def start(
         self, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], behind: int | None

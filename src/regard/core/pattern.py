@@ -214,7 +214,8 @@ class Sight:
     scores, `angles` turn q and k, `relative` gives each layer a bias of its own. Instead of a bias there may be the `term`
     that makes it for any places; a sparse sight asks it for those only that can be seen. `start` is the first query's place
     where places follow each other by `step`; without it, nothing is known of where they are. `everywhere` are tokens [B, T]
-    that look at everything but what a pattern hides. `sighted`: each query is known to see something.
+    that look at everything but what a pattern hides. `sighted`: each query is known to see something. `places`
+    are those of the queries [T], or [B, T] where rows begin at different ones.
     """
 
     def __init__(
@@ -232,7 +233,9 @@ class Sight:
         step: int = 1,
         everywhere: tuple[Tensor, Pattern] | None = None,
         sighted: bool = False,
+        places: Tensor | None = None,
     ) -> None:
+        self.places = queries if places is None else places
         self.sighted = sighted
         self.pattern = pattern
         self.queries, self.keys = queries, keys  # [T], [S]

@@ -68,6 +68,3 @@ class Parallel(nn.Module):
         for sublayer, y in zip(sublayers, inputs, strict=True):
             x = x + self.dropout(sublayer(y))
         return x
-
-
-Scheme = Sequence | Parallel

@@ -6,16 +6,19 @@ predicate masks what remains. Nothing as large as queries × keys is ever made.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.core.pattern import Blocks, Sight
 
 FLEX_BLOCK = 128
+PIECE = 1 << 20  # numbers of keys that are gathered at once on a CPU
 
 
 def blocked(
@@ -29,9 +32,17 @@ def blocked(
     if plan is None:
         plan = (_all_blocks(q.shape[2], k.shape[2], size, q.device),)
     cut = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
-    mixed = torch.cat([_mix(cut, part, sight, scale, dropout) for part in plan])
-    order = torch.cat([part.queries for part in plan]).argsort()
-    mixed = mixed if len(plan) == 1 else mixed.index_select(0, order)
+    if (
+        q.device.type == "cpu"
+        and dropout == 0
+        and sight.term is None
+        and q.shape[1::2] == k.shape[1::2] == v.shape[1::2]
+    ):
+        mixed: Tensor = _Piecewise.apply(*cut, plan, sight, scale)
+    else:
+        mixed = torch.cat([_mix(cut, part, sight, scale, dropout) for part in plan])
+        order = torch.cat([part.queries for part in plan]).argsort()
+        mixed = mixed if len(plan) == 1 else mixed.index_select(0, order)
     return mixed.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]
 
 
@@ -84,6 +95,66 @@ def _mix(cut: list[Tensor], part: Blocks, sight: Sight, scale: float, dropout: f
         seen = mask if mask.dtype == torch.bool else mask > float("-inf")
         out = out.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
     return out.reshape(len(rows), *cut[0].shape[1:3], size, -1)
+
+
+class _Piecewise(torch.autograd.Function):
+    """The same, of a few blocks at a time, so that what is gathered for them stays in the cache. Gradients gather it again:
+    what is remembered is as large as the input, however much each block sees."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: tuple[Blocks, ...], sight: Sight, scale: float
+    ) -> Tensor:
+        out, sums, seen = q.new_zeros(q.shape), [], []
+        for rows, columns in _pieces(plan, q):
+            seen.append(_mask(sight, rows, columns, q.shape[3]))
+            given = _laid(q.index_select(0, rows), _gathered(k, columns), _gathered(v, columns), seen[-1])
+            mixed, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                *given[:3], attn_mask=given[3], scale=scale
+            )
+            out[rows] = mixed.reshape(len(rows), *q.shape[1:])
+            sums.append(total)
+        ctx.save_for_backward(q, k, v, out, *sums, *seen)
+        ctx.plan, ctx.scale = plan, scale
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, *kept = ctx.saved_tensors
+        grads = [x.new_zeros(x.shape) for x in (q, k, v)]
+        for i, (rows, columns) in enumerate(_pieces(ctx.plan, q)):
+            total, seen = kept[i], kept[len(kept) // 2 + i]
+            *given, mask = _laid(q.index_select(0, rows), _gathered(k, columns), _gathered(v, columns), seen)
+            upper, mixed = (x.index_select(0, rows).reshape(given[0].shape) for x in (above, out))
+            found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                upper, *given, mixed, total, 0.0, False, attn_mask=mask, scale=ctx.scale
+            )
+            grads[0][rows] = found[0].reshape(len(rows), *q.shape[1:])
+            for grad, part in zip(grads[1:], found[1:], strict=True):
+                part = part.reshape(len(rows), *q.shape[1:3], columns.shape[1], *q.shape[3:])
+                grad.index_add_(0, columns.flatten(), part.permute(0, 3, 1, 2, 4, 5).flatten(0, 1))
+        return *grads, None, None, None
+
+
+def _pieces(plan: tuple[Blocks, ...], q: Tensor) -> Iterator[Blocks]:
+    """So many blocks of queries at a time that their keys, and what says who sees them, are about `PIECE` numbers."""
+    each = max(q[0].numel(), 4 * q.shape[3] ** 2)
+    for rows, columns in plan:
+        if columns.shape[1]:
+            many = max(1, PIECE // (columns.shape[1] * each))
+            yield from (Blocks(*both) for both in zip(rows.split(many), columns.split(many), strict=True))
+
+
+def _laid(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[N, B, H, size, ·] each, as four dimensions that the kernel knows: rows and heads are one where all see alike."""
+    if mask.shape[1] == mask.shape[2] == 1:
+        q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+        mask = mask[:, 0]
+    else:
+        mask = mask.expand(-1, q.shape[1], -1, -1, -1).flatten(0, 1)
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    return q, k, v, torch.zeros((), dtype=q.dtype).masked_fill(~mask, float("-inf"))
 
 
 def _gathered(blocks: Tensor, columns: Tensor) -> Tensor:

@@ -17,8 +17,10 @@ from regard.core.mix import Softmax
 from regard.core.norm import Norm
 from regard.core.pattern import Descent, Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
-from regard.core.state import LayerState
+from regard.core.reversible import Reversible, doubled, merged, run
+from regard.core.state import Inputs, LayerState
 from regard.core.trace import Looks, Trace
+from regard.core.universal import Universal
 
 
 class Stack(nn.Module):
@@ -38,6 +40,8 @@ class Stack(nn.Module):
         *,
         beside: Neighbours | None = None,
         dropout: float = 0.0,
+        memory: int | None = None,
+        universal: Universal | None = None,
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -47,6 +51,8 @@ class Stack(nn.Module):
         self.position = position
         self.dropout = Dropout(dropout)
         self.beside = beside
+        self.memory = memory
+        self.universal = universal
         self.recompute = False
 
     def sight(
@@ -69,7 +75,7 @@ class Stack(nn.Module):
             assert end is not None
             keys, queries, begin = torch.arange(end, device=device), start, None
         else:
-            end, behind, begin = start + length, self.pattern.behind, start
+            end, behind, begin = start + length, self.behind, start
             keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
             queries = keys if start == 0 else keys[-length:]
         if descent is not None:
@@ -95,8 +101,13 @@ class Stack(nn.Module):
         everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
         return Sight(
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
-            sighted=begin is None,
+            sighted=begin is None, places=_counted(queries, real),
         )  # fmt: skip
+
+    @property
+    def behind(self) -> int | None:
+        """How many places before those that come are needed; None: all."""
+        return min((far for far in (self.pattern.behind, self.memory) if far is not None), default=None)
 
     @property
     def own_globals(self) -> bool:
@@ -107,25 +118,57 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         sight: Sight,
-        memory: Tensor | None = None,
+        memory: Tensor | Sequence[Tensor] | None = None,
         memory_sight: Sight | None = None,
         states: Sequence[LayerState] | None = None,
         trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
+        each: list[Tensor] | None = None,
     ) -> Tensor:
+        """A `memory` is one for all layers, or one each. `losses` takes up what parts want minimised besides, by name;
+        `each` what each layer makes."""
         self._settle(sight, memory_sight)
         embedded = x = trace.through("embedded", x) if trace else x
+        if isinstance(self.blocks[0].residual, Reversible):
+            x = doubled(x)
+            if self.training and trace is None and states is None and each is None:
+                return self.finish(merged(self._reversibly(x, sight, memory, memory_sight)))
+        halting = self.universal.begin() if self.universal is not None else None
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
+            before = x = x if self.universal is None else self.universal.tell(x, sight.places, i)
             look = trace.scope(str(i)) if trace else None
-            if self.recompute and self.training:
-                x = checkpoint(block, x, sight, memory, memory_sight, None, look, use_reentrant=False)
+            seen = _of(memory, i)
+            if self.recompute and self.training and states is None:
+                x = checkpoint(block, x, sight, seen, memory_sight, None, look, losses, use_reentrant=False)
             else:
-                x = block(x, sight, memory, memory_sight, states[i] if states else None, look)
+                x = block(x, sight, seen, memory_sight, states[i] if states else None, look, losses)
+            if halting is not None:
+                halting.add(before, x, last=i == self.layers - 1)
             if i == 0 and self.beside is not None:
                 x = self.beside(embedded, x, sight)
             x = look.through("residual", x) if look else x
+            if each is not None:
+                each.append(x)
+        if halting is not None:
+            assert halting.mean is not None
+            x = halting.mean
+            if losses is not None:
+                losses["ponder"] = halting.ponder()
+        x = merged(x) if isinstance(self.blocks[0].residual, Reversible) else x
         x = self.finish(x)
         return trace.through("output", x) if trace else x
+
+    def _reversibly(
+        self, x: Tensor, sight: Sight, memory: Tensor | Sequence[Tensor] | None, memory_sight: Sight | None
+    ) -> Tensor:
+        steps = []
+        for i in range(self.layers):
+            block = cast(Block, self.blocks[i % len(self.blocks)])
+            assert isinstance(block.residual, Reversible)
+            steps += block.residual.steps(block.sublayers(sight, _of(memory, i), memory_sight))
+        outside = () if memory is None else (memory,) if isinstance(memory, Tensor) else tuple(memory)
+        return run(x, steps, (*self.blocks.parameters(), *outside))
 
     def attentions(self) -> dict[str, Looks]:
         """Every application of an attention, by its name inside the stack."""
@@ -148,9 +191,30 @@ class Stack(nn.Module):
         return self.dropout(self.final_norm(x) if self.final_norm is not None else x)
 
     def start(
-        self, rows: int, capacity: int, memory: Tensor | None = None, memory_sight: Sight | None = None
+        self,
+        rows: int,
+        capacity: int,
+        memory: Tensor | Sequence[Tensor] | None = None,
+        memory_sight: Sight | None = None,
     ) -> list[LayerState]:
         """An empty state for each application of a block; what of the memory is real is said again at each step."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
-        behind, like = self.pattern.behind, next(self.parameters())
-        return [block.start(rows, capacity, memory, behind, like) for block in applied]  # type: ignore[operator]
+        behind, like = self.behind, next(self.parameters())
+        return [block.start(rows, capacity, _of(memory, i), behind, like) for i, block in enumerate(applied)]  # type: ignore[operator]
+
+    def remember(self, rows: int, width: int) -> list[LayerState]:
+        """An empty memory of each layer for `rows` texts that are read in segments, each of `width` numbers a place."""
+        assert self.memory is not None, "this stack carries nothing on"
+        like = next(self.parameters())
+        x = like.new_zeros(rows, self.memory, width)
+        nothing = torch.zeros(rows, self.memory, dtype=torch.bool, device=like.device)
+        return [LayerState(Inputs(x, nothing)) for _ in range(self.layers)]
+
+
+def _of(memory: Tensor | Sequence[Tensor] | None, layer: int) -> Tensor | None:
+    return memory if memory is None or isinstance(memory, Tensor) else memory[layer]
+
+
+def _counted(places: Tensor, real: Tensor | None) -> Tensor:
+    """[T], or [B, T] counted from the first real place of each row."""
+    return places if real is None else (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -159,6 +160,34 @@ class Sums:
 
 
 @dataclass
+class Inputs:
+    """What an attention was given of the places before this segment of a text: keys and values are made of it anew, by the
+    weights of now, and no gradient goes farther back (Dai et al. 2019). There is always room for as many; `real` says which
+    of them have been."""
+
+    x: Tensor  # [B, M, D]
+    real: Tensor  # [B, M] bool
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def before(self, x: Tensor) -> Tensor:
+        """What is remembered, and behind it `x` [B, T, D], of which the last places are remembered from now on."""
+        kept, whole = self.x.shape[1], torch.cat([self.x.to(x.dtype), x], dim=1)
+        self.x = whole[:, -kept:].detach().to(self.x.dtype, copy=True)
+        self.real = torch.cat([self.real, self.real.new_ones(x.shape[:2])], dim=1)[:, -kept:]
+        return whole
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values are of all these places already."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.x, self.real = self.x.index_select(0, rows), self.real.index_select(0, rows)
+
+
+@dataclass
 class Carried:
     """What recurrent layers carry from place to place: all that they know of the past. `cell` is an LSTM's second vector,
     `fed` what the last step gave, where the next one is told."""
@@ -221,6 +250,12 @@ class LayerState:
 
     past: Past
     memory: Memory | None = None
+
+
+def remembered(states: Sequence[LayerState] | None) -> Tensor | None:
+    """[B, M]: which of the places before a segment its layers remember."""
+    past = states[0].past if states else None
+    return past.real if isinstance(past, Inputs) else None
 
 
 @dataclass

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,13 @@ PARTS = ("weights", "q", "k", "v")  # what can be asked of an attention's argume
 
 class Mixes(Protocol):
     def weights(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor, heads: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A mixer that looks at fewer keys than the pattern allows, by what stands there."""
+
+    def visible(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor) -> Tensor: ...
 
 
 class Looks(Protocol):
@@ -53,7 +60,9 @@ class Attended:
         return self.mixer.weights(self.q, self.k, self.sight, rows, heads)
 
     def visible(self, rows: Tensor) -> Tensor:
-        """[B or 1, 1, rows or 1, S]: which keys these query rows may look at."""
+        """[B or 1, H or 1, rows or 1, S]: which keys these query rows could look at."""
+        if isinstance(self.mixer, Chooses):
+            return self.mixer.visible(self.q, self.k, self.sight, rows)
         return self.sight.asked(rows)
 
 

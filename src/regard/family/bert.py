@@ -6,6 +6,7 @@ from typing import Any
 
 from regard import spec
 from regard.family.sizes import chosen
+from regard.family.vaswani import attending
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "heads": 2},
@@ -15,7 +16,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "base": {"layers": 12, "d_model": 768, "heads": 12},
     "large": {"layers": 24, "d_model": 1024, "heads": 16},
 }
-DEFAULTS: dict[str, Any] = {"d_ff": None, "d_k": None, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu"}
+DEFAULTS: dict[str, Any] = {"d_ff": None, "d_k": None, "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu",
+                            "attention": "softmax"}  # fmt: skip
 NORM = spec.LayerNorm(1e-12)
 
 
@@ -34,14 +36,23 @@ def preset(
     )
 
 
+def classifier(name: str, vocabulary: int, context: int, count: int, **changes: Any) -> spec.Encoder:
+    """With scores of `count` classes of the whole text, by its first token."""
+    s = chosen("bert", PRESETS, name, DEFAULTS, changes)
+    dropout = s["dropout"]
+    return encoder(s, vocabulary, context, pool=spec.Pool(), labels=spec.Labels(count, dropout=dropout))
+
+
 def encoder(s: Any, vocabulary: int, context: int, width: int | None = None, **top: Any) -> spec.Encoder:
     """The stack with its embeddings of a `width` of their own; `top` is what stands on it."""
+    softmax = spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=spec.Softmax(s["attention_dropout"]))
+    own, sees = attending(s["attention"], softmax, context, decodes=False)
     block = spec.Block(
-        spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=spec.Softmax(s["attention_dropout"])),
+        own,
         spec.Plain(s["d_ff"], s["activation"]),
         norm=NORM,
         dropout=s["dropout"],
     )
     narrow = None if width == s["d_model"] else width
     tokens = spec.Tokens(vocabulary, spec.Learned(context), False, s["dropout"], 2, NORM, narrow)
-    return spec.Encoder(s["d_model"], tokens, spec.Stack(s["layers"], block), **top)
+    return spec.Encoder(s["d_model"], tokens, spec.Stack(s["layers"], block, sees), **top)

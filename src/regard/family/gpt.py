@@ -6,6 +6,7 @@ from typing import Any
 
 from regard import spec
 from regard.family.sizes import chosen
+from regard.family.vaswani import attending, looking
 
 # The paper prints 24 heads for the fourth and a width of 5140 for the seventh; its own parameter counts are those of these.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -19,21 +20,36 @@ PRESETS: dict[str, dict[str, Any]] = {
     "13b": {"layers": 40, "d_model": 5120, "heads": 40},
     "175b": {"layers": 96, "d_model": 12288, "heads": 96},
 }
-_DEFAULTS = {"d_ff": None, "d_k": None, "dropout": 0.1, "attention_dropout": None, "activation": "gelu_tanh"}
+_DEFAULTS = {
+    "d_ff": None, "d_k": None, "dropout": 0.1, "attention_dropout": None, "activation": "gelu_tanh", "attention": "softmax",
+    "memory": None,
+}  # fmt: skip
 
 
 def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
-    """Attention weights are dropped as often as the rest, unless said."""
+    """Attention weights are dropped as often as the rest, unless said or never made. `attention` is a word that
+    `vaswani.looking` knows; with a `memory` the model reads segments of `context`, and knows distances instead of places
+    (Transformer-XL)."""
     s = chosen("gpt", PRESETS, name, _DEFAULTS, changes)
-    dropped = s["dropout"] if s["attention_dropout"] is None else s["attention_dropout"]
+    usual = 0.0 if isinstance(looking(s["attention"])[0], spec.Linear) else s["dropout"]
+    dropped = usual if s["attention_dropout"] is None else s["attention_dropout"]
+    softmax = spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=spec.Softmax(dropped))
+    own, sees = attending(s["attention"], softmax, context, decodes=True)
     block = spec.Block(
-        spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=spec.Softmax(dropped)),
+        own,
         spec.Plain(s["d_ff"], s["activation"]),
         residual=spec.PreNorm(),
         dropout=s["dropout"],
     )
     return spec.Decoder(
         s["d_model"],
-        spec.Tokens(vocabulary, spec.Learned(context), scale=False, dropout=s["dropout"]),
-        spec.Stack(s["layers"], block, spec.Causal(), final=spec.LayerNorm()),
+        spec.Tokens(vocabulary, None if s["memory"] else spec.Learned(context), scale=False, dropout=s["dropout"]),
+        spec.Stack(
+            s["layers"],
+            block,
+            sees,
+            spec.RelativeSinusoids() if s["memory"] else None,
+            final=spec.LayerNorm(),
+            memory=s["memory"],
+        ),
     )

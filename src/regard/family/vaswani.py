@@ -48,7 +48,7 @@ def transformer(
     )
     looks = [choice["attention"], choice["decoder_attention"] or choice["attention"]]
     (own, sees), (past, sees_past) = (
-        _looking(word, softmax, choice["max_length"], decodes)
+        attending(word, softmax, choice["max_length"], decodes)
         for word, decodes in zip(looks, (False, True), strict=True)
     )
     feedforward = spec.Plain(d_ff, choice["activation"], choice["feedforward_dropout"])
@@ -81,7 +81,11 @@ _DETAILS: dict[str, Any] = {
 }
 
 
-def _blocks(size: int, draws: int = 1) -> spec.Pattern:
+def _ahead(size: int = 256) -> spec.Pattern:
+    return spec.Either(spec.Window(size), spec.Global(1))
+
+
+def _blocks(size: int = 64, draws: int = 1) -> spec.Pattern:
     around = spec.Either(spec.BlockLocal(size, 1), spec.Global(1, 0, size))
     return spec.Either(around, spec.RandomBlocks(size, draws, of="before"))
 
@@ -93,20 +97,22 @@ PATTERNS: dict[str, Callable[..., spec.Pattern]] = {
     "dilated": spec.Dilated,
     "strided": spec.Strided,
     "blocks": spec.BlockLocal,
+    "longformer": _ahead,
     "bigbird": _blocks,
 }
 MIXERS: dict[str, Callable[..., spec.Mixer]] = {
     "topk": lambda top: spec.Softmax(top=top),
     "linear": lambda: spec.Linear(),
     "performer": lambda count=None: spec.Linear(spec.Favor(count)),
-    "linformer": lambda rank: spec.Linformer(1, rank),
-    "lsh": lambda buckets, chunk=64: spec.Lsh(buckets, chunk),
+    "linformer": lambda rank=256: spec.Linformer(1, rank),
+    "reformer": lambda buckets=64, chunk=64: spec.Lsh(buckets, chunk),
 }
 
 
 def looking(word: str) -> tuple[spec.Mixer, spec.Pattern]:
-    """`softmax`, `window:128` (so many on each side), `dilated:64:2`, `strided:16`, `blocks:64`, `bigbird:64` (blocks, their
-    neighbours, the first, and one drawn), `topk:32`, `linear`, `performer` or `performer:256`, `linformer:64`, `lsh:16`."""
+    """`softmax`, `window:128` (so many on each side), `dilated:64:2`, `strided:16`, `blocks:64`, `longformer` (a window, and
+    the first place, which all see and which sees all), `bigbird` (blocks of 64, their neighbours, the first, and one drawn),
+    `topk:32`, `linear`, `performer`, `linformer`, `reformer`, each perhaps with numbers: `performer:256`."""
     name, *numbers = word.split(":")
     if name not in PATTERNS and name not in MIXERS:
         raise SettingError(f"there is no attention {word!r}", did_you_mean(name, [*PATTERNS, *MIXERS]))
@@ -122,7 +128,7 @@ def looking(word: str) -> tuple[spec.Mixer, spec.Pattern]:
         ) from None
 
 
-def _looking(word: str, softmax: spec.Attention, length: int, decodes: bool) -> tuple[spec.Attention, spec.Pattern]:
+def attending(word: str, softmax: spec.Attention, length: int, decodes: bool) -> tuple[spec.Attention, spec.Pattern]:
     """The self-attention of one side, and what it may see."""
     mixer, sees = looking(word)
     dropout = softmax.mixer.dropout

@@ -145,11 +145,14 @@ def _measured(call: Attended, output: Tensor) -> tuple[Tensor, Tensor, Tensor, T
     values = call.v.repeat_interleave(many // call.v.shape[1], dim=1)
     maps = output.unflatten(1, (many, -1))  # [D, H, E]
     for rows, weights in in_rows(call):
-        surprise = torch.special.entr(weights[0]).sum(dim=-1, dtype=torch.float64)  # [H, rows]
-        seen = call.visible(rows)[0, 0].sum(dim=-1).double().expand(len(rows))
+        # Effective weights may be negative (Linformer): what counts is how large they are. Those of softmax stay as they are.
+        sizes = weights[0].abs()
+        sizes = sizes / sizes.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+        surprise = torch.special.entr(sizes).sum(dim=-1, dtype=torch.float64)  # [H, rows]
+        seen = call.visible(rows)[0].sum(dim=-1).double().expand(many, len(rows))
         nats += surprise.sum(dim=1)
         share += torch.where(seen > 1, surprise / seen.log().clamp_min(1e-9), 0.0).sum(dim=1)
-        received += weights[0].sum(dim=1)  # [H, S]
+        received += sizes.sum(dim=1)  # [H, S]
         added = torch.einsum("hre,dhe->hrd", (weights @ values)[0], maps)
         force += torch.linalg.vector_norm(added, dim=-1).sum(dim=1, dtype=torch.float64)
     even = force.mean().clamp_min(1e-30)

@@ -119,7 +119,8 @@ def _count(subject: Subject, sentences: Sequence[Sentence], tally: _Tally) -> No
         hidden(subject.model, data.inputs, data.outputs, data.real, trace)
     weights = [trace.weights(name) for name in tally.names]  # [B, H, T, T] each
     every = torch.arange(data.inputs.shape[1], device=data.inputs.device)
-    mask = trace.attentions[tally.names[0]].visible(every).expand(len(sentences), 1, len(every), len(every))[:, 0]
+    mask = trace.attentions[tally.names[0]].visible(every).any(dim=1, keepdim=True)
+    mask = mask.expand(len(sentences), 1, len(every), len(every))[:, 0]
     seen = array(mask.sum(dim=-1))  # [B, T]
     lengths = data.real.sum(dim=1).tolist()
     for role, spots in _pointed(subject, sentences, lengths).items():

@@ -117,6 +117,9 @@ class Framed:
         """Whether tokens that begin words are marked."""
         return any(token[:1] in _SPACES for token in self._backend.get_vocab())
 
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size())
+
     def id(self, token: str) -> int | None:
         return self._backend.token_to_id(token)
 
@@ -187,6 +190,20 @@ def _from_pieces(folder: Path, settings: Mapping[str, Any], names: dict[str, str
     _add(backend, folder, settings, names)
     backend.encode("\U0010fffd")
     return backend
+
+
+def words(texts: Iterable[str]) -> str:
+    """A tokenizer.json of all words of some texts, whatever stands between spaces, behind a token for the whole."""
+    known = sorted({word for text in texts for word in text.split()})
+    marks = ["[PAD]", "[UNK]", "[CLS]"]
+    vocabulary = {word: i for i, word in enumerate([*marks, *known])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", pair="[CLS] $A $B:1", special_tokens=[("[CLS]", vocabulary["[CLS]"])]
+    )
+    backend.add_special_tokens(marks)
+    return str(backend.to_str())
 
 
 def _wordpiece(path: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:

@@ -98,6 +98,13 @@ def span_score(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]
     return Graded(every.accuracy, 200.0 * len(ours & theirs) / max(1, len(ours) + len(theirs)), every.examples)
 
 
+@dataclass(frozen=True)
+class Rated(Graded):
+    """Beside them, how many would be right if the most frequent class of the training data were always said."""
+
+    majority: float = 0.0
+
+
 def stretches(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     """First word, word after the last, kind. I-x after anything but x begins a stretch, as conlleval counts."""
     spans: list[tuple[int, int, str]] = []

@@ -75,6 +75,8 @@ def _origin(recipe: Recipe) -> str:
     data = recipe.data
     if recipe.tune:
         return f"{', '.join(f'`{file}`' for file in recipe.tune.files)}, beginning with `{recipe.tune.base}`"
+    if recipe.train.objective == "classify" and data.text is None:
+        return f"{data.builtin_lines:,} generated ListOps expressions"
     if recipe.train.objective != "translate":
         return f"`{data.text}`"
     if recipe.builtin:

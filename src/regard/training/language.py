@@ -18,6 +18,7 @@ from regard.interop import folder as folders
 from regard.text.exact import Exact
 from regard.text.score import AnyScore, Surprise
 from regard.training.causal import Causal
+from regard.training.classed import classes
 from regard.training.initial import draw
 from regard.training.job import Job, multiple
 from regard.training.masked import Masked
@@ -26,6 +27,7 @@ from regard.training.recipe import Recipe
 from regard.training.replaced import Replaced
 from regard.training.report import Talk
 from regard.training.restored import Restored
+from regard.training.segments import Segments
 from regard.training.streamed import Streamed
 from regard.training.task import Task
 from regard.training.texts import Texts, texts
@@ -33,13 +35,15 @@ from regard.training.texts import Texts, texts
 _LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
 _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
-    "activation",
+    "activation", "attention", "memory",
 )  # fmt: skip
 # Settings of the translator that no family here has.
-_FOREIGN = ("attention", "decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
+_FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
 
 
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
+    if recipe.train.objective == "classify":
+        return classes(place, recipe, talk, changes(recipe))
     data = texts(place, recipe, talk.say)
     makers = {"causal": _causal, "masked": _masked, "replaced": _replaced, "span": _restored, "denoise": _restored}
     return makers[recipe.train.objective](place, recipe, data, talk)
@@ -67,7 +71,8 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    task = (Streamed if recipe.came_before else Causal)(writer, data, recipe)
+    kind_of_task = Streamed if recipe.came_before else Causal if recipe.model.memory is None else Segments
+    task = kind_of_task(writer, data, recipe)
     return Job(
         task,
         description.d_model,

@@ -44,6 +44,10 @@ class Data(_Section):
     test_target: str | None = Field(None, description="scored once, after training")
     text: str | None = Field(None, description="for all objectives but translation: one text file (.gz too)")
     valid_text: str | None = Field(None, description="validation text; without it the end of `text` is held out")
+    test_text: str | None = Field(None, description="classify: scored once, after training")
+    test_lines: int | None = Field(
+        None, ge=1, description="classify: expressions to validate and to test with, if generated"
+    )
     held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
     context: int = Field(256, ge=8, description="tokens of text that are seen at once, the special ones included")
     languages: str | None = Field(None, description="source-target, e.g. en-de: for the model card and JSON Lines")
@@ -109,9 +113,12 @@ class Model(_Section):
     attention: str | None = Field(
         None,
         description="how a side looks at itself: softmax (unless said), window:N, dilated:N:STEP, strided:N, blocks:N, "
-        "bigbird:N, topk:N, linear, performer[:FEATURES], linformer:RANK, lsh:BUCKETS",
+        "longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
     )
     decoder_attention: str | None = Field(None, description="that of the decoder, if other than attention")
+    memory: int | None = Field(
+        None, ge=1, description="causal: places before each segment that layers remember (Transformer-XL)"
+    )
     residual: Literal["post", "pre"] | None = Field(None, description="where the norm stands: post (the paper) or pre")
     start: str | None = Field(
         None,
@@ -137,7 +144,7 @@ class Model(_Section):
         return value
 
 
-Objective = Literal["translate", "causal", "masked", "span", "denoise", "replaced"]
+Objective = Literal["translate", "causal", "masked", "span", "denoise", "replaced", "classify"]
 
 
 class Train(_Section):
@@ -146,7 +153,8 @@ class Train(_Section):
     objective: Objective = Field(
         "translate",
         description="what is learnt: a translation, the next token (causal, GPT), hidden tokens (masked, BERT), hidden "
-        "spans (span, T5), the text from a damaged one (denoise, BART), which tokens were replaced (replaced, ELECTRA)",
+        "spans (span, T5), the text from a damaged one (denoise, BART), which tokens were replaced (replaced, ELECTRA), "
+        "the class of a text (classify; without --text, of ListOps expressions)",
     )
     next_sentence: bool = Field(False, description="masked: learn too whether the second part follows the first")
     hidden: float | None = Field(
@@ -260,12 +268,14 @@ class Recipe(_Section):
             return self
         if objective == "translate" and data.text:
             raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
-        if objective != "translate" and (data.source or data.pairs or not data.text):
+        if objective != "translate" and (data.source or data.pairs or not (data.text or objective == "classify")):
             raise SettingError(f"the objective {objective!r} learns from one text", "give --text FILE")
         for key, given, fits in (
             ("agreement", train.agreement > 0, objective == "translate"),
+            ("memory", self.model.memory is not None, objective == "causal" and not self.came_before),
             ("next_sentence", train.next_sentence, objective == "masked"),
-            ("hidden", train.hidden is not None, objective not in ("translate", "causal")),
+            ("hidden", train.hidden is not None, objective not in ("translate", "causal", "classify")),
+            ("test_text", data.test_text is not None, objective == "classify"),
         ):
             if given and not fits:
                 raise SettingError(f"{key} is no setting of the objective {objective!r}", "leave it out")
@@ -353,7 +363,7 @@ def choose(recipe: str | Path | None, changes: Mapping[str, Any], data_root: str
 
 _FILES = (
     "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs", "test_source", "test_target", "text",
-    "valid_text",
+    "valid_text", "test_text",
 )  # fmt: skip
 
 

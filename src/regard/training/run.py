@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard import disk, spec
+from regard.allocator import keep_large_blocks
 from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
@@ -88,6 +89,7 @@ def go_on(folder: str | Path, *, quiet: bool = False) -> Result:
 def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Result:
     """Prepares, trains, scores and describes."""
     talk = Talk(recipe.train.steps, quiet)
+    keep_large_blocks()
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"

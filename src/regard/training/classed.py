@@ -1,0 +1,97 @@
+"""The objective that learns classes from nothing: an encoder whose first token says what a text is.
+
+Without a file, the texts are ListOps of Long Range Arena, generated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from regard import disk
+from regard.api import choose_device
+from regard.api.reader import Reader
+from regard.build import build
+from regard.data import labelled, listops
+from regard.data.labelled import Classed
+from regard.family import bert
+from regard.interop import folder as folders
+from regard.text.framed import Framed, words
+from regard.text.score import AnyScore, Rated
+from regard.training.initial import draw
+from regard.training.job import Job, multiple
+from regard.training.place import Place
+from regard.training.reading import Classifying
+from regard.training.recipe import Recipe
+from regard.training.report import Talk
+
+VALID, TEST = 2000, 10_000  # expressions, when they are generated
+
+
+def classes(place: Place, recipe: Recipe, talk: Talk, changes: dict[str, object]) -> Job:
+    sets = {name: labelled.classed(path) for name, path in _files(place, recipe, talk.say).items()}
+    names = sorted({example.label for example in sets["train"]})
+    text, context = _tokenizer(place, sets["train"]), recipe.data.context
+    description = bert.classifier(recipe.preset, len(text), context, len(names), **changes)
+    config = folders.describe(description) | {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    disk.write_json(place.folder / "config.json", config)
+    torch.manual_seed(recipe.train.seed)
+    model = build(description)
+    draw(model, recipe.first_weights)
+    model.stack.recompute = recipe.train.recompute
+    device = choose_device(recipe.train.device)
+    reader = Reader(model, description, text, config)
+    reader.to(device)
+    sides = sets["train"], sets["valid"]
+    task = Classifying(reader, *sides, recipe.train, multiple(recipe, device), context)
+    talk.say(f"data: {len(sides[0]):,} examples of {len(names)} classes to train on, {len(sides[1]):,} to validate")
+
+    def scores() -> dict[str, AnyScore]:
+        found: dict[str, AnyScore] = {}
+        for name in (name for name in ("valid", "test") if name in sets):
+            score, most = task.score(sets[name], torch.no_grad()), majority(sets["train"], sets[name])
+            found[name] = Rated(**vars(score), majority=most)
+            talk.say(f"{name}: accuracy {score.accuracy:.2f}  (majority class {most:.2f}, {score.examples:,} examples)")
+        return found
+
+    return Job(task, description.d_model, lambda: folders.write_weights(place.weights, model, description), scores)
+
+
+def majority(train: list[Classed], held_out: list[Classed]) -> float:
+    """Of 100 held-out examples, how many are of the class that is the most frequent in training."""
+    usual = Counter(example.label for example in train).most_common(1)[0][0]
+    return 100.0 * sum(example.label == usual for example in held_out) / max(1, len(held_out))
+
+
+def _files(place: Place, recipe: Recipe, say: Callable[[str], None]) -> dict[str, str]:
+    """Those of the recipe, or expressions that are generated once and found by a resumed run."""
+    data = recipe.data
+    given = {"train": data.text, "valid": data.valid_text, "test": data.test_text}
+    if data.text is not None:
+        return {name: path for name, path in given.items() if path is not None}
+    most = min(2000, data.context - 1)
+    shape = listops.Shape(min(500, most // 4), most)
+    counts = {"test": data.test_lines or TEST, "valid": data.test_lines or VALID, "train": data.builtin_lines}
+    if not (place.data / "train.jsonl").exists():
+        place.data.mkdir(parents=True, exist_ok=True)
+        say(f"data: ListOps, {counts['train']:,} expressions of {shape.least} to {shape.most} tokens")
+        for name, count in counts.items():  # the training set is written last: it says that all are there
+            made = islice(listops.expressions(name, shape=shape), count)
+            disk.write_file(
+                place.data / f"{name}.jsonl", labelled.write(Classed(text, None, str(value)) for text, value in made)
+            )
+    return {name: str(place.data / f"{name}.jsonl") for name in counts}
+
+
+def _tokenizer(place: Place, train: list[Classed]) -> Framed:
+    path: Path = place.folder / "tokenizer.json"
+    if not path.exists():
+        disk.write_file(path, words(example.text for example in train))
+    return Framed.open(place.folder)

@@ -1,0 +1,97 @@
+"""Mixtures of experts: one expert is the plain network; routing is what a loop over places says; overflow is dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from regard import size, spec
+from regard.build import build, trainable
+from regard.core.experts import Experts
+from regard.core.feedforward import Plain
+from regard.core.trace import Trace
+from regard.errors import ModelError
+from regard.interop import folder as folders
+
+
+def made(count: int, top: int = 1, **options: Any) -> Experts:
+    torch.manual_seed(0)
+    inner = [Plain(6, 10, "relu", 0.0, True) for _ in range(count)]
+    return Experts(6, inner, top=top, **{"capacity": 1.25, "balance": 0.01, **options}).double()
+
+
+def test_one_expert_is_the_plain_network() -> None:
+    part, x = made(1), torch.randn(2, 7, 6).double()
+    torch.testing.assert_close(part(x), part.experts[0](x))
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+@pytest.mark.parametrize("training", [False, True])
+def test_each_place_gets_what_a_loop_over_places_gives(top: int, training: bool) -> None:
+    part = made(4, top, capacity=4.0).train(training)
+    x = torch.randn(3, 5, 6).double().requires_grad_()
+    expected = torch.zeros(15, 6).double()
+    for i, place in enumerate(x.view(15, 6)):
+        chances = torch.softmax(part.router(place).float(), dim=-1).double()
+        best = chances.topk(top)
+        total = best.values.sum() if top > 1 else 1.0
+        for share, expert in zip(best.values, best.indices, strict=True):
+            expected[i] += share / total * part.experts[int(expert)](place)
+    found = part(x)
+    torch.testing.assert_close(found, expected.view(3, 5, 6), rtol=1e-6, atol=1e-6)
+    grads = [torch.autograd.grad(y.square().sum(), [x, *part.parameters()]) for y in (found, expected)]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_overflow_is_dropped_and_said() -> None:
+    """All places want one expert of two; with a capacity of 1 it takes half of them, in order."""
+    part = made(2, capacity=1.0).train()
+    with torch.no_grad():
+        part.router.weight.zero_()
+        part.router.weight[1] = 1.0
+    x = torch.rand(1, 8, 6).double() + 0.1
+    trace = Trace(["dropped"])
+    found = part(x, {}, trace)
+    assert trace.tensors["dropped"] == 0.5
+    assert (found[0, 4:] == 0).all()
+    assert (found[0, :4] != 0).any()
+    torch.testing.assert_close(part.eval()(x)[0, :4], found[0, :4])
+    assert (part(x)[0, 4:] != 0).any()  # evaluation drops nothing
+
+
+def test_the_balance_is_least_when_even() -> None:
+    part, losses = made(4, balance=1.0), {}
+    with torch.no_grad():
+        part.router.weight.zero_()
+    part(torch.randn(1, 8, 6).double(), losses)
+    assert losses["balance"].item() == pytest.approx(1.0)
+    uneven: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        part.router.weight[2] = 9.0
+    part(torch.rand(1, 8, 6).double(), uneven)
+    assert uneven["balance"].item() > 3.5
+    uneven["balance"].backward()
+    assert part.router.weight.grad is not None
+
+
+def test_a_model_with_experts_counts_decodes_and_is_written(tmp_path: Any) -> None:
+    block = spec.Block(spec.Attention(2, 4, 4), spec.Experts(3, spec.Gated(10)), dropout=0.0)
+    description = spec.Decoder(8, spec.Tokens(19, dropout=0.0), spec.Stack(2, block, spec.Causal()))
+    assert spec.from_dict(spec.to_dict(description)) == description
+    model = build(description).double().eval()
+    assert trainable(model) == size.parameters(description)
+    tokens = torch.randint(0, 19, (2, 9))
+    hidden, losses = model(tokens)
+    assert losses.keys() == {"balance"}
+    state = model.start(model.encode(tokens[:, :1]), capacity=9)
+    pieces = [model.step(piece, state) for piece in tokens.split([1, 5, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), model.head(hidden), rtol=1e-9, atol=1e-9)
+    assert folders.describe(description)["model_type"] == "regard"
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    with pytest.raises(ModelError, match="cannot be asked"):
+        spec.Experts(2, spec.Plain(4), top=3)

@@ -1,0 +1,93 @@
+"""The Universal Transformer: one step is plain, halting is Graves' mean, and what is decoded is what was read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard import size, spec
+from regard.build import build, trainable
+from regard.errors import ModelError
+
+
+def described(layers: int, universal: spec.Universal | None) -> spec.Decoder:
+    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(12), dropout=0.0)
+    stack = spec.Stack(layers, block, spec.Causal(), shared=True, universal=universal)
+    return spec.Decoder(8, spec.Tokens(19, dropout=0.0), stack)
+
+
+TOKENS = torch.arange(2 * 9).view(2, 9) % 19
+
+
+def test_one_step_is_plain() -> None:
+    halting = described(1, spec.Universal(timing=False))
+    model, plain = build(halting).double(), build(described(1, None)).double()
+    plain.load_state_dict({n: p for n, p in model.state_dict().items() if "universal" not in n})
+    hidden, losses = model(TOKENS)
+    torch.testing.assert_close(hidden, plain(TOKENS)[0])
+    assert losses["ponder"].item() == pytest.approx(0.01 * 2)  # one step, and all of it was left
+    assert trainable(model) == size.parameters(halting)
+
+
+def test_without_halting_and_timing_it_is_the_shared_stack() -> None:
+    model = build(described(3, spec.Universal(timing=False, halts=False))).double()
+    plain = build(described(3, None)).double()
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(TOKENS)[0], plain(TOKENS)[0])
+    timed = build(described(3, spec.Universal(halts=False))).double()
+    timed.load_state_dict(model.state_dict())
+    assert not torch.allclose(timed(TOKENS)[0], model(TOKENS)[0])
+
+
+def test_halting_is_the_mean_by_probabilities() -> None:
+    """Place by place, with numbers instead of masks."""
+    torch.manual_seed(0)
+    model = build(described(5, spec.Universal(timing=False, cost=1.0))).double()
+    universal, block = model.stack.universal, model.stack.blocks[0]
+    assert universal is not None
+    assert universal.halt is not None
+    with torch.no_grad():
+        universal.halt.bias.fill_(-0.5)  # type: ignore[union-attr]
+    x = model.tokens(TOKENS)
+    sight = model.stack.sight(0, 9, 2, model.stack.pattern)
+    states = [x]
+    for _ in range(5):
+        states.append(block(states[-1], sight))
+    likely = [torch.sigmoid(universal.halt(state).float())[..., 0] for state in states[:-1]]
+    found, losses = model(TOKENS)
+    spent = 0.0
+    for b in range(2):
+        for t in range(9):
+            given, expected = 0.0, torch.zeros(8).double()
+            for n in range(5):
+                p = likely[n][b, t].item()
+                if given + p >= 1 - 0.01 or n == 4:
+                    expected += (1 - given) * states[n + 1][b, t]
+                    spent += n + 1 + 1 - given
+                    break
+                given += p
+                expected += p * states[n + 1][b, t]
+            torch.testing.assert_close(found[b, t], expected, rtol=1e-5, atol=1e-5)
+    assert losses["ponder"].item() == pytest.approx(spent / 18, rel=1e-5)
+    losses["ponder"].backward()
+    assert universal.halt.weight.grad.abs().sum() > 0  # type: ignore[union-attr]
+
+
+def test_decoded_as_read_whatever_stands_in_front() -> None:
+    model = build(described(4, spec.Universal())).double().eval()
+    whole = model.head(model(TOKENS)[0])
+    state = model.start(model.encode(TOKENS[:, :1]), capacity=9)
+    pieces = [model.step(piece, state) for piece in TOKENS.split([1, 5, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
+    padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), TOKENS], 1)
+    real = torch.arange(12).expand(2, -1) >= 3
+    torch.testing.assert_close(model.head(model(padded, real)[0])[:, 3:], whole, rtol=1e-9, atol=1e-9)
+
+
+def test_steps_of_several_layers_are_refused() -> None:
+    stack = described(2, spec.Universal()).stack
+    with pytest.raises(ModelError, match="shared=True"):
+        replace(stack, shared=False)
+    assert spec.from_dict(spec.to_dict(stack)) == stack

@@ -1,0 +1,40 @@
+"""Each attention explains itself: which keys a query could see, and the weights it effectively gave them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from looked import TEXT, translator
+from regard.core.mix import per_query_head
+from regard.core.trace import Trace
+from regard.look.attention import entropy
+
+WORDS = [
+    "softmax", "window:2", "dilated:2:2", "strided:3", "blocks:2", "longformer:1", "bigbird:2", "topk:2", "linear",
+    "performer", "linformer:3", "reformer:4:4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_effective_weights_and_what_could_be_seen(word: str) -> None:
+    """Weights times values is what was mixed; where nothing could be seen there is no weight."""
+    model = translator(attention=word, decoder_attention="softmax").model.double().eval()
+    trace = Trace(["encoder.*"])
+    model.encode(torch.randint(4, 60, (2, 13)), trace=trace)
+    rows = torch.arange(13)
+    for name, call in trace.attentions.items():
+        weights = call.weights()
+        mixed = weights @ per_query_head(call.v, call.q.shape[1])
+        torch.testing.assert_close(mixed, trace.tensors[f"{name}.mixed"], rtol=1e-6, atol=1e-6)
+        seen = call.visible(rows).expand_as(weights)
+        assert (weights[~seen] == 0).all()
+        assert seen.diagonal(dim1=-2, dim2=-1).all()
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_entropies_are_told_of_every_kind(word: str) -> None:
+    found = entropy(translator(attention=word, decoder_attention="softmax").look(TEXT))
+    assert np.isfinite(found.nats).all()
+    assert (found.nats >= 0).all()

@@ -1,0 +1,60 @@
+"""Classes from nothing: ListOps with each attention, resumed, opened again; and a file of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regard
+from regard.errors import SettingError
+from regard.text.score import Rated
+from regard.training import recipe as recipes
+from regard.training.place import begin
+from regard.training.run import Result, run
+
+TINY: dict[str, Any] = {
+    "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 512, "steps": 4, "warmup": 2, "builtin_lines": 100,
+    "test_lines": 12, "context": 64, "validate_every": 4, "save_every": 4, "threads": 1, "device": "cpu",
+}  # fmt: skip
+
+
+def trained(out: Path, **changes: Any) -> Result:
+    recipe = recipes.load("listops", TINY | changes)
+    return run(begin(recipe, out, "test"), recipe, "test", quiet=True)
+
+
+@pytest.mark.parametrize("word", ["softmax", "longformer:8", "bigbird:8", "linformer:8", "reformer:4:16"])
+def test_every_attention_reads_lists(word: str, tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", attention=word)
+    score = found.scores["test"]
+    assert isinstance(score, Rated)
+    assert score.examples == 12
+    assert 0 < score.majority < 100
+    model = regard.load(tmp_path / "run")
+    said = model.classify("[MAX 2 9 [MIN 4 7 ] 0 ]")  # type: ignore[attr-defined]
+    assert said.keys() == {str(digit) for digit in range(10)}
+    assert "majority" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_file_of_ones_own_is_learnt(tmp_path: Path) -> None:
+    lines = [f"{'good' if i % 3 else 'bad'} word{i % 5} here\t{'yes' if i % 3 else 'no'}\n" for i in range(90)]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    files = {
+        "text": str(tmp_path / "train.tsv"),
+        "valid_text": str(tmp_path / "test.tsv"),
+        "test_text": str(tmp_path / "test.tsv"),
+    }
+    found = trained(tmp_path / "run", steps=60, learning_rate=0.01, dropout=0.0, validate_every=60, **files)
+    score = found.scores["test"]
+    assert isinstance(score, Rated)
+    assert score.accuracy == 100
+    assert score.majority == pytest.approx(100 * 60 / 90)
+    assert max(regard.load(tmp_path / "run").classify("bad word1 here").items(), key=lambda s: s[1])[0] == "no"  # type: ignore[attr-defined]
+
+
+def test_settings_of_others_are_refused() -> None:
+    with pytest.raises(SettingError, match="test_text"):
+        recipes.load(None, {"objective": "causal", "text": "a.txt", "test_text": "b.txt"})

@@ -1,0 +1,112 @@
+"""Language models that remember, and language models with other attentions: trained, resumed and written as all others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard import spec
+from regard.errors import DataError, ModelError, SettingError
+from regard.family import bert, gpt
+from regard.interop import folder as folders
+from regard.training import loop
+from regard.training import recipe as recipes
+from regard.training.place import Place, begin
+from regard.training.run import go_on, run
+
+TEXT = "".join(f"The {a} dog {v} the {b} cat.\n" for a in "abcd" for b in "efgh" for v in ("sees", "hears")) * 3
+SMALL: dict[str, Any] = {
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "dropout": 0.1, "context": 16,
+    "batch_tokens": 64, "steps": 24, "warmup": 5, "save_every": 6, "validate_every": 12, "log_every": 3, "samples": 1,
+    "tokenizer": "characters", "vocabulary": 400, "threads": 1, "learning_rate": 0.01, "schedule": "cosine",
+    "optimizer": "adamw", "clip": 1.0, "objective": "causal",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def trained(out: Path, text: str, **changes: Any) -> Place:
+    recipe = recipes.load(None, SMALL | {"text": text} | changes)
+    place = begin(recipe, out, "test")
+    run(place, recipe, "test", quiet=True)
+    return place
+
+
+def losses(place: Place) -> list[float]:
+    found = [json.loads(line) for line in place.metrics.read_text().splitlines()]
+    return [line["loss"] for line in found if "gradient_norm" in line]
+
+
+def test_a_resumed_run_remembers_what_an_uninterrupted_one_does(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trained(tmp_path / "whole", text, memory=12)
+    after = loop.Loop._after_step
+
+    def stop(self: Any) -> None:
+        after(self)
+        if self.progress.step == 13:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(loop.Loop, "_after_step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "parts", text, memory=12)
+    go_on(tmp_path / "parts", quiet=True)
+    one, other = (folders.open_model(folder)[0] for folder in (whole.folder, tmp_path / "parts"))
+    for first, second in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(first, second)
+    told = losses(whole)
+    assert told[-1] < told[0]
+
+
+def test_it_writes_on_beyond_its_context(text: str, tmp_path: Path) -> None:
+    model = regard.load(trained(tmp_path / "run", text, memory=12, steps=6).folder)
+    assert model.spec.stack.memory == 12  # type: ignore[attr-defined]
+    assert isinstance(model.spec.stack.position, spec.RelativeSinusoids)  # type: ignore[attr-defined]
+    assert len(model.generate("The", max_new_tokens=60)) > 30  # type: ignore[attr-defined]
+
+
+def test_streams_need_text(text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="streams"):
+        trained(tmp_path / "run", text, memory=12, batch_tokens=64 * 4096)
+    with pytest.raises(SettingError, match="no setting of the objective"):
+        recipes.load(None, SMALL | {"text": text, "memory": 4, "objective": "masked"})
+
+
+@pytest.mark.parametrize("word", ["window:5", "bigbird:4", "linear", "performer", "strided:3"])
+def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
+    place = trained(tmp_path / "run", text, attention=word, steps=6, validate_every=6)
+    model = regard.load(place.folder)
+    made = gpt.preset("tiny", 50, 16, attention=word).stack
+    assert model.spec.stack.pattern == made.pattern  # type: ignore[attr-defined]
+    assert type(model.spec.stack.block.attention.mixer) is type(made.block.attention.mixer)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("word", ["window:5", "linformer:6", "reformer:4:8"])
+def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
+    place = trained(tmp_path / "run", text, attention=word, objective="masked", steps=6, validate_every=6, hidden=0.2)
+    assert (
+        folders.open_model(place.folder)[1].spec.stack
+        == bert.preset(  # type: ignore[union-attr]
+            "tiny", 50, 16, attention=word, d_model=16, d_ff=24, heads=2, layers=2
+        ).stack
+    )
+
+
+def test_what_does_not_exist_is_refused(text: str, tmp_path: Path) -> None:
+    for word, reason in (("linformer:6", "no causal form"), ("reformer:8", "could not be kept")):
+        with pytest.raises(ModelError, match=reason):
+            trained(tmp_path / word, text, attention=word)
+    with pytest.raises(ModelError, match="softmax"):
+        trained(tmp_path / "linear", text, attention="linear", memory=8)
