@@ -165,7 +165,8 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
             assert list(values.shape) == shapes[station]
             found = ask(studio, "tensor", model=name, text=TEXT, name=station, head=1)
             corner = np.atleast_2d(values[1] if values.ndim == 3 else values)[:64, :64]
-            assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6
+            # Two runs, on other threads: float32 at the size of the values.
+            assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6 * max(1.0, np.abs(corner).max())
             assert values.ndim == 1 or len(found["rows"]) == len(corner)
 
 
