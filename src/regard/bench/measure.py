@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import torch
 
 
+_PAUSE = 0.3  # seconds: threads of some libraries spin for a while after their work
+
+
 @dataclass(frozen=True)
 class Timing:
     """What some rounds took; `amount` is what one round does (tokens)."""
@@ -43,6 +46,7 @@ def turns(cases: Mapping[str, Callable[[], float]], rounds: int, device: torch.d
                 amounts[name] = case()
                 continue
             _finished(device)
+            time.sleep(_PAUSE)
             began = time.perf_counter()
             case()
             _finished(device)

@@ -20,6 +20,7 @@ HEAD = """# Results
 
 Each section is written by the command under its heading; running it again replaces the section. All contenders of a table
 took turns in one run: medians, ± half of the distance from fastest to slowest. Compare rows of one table, not of two.
+
 """
 
 
