@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-
 _PAUSE = 0.3  # seconds: threads of some libraries spin for a while after their work
 
 
