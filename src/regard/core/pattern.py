@@ -327,7 +327,7 @@ class Sight:
         """The queries `first`, `first` + stride, … and the keys at such distances from them."""
         assert self.start is not None
         place = self.start + first
-        keys = self.keys[(place - self._first_key) % stride :: stride]
+        keys = self.keys[(place - self.first_key) % stride :: stride]
         queries = self.queries[first::stride]
         return Sight(self.pattern, queries, keys, self.batch, term=self.term, start=place, step=stride)
 
@@ -353,11 +353,11 @@ class Sight:
         """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
         assert self.start is not None
         outline = self.pattern.outline()
-        places = (self.start, len(self.queries), self._first_key, len(self.keys), self.step)
-        return _blocks(outline, size, places, self.keys.device)
+        places = (self.start, len(self.queries), self.first_key, len(self.keys), self.step)
+        return block_plan(outline, size, places, self.keys.device)
 
     @property
-    def _first_key(self) -> int:
+    def first_key(self) -> int:
         """Keys end where queries end."""
         assert self.start is not None
         return self.start + self.step * (len(self.queries) - len(self.keys))
@@ -376,7 +376,7 @@ def _cost(size: int, plan: tuple[Blocks, ...]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _blocks(
+def block_plan(
     pattern: Pattern, size: int, places: tuple[int, int, int, int, int], device: torch.device
 ) -> tuple[Blocks, ...] | None:
     """Made once for each pattern and length, on the host; a recorded step must find it on its device."""
