@@ -146,7 +146,9 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("pattern", [Causal(300), Dilated(200), Dilated(50) | Global(2), Causal(), Dilated(40, 3)], ids=str)
+@pytest.mark.parametrize(
+    "pattern", [Causal(300), Dilated(200), Dilated(50) | Global(2), Causal(), Dilated(40, 3)], ids=str
+)
 @pytest.mark.parametrize(("length", "start"), [(700, 0), (384, 0), (300, 216)])
 def test_flex_attention_is_told_which_blocks_are_seen_whole(pattern: Pattern, length: int, start: int) -> None:
     generator = torch.Generator().manual_seed(length)

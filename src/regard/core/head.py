@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from regard.core import quick
 from regard.core.dropout import Dropout
 from regard.core.embed import Table
 from regard.core.feedforward import ACTIVATIONS
@@ -35,7 +35,7 @@ class LanguageHead(nn.Module):
         x = self.ready(x)
         if self.frozen is not None:
             return self.frozen(x)  # type: ignore[no-any-return]
-        return functional.linear(x, self.table.weight, self.bias)  # [..., V]
+        return quick.scores(x, self.table.weight, self.bias)  # [..., V]
 
     def freeze(self, kind: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
         """As `Linear.freeze`; the table stays for those that look tokens up in it."""

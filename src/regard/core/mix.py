@@ -8,6 +8,7 @@ q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may loo
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from regard.core.pattern import Sight
 from regard.core.state import KeyValues, Past, Rolling
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Sight, float, float], Tensor]
+HAS_TRITON = find_spec("triton") is not None
+FEW = 16  # queries of a head
+SHORT = 64  # places, of which one program holds all
 
 
 def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
@@ -30,6 +34,16 @@ def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: f
 
 def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
     mask = None if sight.all or sight.causal else sight.additive
+    if q.is_cuda and HAS_TRITON:
+        if _few(q, k, v) and (q.shape[2] == 1 or not sight.causal):
+            from regard.core import step_kernel
+
+            last, columns = sight.last or (None, 1)
+            return step_kernel.attend(q, k, v, mask, scale, last=last, columns=columns).transpose(1, 2)
+        if max(q.shape[2], k.shape[2]) <= SHORT and _alike(q, k, v, mask):
+            from regard.core import short_kernel
+
+            return short_kernel.attention(q, k, v, mask, sight.causal, scale, dropout)
     out = functional.scaled_dot_product_attention(
         q,
         k,
@@ -42,6 +56,24 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
     )
     # CPU kernels give a blind query zeros; some CUDA kernels give it the mean of all values.
     return out if mask is None or sight.sighted or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
+
+
+def whole(width: int) -> bool:
+    """Whether halves of a head of this width are what kernels can take."""
+    return width in (32, 64, 128, 256)
+
+
+def _few(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are the queries of one step of decoding: the next token, or that of each beam."""
+    queries = q.shape[2] * (q.shape[1] // k.shape[1])
+    wanted = torch.is_grad_enabled() or q.shape[2] > FEW or queries > 64
+    return not wanted and whole(q.shape[3]) and q.shape[3] == v.shape[3] and q.dtype == k.dtype == v.dtype
+
+
+def _alike(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether each head has keys of its own and all see the same places, and one program can hold a head."""
+    heads = q.shape[1] == k.shape[1] and max(q.shape[3], v.shape[3]) <= 128 and q.dtype == k.dtype == v.dtype
+    return heads and (mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1))
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:

@@ -215,7 +215,8 @@ class Sight:
     that makes it for any places; a sparse sight asks it for those only that can be seen. `start` is the first query's place
     where places follow each other by `step`; without it, nothing is known of where they are. `everywhere` are tokens [B, T]
     that look at everything but what a pattern hides. `sighted`: each query is known to see something. `places`
-    are those of the queries [T], or [B, T] where rows begin at different ones.
+    are those of the queries [T], or [B, T] where rows begin at different ones. `last`: the place [1], known to the device only,
+    behind which nothing is seen, and how many keys each place has.
     """
 
     def __init__(
@@ -234,7 +235,9 @@ class Sight:
         everywhere: tuple[Tensor, Pattern] | None = None,
         sighted: bool = False,
         places: Tensor | None = None,
+        last: tuple[Tensor, int] | None = None,
     ) -> None:
+        self.last = last
         self.places = queries if places is None else places
         self.sighted = sighted
         self.pattern = pattern

@@ -13,9 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 64  # queries or keys
-WIDEST = 128  # of a head
-
 
 @triton.jit
 def _rows(x, batch, head, stride_b, stride_h, stride_t, stride_k, T, K, BT: tl.constexpr, BK: tl.constexpr):
@@ -158,7 +155,9 @@ def _attention(
 
 
 @_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, seed: Tensor, causal: bool, scale: float, rate: float) -> Any:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, seed: Tensor, causal: bool, scale: float, rate: float
+) -> Any:
     b, h, t, _ = q.shape
     return v.new_empty(b, t, h, v.shape[3]).transpose(1, 2), q.new_empty(b, h, t, dtype=torch.float32)
 
@@ -198,19 +197,11 @@ def _back(ctx: Any, above: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 _attention.register_autograd(_back, setup_context=_remember)
 
 
-def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether one program can hold a head."""
-    return (
-        q.shape[1] == k.shape[1]
-        and max(q.shape[2], k.shape[2]) <= LONGEST
-        and max(q.shape[3], v.shape[3]) <= WIDEST
-        and q.dtype == k.dtype == v.dtype
-    )
-
-
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, rate: float) -> Tensor:
     """q [B, H, T, K], k [B, H, S, K], v [B, H, S, E] → [B, H, T, E]; `mask` [B or 1, 1, T or 1, S] says who may look."""
     # The chance of a call is one number from the default generator, drawn on the device.
-    seed = torch.randint(2**31, (1,), device=q.device) if rate > 0 else torch.zeros(1, dtype=torch.long, device=q.device)
+    seed = (
+        torch.randint(2**31, (1,), device=q.device) if rate > 0 else torch.zeros(1, dtype=torch.long, device=q.device)
+    )
     mixed, _ = torch.ops.regard.short_attention(q, k, v, mask, seed, causal, scale, rate)
     return mixed  # type: ignore[no-any-return]

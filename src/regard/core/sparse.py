@@ -241,9 +241,9 @@ def _made_mask(
         for kind, (which, place) in enumerate(((~whole, order), (whole, order.flip(1)))):
             counts[kind, 0, 0, part.queries] = which.sum(dim=1, dtype=torch.int32)
             index[kind, 0, 0, part.queries, : part.keys.shape[1]] = part.keys.gather(1, place).int()
-    known = (counts[1], index[1]) if heads else (None, None)
+    known: Any = (counts[1], index[1]) if heads else (None, None)
     return BlockMask.from_kv_blocks(
-        counts[0], index[0], *known, BLOCK_SIZE=FLEX_BLOCK, mask_mod=allows, seq_lengths=lengths
+        counts[0], index[0], known[0], known[1], BLOCK_SIZE=FLEX_BLOCK, mask_mod=allows, seq_lengths=lengths
     )
 
 

@@ -70,10 +70,11 @@ class Stack(nn.Module):
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
         to `end`. With a `descent` [B, W, L], the beams of a sentence are queries of one row, at the same place."""
-        device = next(self.parameters()).device
+        device, last = next(self.parameters()).device, None
         if isinstance(start, Tensor):
             assert end is not None
             keys, queries, begin = torch.arange(end, device=device), start, None
+            last = (start, 1 if descent is None else descent.shape[1])
         else:
             end, behind, begin = start + length, self.behind, start
             keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
@@ -101,7 +102,7 @@ class Stack(nn.Module):
         everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
         return Sight(
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
-            sighted=begin is None, places=_counted(queries, real),
+            sighted=begin is None, places=_counted(queries, real), last=last,
         )  # fmt: skip
 
     @property
