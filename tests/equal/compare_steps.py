@@ -111,3 +111,17 @@ for name, model in {
     quick.few = few
     same(found[1], found[0])
     assert not torch.equal(found[1], found[0]), f"{name} took the ordinary way"
+
+# The best of a vocabulary.
+from regard.decode import top_kernel  # noqa: E402
+
+top_kernel._BLOCK = 16
+for size, count in itertools.product((5, 16, 50), (1, 4)):
+    scores = random(7, size)
+    scores[0, 3:] = scores[1] = float("-inf")
+    scores[2] = scores[2].round()  # ties
+    values, places, normaliser = top_kernel.top(scores, count)
+    same(values, scores.topk(count).values)
+    same(scores.gather(1, places), values)
+    same(normaliser, scores.logsumexp(dim=-1))
+    assert all(len(set(row)) == count for row in places.tolist())

@@ -143,7 +143,7 @@ class Softmax(nn.Module):
         """An empty decoding state for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E). Where no query
         looks more than `behind` places back, older ones are forgotten."""
         groups, d_k, d_v = shape
-        capacity = -(-capacity // 16) * 16 if like.is_cuda else capacity  # as masks are aligned for its kernels
+        capacity = -(-capacity // 64) * 64 if like.is_cuda else capacity  # few sizes, aligned as kernels like them
         if behind is not None and behind < capacity:
             return Rolling(like.new_empty(rows, groups, 0, d_k), like.new_empty(rows, groups, 0, d_v), behind)
         return KeyValues.empty(like, rows, capacity, shape, shareable=True)
