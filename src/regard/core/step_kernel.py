@@ -105,13 +105,12 @@ def _few_rows(
         k = begin + tl.arange(0, BK)
         there = k < K
         part = tl.load(x + m[:, None] * K + k[None, :], mask=rows[:, None] & there[None, :], other=0.0)
-        kind = part.dtype
         if NORM != "none":
-            part = (part.to(tl.float32) - mean[:, None]) * scale[:, None]
-            part *= (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[None, :]
+            normed = (part.to(tl.float32) - mean[:, None]) * scale[:, None]
+            normed *= (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[None, :]
             if SHIFT:
-                part += tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[None, :]
-            part = tl.where(there[None, :], part, 0.0).to(kind)
+                normed += tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[None, :]
+            part = tl.where(there[None, :], normed, 0.0).to(x.dtype.element_ty)
         place = w + n[None, :].to(tl.int64) * w_n + k[:, None]
         both = there[:, None] & inside[None, :]
         total = tl.dot(part, tl.load(place, mask=both, other=0.0), total, input_precision=EXACT)
@@ -191,10 +190,10 @@ def _few_queries(
     i, s, low, wide = tl.arange(0, BQ), tl.arange(0, BS), tl.arange(0, HALF), tl.arange(0, K)
     there = i < T * R
     head, t = g * R + i // T, i % T
-    place = q + b * q_b + head[:, None] * q_h + t[:, None] * q_t + low[None, :]
-    first = tl.load(place, mask=there[:, None], other=0.0)
-    second = tl.load(place + HALF, mask=there[:, None], other=0.0)
-    kind = first.dtype
+    query_at = q + b * q_b + head[:, None] * q_h + t[:, None] * q_t + low[None, :]
+    first = tl.load(query_at, mask=there[:, None], other=0.0)
+    second = tl.load(query_at + HALF, mask=there[:, None], other=0.0)
+    kind = q.dtype.element_ty
     if ROPE:
         c, d = tl.load(cos + low)[None, :], tl.load(sin + low)[None, :]
         one, two = first.to(tl.float32), second.to(tl.float32)
@@ -209,20 +208,18 @@ def _few_queries(
     mixed = tl.zeros([BQ, K], dtype=tl.float32)
     seen_at = mask + b * m_b + head[:, None] * m_h + t[:, None] * m_t
     if NEW:
-        place = new_k + b * nk_b + g * nk_g + low
-        k1, k2 = tl.load(place).to(tl.float32), tl.load(place + HALF).to(tl.float32)
+        new_at = new_k + b * nk_b + g * nk_g + low
+        new1, new2 = tl.load(new_at).to(tl.float32), tl.load(new_at + HALF).to(tl.float32)
         if ROPE:
-            c, d = tl.load(cos + low), tl.load(sin + low)
-            k1, k2 = k1 * c - k2 * d, k2 * c + k1 * d
+            turn, lift = tl.load(cos + low), tl.load(sin + low)
+            new1, new2 = new1 * turn - new2 * lift, new2 * turn + new1 * lift
         value = tl.load(new_v + b * nv_b + g * nv_g + wide)
         slot = k + b * k_b + g * k_g + end * k_s + low
-        tl.store(slot, k1)
-        tl.store(slot + HALF, k2)
+        tl.store(slot, new1)
+        tl.store(slot + HALF, new2)
         tl.store(v + b * v_b + g * v_g + end * v_s + wide, value)
-        k1, k2 = k1.to(kind).to(tl.float32), k2.to(kind).to(tl.float32)
-        top = (
-            tl.sum(first.to(tl.float32) * k1[None, :], axis=1) + tl.sum(second.to(tl.float32) * k2[None, :], axis=1)
-        ) * scale
+        new1, new2 = new1.to(kind).to(tl.float32), new2.to(kind).to(tl.float32)
+        top = (tl.sum(first.to(tl.float32) * new1[None, :] + second.to(tl.float32) * new2[None, :], axis=1)) * scale
         if MASK == 2:
             top += tl.load(mask + b * m_b + head * m_h + t * m_t + end * m_s, mask=there, other=0.0).to(tl.float32)
         total += 1.0
@@ -230,9 +227,9 @@ def _few_queries(
     for begin in range(0, end, BS):
         at = begin + s
         real = at < end
-        place = k + b * k_b + g * k_g + at[:, None].to(tl.int64) * k_s + low[None, :]
-        k1 = tl.load(place, mask=real[:, None], other=0.0)
-        k2 = tl.load(place + HALF, mask=real[:, None], other=0.0)
+        key_at = k + b * k_b + g * k_g + at[:, None].to(tl.int64) * k_s + low[None, :]
+        k1 = tl.load(key_at, mask=real[:, None], other=0.0)
+        k2 = tl.load(key_at + HALF, mask=real[:, None], other=0.0)
         scores = tl.dot(first, tl.trans(k1), input_precision=EXACT)
         scores = tl.dot(second, tl.trans(k2), scores, input_precision=EXACT) * scale
         visible = there[:, None] & real[None, :]
@@ -246,13 +243,13 @@ def _few_queries(
         weights = tl.exp(scores - safe[:, None])
         shrunk = tl.exp(top - safe)
         total = total * shrunk + tl.sum(weights, axis=1)
-        place = v + b * v_b + g * v_g + at[:, None].to(tl.int64) * v_s + wide[None, :]
-        values = tl.load(place, mask=real[:, None], other=0.0)
+        value_at = v + b * v_b + g * v_g + at[:, None].to(tl.int64) * v_s + wide[None, :]
+        values = tl.load(value_at, mask=real[:, None], other=0.0)
         mixed = tl.dot(weights.to(values.dtype), values, mixed * shrunk[:, None], input_precision=EXACT)
         top = higher
     mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-    place = out + b * o_b + head[:, None] * o_h + t[:, None] * o_t + wide[None, :]
-    tl.store(place, mixed, mask=there[:, None])
+    out_at = out + b * o_b + head[:, None] * o_h + t[:, None] * o_t + wide[None, :]
+    tl.store(out_at, mixed, mask=there[:, None])
 
 
 def attend(
