@@ -30,45 +30,73 @@ def _activated(x, KIND: tl.constexpr):
     return x
 
 
+# A norm is a sum over the whole row. Nothing waits for it: with gain g and shift h,
+# W·(g (x − mean) / σ + h) = (W·gx − mean W·g) / σ + W·h, and all five sums are taken in one pass.
+
+
 @triton.jit
 def _one_row(
     x, w, bias, gain, shift, rest, out, N, K, w_n, eps, offset,
     NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, SHIFT: tl.constexpr,
-    REST: tl.constexpr, WHOLE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    REST: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """x [K] → out [N]: BN numbers of it by each program."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     inside = n < N
-    mean, scale = 0.0, 1.0
-    if NORM != "none":
-        every = tl.arange(0, WHOLE)
-        row = tl.load(x + every, mask=every < K, other=0.0).to(tl.float32)
-        if NORM == "layer":
-            mean = tl.sum(row, axis=0) / K
-            row = tl.where(every < K, row - mean, 0.0)
-        scale = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
-    total = tl.zeros([BN, BK], dtype=tl.float32)
-    gate = tl.zeros([BN, BK], dtype=tl.float32)
+    total, gate = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
+    alone, gate_alone = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
+    added, gate_added = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
+    plain, squares = tl.zeros([BK], dtype=tl.float32), tl.zeros([BK], dtype=tl.float32)
     for begin in range(0, K, BK):
         k = begin + tl.arange(0, BK)
         there = k < K
-        part = tl.load(x + k, mask=there, other=0.0).to(tl.float32)
-        if NORM != "none":
-            part = (part - mean) * scale * (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)
-            if SHIFT:
-                part += tl.load(shift + k, mask=there, other=0.0).to(tl.float32)
-            part = tl.where(there, part, 0.0)
         place = w + n[:, None].to(tl.int64) * w_n + k[None, :]
         both = inside[:, None] & there[None, :]
-        total += tl.load(place, mask=both, other=0.0).to(tl.float32) * part[None, :]
+        weight = tl.load(place, mask=both, other=0.0).to(tl.float32)
+        part = tl.load(x + k, mask=there, other=0.0).to(tl.float32)
+        other = weight
         if GATED:
-            gate += tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0).to(tl.float32) * part[None, :]
+            other = tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0).to(tl.float32)
+        if NORM != "none":
+            plain += part
+            squares += part * part
+            if SHIFT:
+                low = tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[None, :]
+                added += weight * low
+                if GATED:
+                    gate_added += other * low
+            high = (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[None, :]
+            weight = weight * high
+            if NORM == "layer":
+                alone += weight
+            if GATED:
+                other = other * high
+                if NORM == "layer":
+                    gate_alone += other
+        total += weight * part[None, :]
+        if GATED:
+            gate += other * part[None, :]
     y = tl.sum(total, axis=1)
+    value = y
+    if GATED:
+        value = tl.sum(gate, axis=1)
+    if NORM != "none":
+        mean = 0.0
+        if NORM == "layer":
+            mean = tl.sum(plain, axis=0) / K
+            y -= mean * tl.sum(alone, axis=1)
+            if GATED:
+                value -= mean * tl.sum(gate_alone, axis=1)
+        scale = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, axis=0) / K - mean * mean, 0.0) + eps)
+        y, value = y * scale, value * scale
+        if SHIFT:
+            y += tl.sum(added, axis=1)
+            if GATED:
+                value += tl.sum(gate_added, axis=1)
     if BIAS:
         y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
     y = _activated(y, ACT)
     if GATED:
-        value = tl.sum(gate, axis=1)
         if BIAS:
             value += tl.load(bias + N + n, mask=inside, other=0.0).to(tl.float32)
         y = y * value
@@ -86,49 +114,65 @@ def _few_rows(
     """x [M, K] → out [M, N]: BN columns of it by each program."""
     n, m = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BM + tl.arange(0, BM)
     inside, rows = n < N, m < M
-    mean, scale = tl.zeros([BM], dtype=tl.float32), tl.full([BM], 1.0, dtype=tl.float32)
-    if NORM != "none":
-        plain, squares = tl.zeros([BM, BK], dtype=tl.float32), tl.zeros([BM, BK], dtype=tl.float32)
-        for begin in range(0, K, BK):
-            k = begin + tl.arange(0, BK)
-            part = tl.load(x + m[:, None] * K + k[None, :], mask=rows[:, None] & (k < K)[None, :], other=0.0).to(
-                tl.float32
-            )
-            plain += part
-            squares += part * part
-        if NORM == "layer":
-            mean = tl.sum(plain, axis=1) / K
-        scale = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, axis=1) / K - mean * mean, 0.0) + eps)
-    total = tl.zeros([BM, BN], dtype=tl.float32)
-    gate = tl.zeros([BM, BN], dtype=tl.float32)
+    total, gate = tl.zeros([BM, BN], dtype=tl.float32), tl.zeros([BM, BN], dtype=tl.float32)
+    alone, gate_alone = tl.zeros([BK, BN], dtype=tl.float32), tl.zeros([BK, BN], dtype=tl.float32)
+    added, gate_added = tl.zeros([BK, BN], dtype=tl.float32), tl.zeros([BK, BN], dtype=tl.float32)
+    plain, squares = tl.zeros([BM, BK], dtype=tl.float32), tl.zeros([BM, BK], dtype=tl.float32)
     for begin in range(0, K, BK):
         k = begin + tl.arange(0, BK)
         there = k < K
         part = tl.load(x + m[:, None] * K + k[None, :], mask=rows[:, None] & there[None, :], other=0.0)
-        if NORM != "none":
-            normed = (part.to(tl.float32) - mean[:, None]) * scale[:, None]
-            normed *= (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[None, :]
-            if SHIFT:
-                normed += tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[None, :]
-            part = tl.where(there[None, :], normed, 0.0).to(x.dtype.element_ty)
         place = w + n[None, :].to(tl.int64) * w_n + k[:, None]
         both = there[:, None] & inside[None, :]
-        total = tl.dot(part, tl.load(place, mask=both, other=0.0), total, input_precision=EXACT)
+        weight = tl.load(place, mask=both, other=0.0)
+        other = weight
         if GATED:
             other = tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0)
+        if NORM != "none":
+            wide = part.to(tl.float32)
+            plain += wide
+            squares += wide * wide
+            if SHIFT:
+                low = tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[:, None]
+                added += weight.to(tl.float32) * low
+                if GATED:
+                    gate_added += other.to(tl.float32) * low
+            high = (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[:, None]
+            weight = (weight.to(tl.float32) * high).to(x.dtype.element_ty)
+            if NORM == "layer":
+                alone += weight.to(tl.float32)
+            if GATED:
+                other = (other.to(tl.float32) * high).to(x.dtype.element_ty)
+                if NORM == "layer":
+                    gate_alone += other.to(tl.float32)
+        total = tl.dot(part, weight, total, input_precision=EXACT)
+        if GATED:
             gate = tl.dot(part, other, gate, input_precision=EXACT)
-    y = total
+    y, value = total, gate
+    if NORM != "none":
+        mean = tl.zeros([BM], dtype=tl.float32)
+        if NORM == "layer":
+            mean = tl.sum(plain, axis=1) / K
+            y -= mean[:, None] * tl.sum(alone, axis=0)[None, :]
+            if GATED:
+                value -= mean[:, None] * tl.sum(gate_alone, axis=0)[None, :]
+        scale = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, axis=1) / K - mean * mean, 0.0) + eps)
+        y, value = y * scale[:, None], value * scale[:, None]
+        if SHIFT:
+            y += tl.sum(added, axis=0)[None, :]
+            if GATED:
+                value += tl.sum(gate_added, axis=0)[None, :]
     if BIAS:
         y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     y = _activated(y, ACT)
     if GATED:
         if BIAS:
-            gate += tl.load(bias + N + n, mask=inside, other=0.0).to(tl.float32)[None, :]
-        y = y * gate
-    both = rows[:, None] & inside[None, :]
+            value += tl.load(bias + N + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+        y = y * value
+    outside = rows[:, None] & inside[None, :]
     if REST:
-        y += tl.load(rest + m[:, None] * N + n[None, :], mask=both, other=0.0).to(tl.float32)
-    tl.store(out + m[:, None].to(tl.int64) * N + n[None, :], y, mask=both)
+        y += tl.load(rest + m[:, None] * N + n[None, :], mask=outside, other=0.0).to(tl.float32)
+    tl.store(out + m[:, None].to(tl.int64) * N + n[None, :], y, mask=outside)
 
 
 Norm = tuple[str, Tensor, Tensor | None, float, float]
@@ -161,8 +205,7 @@ def linear(
         block, depth = (4, min(1024, triton.next_power_of_2(inputs))) if narrow else (8, 512)
         block = block if not gated else 4
         _one_row[(triton.cdiv(outputs, block),)](
-            *given, outputs, inputs, weight.stride(0), eps, offset, **said,
-            WHOLE=triton.next_power_of_2(inputs), BN=block, BK=depth, num_warps=4,
+            *given, outputs, inputs, weight.stride(0), eps, offset, **said, BN=block, BK=depth, num_warps=4,
         )  # fmt: skip
         return out
     high = max(16, min(64, triton.next_power_of_2(rows)))
