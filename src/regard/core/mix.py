@@ -124,6 +124,8 @@ class Softmax(nn.Module):
 
     def settle(self, sight: Sight) -> None:
         """Makes what all layers will ask of a sight before the first of them does: compiled layers are then all alike."""
+        if sight.bounded and sight.keys.is_cuda:
+            return  # asked by those only that must
         if self.kernel is explicit or self.top is not None:
             _ = sight.mask
         elif not (sight.all or sight.causal or sight.sparse or sight.relative is not None):

@@ -269,6 +269,11 @@ class Sight:
         return self.pattern == Causal() and self._plain and self.queries is self.keys
 
     @property
+    def bounded(self) -> bool:
+        """Everything up to the `last` place is seen: kernels that stop there need no mask."""
+        return self.last is not None and self.pattern == Causal() and self._plain
+
+    @property
     def _plain(self) -> bool:
         return self._bias is None and self.term is None
 

@@ -105,7 +105,7 @@ def _self(attention: Attention, x: Tensor, norm: Norm | None, rest: Tensor, sigh
     q, k, v = (
         piece.view(len(x), -1, 1, part.d_k) for piece in made.split(part.qkv.parts, dim=-1)
     )  # [rows, H or G, 1, K]
-    seen = None if sight.all else sight.additive
+    seen = None if sight.all or sight.bounded else sight.additive
     mixed = attend(
         q, past.k[:, :, :, 0], past.v[:, :, :, 0], seen, mixer.scale, last=past.place, new=(k, v),
         angles=sight.angles if attention.rope is not None else None,

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 
 @triton.jit
@@ -30,73 +31,45 @@ def _activated(x, KIND: tl.constexpr):
     return x
 
 
-# A norm is a sum over the whole row. Nothing waits for it: with gain g and shift h,
-# W·(g (x − mean) / σ + h) = (W·gx − mean W·g) / σ + W·h, and all five sums are taken in one pass.
-
-
 @triton.jit
 def _one_row(
     x, w, bias, gain, shift, rest, out, N, K, w_n, eps, offset,
     NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, SHIFT: tl.constexpr,
-    REST: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    REST: tl.constexpr, WHOLE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """x [K] → out [N]: BN numbers of it by each program."""
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     inside = n < N
+    mean, scale = 0.0, 1.0
+    if NORM != "none":
+        every = tl.arange(0, WHOLE)
+        row = tl.load(x + every, mask=every < K, other=0.0).to(tl.float32)
+        if NORM == "layer":
+            mean = tl.sum(row, axis=0) / K
+            row = tl.where(every < K, row - mean, 0.0)
+        scale = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
     total, gate = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
-    alone, gate_alone = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
-    added, gate_added = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
-    plain, squares = tl.zeros([BK], dtype=tl.float32), tl.zeros([BK], dtype=tl.float32)
     for begin in range(0, K, BK):
         k = begin + tl.arange(0, BK)
         there = k < K
+        part = tl.load(x + k, mask=there, other=0.0).to(tl.float32)
+        if NORM != "none":
+            part = (part - mean) * scale * (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)
+            if SHIFT:
+                part += tl.load(shift + k, mask=there, other=0.0).to(tl.float32)
         place = w + n[:, None].to(tl.int64) * w_n + k[None, :]
         both = inside[:, None] & there[None, :]
-        weight = tl.load(place, mask=both, other=0.0).to(tl.float32)
-        part = tl.load(x + k, mask=there, other=0.0).to(tl.float32)
-        other = weight
+        weight = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
+        total += weight.to(tl.float32) * part[None, :]
         if GATED:
-            other = tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0).to(tl.float32)
-        if NORM != "none":
-            plain += part
-            squares += part * part
-            if SHIFT:
-                low = tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[None, :]
-                added += weight * low
-                if GATED:
-                    gate_added += other * low
-            high = (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[None, :]
-            weight = weight * high
-            if NORM == "layer":
-                alone += weight
-            if GATED:
-                other = other * high
-                if NORM == "layer":
-                    gate_alone += other
-        total += weight * part[None, :]
-        if GATED:
-            gate += other * part[None, :]
+            other = tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0, eviction_policy="evict_first")
+            gate += other.to(tl.float32) * part[None, :]
     y = tl.sum(total, axis=1)
-    value = y
-    if GATED:
-        value = tl.sum(gate, axis=1)
-    if NORM != "none":
-        mean = 0.0
-        if NORM == "layer":
-            mean = tl.sum(plain, axis=0) / K
-            y -= mean * tl.sum(alone, axis=1)
-            if GATED:
-                value -= mean * tl.sum(gate_alone, axis=1)
-        scale = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, axis=0) / K - mean * mean, 0.0) + eps)
-        y, value = y * scale, value * scale
-        if SHIFT:
-            y += tl.sum(added, axis=1)
-            if GATED:
-                value += tl.sum(gate_added, axis=1)
     if BIAS:
         y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
     y = _activated(y, ACT)
     if GATED:
+        value = tl.sum(gate, axis=1)
         if BIAS:
             value += tl.load(bias + N + n, mask=inside, other=0.0).to(tl.float32)
         y = y * value
@@ -107,68 +80,32 @@ def _one_row(
 
 @triton.jit
 def _few_rows(
-    x, w, bias, gain, shift, rest, out, M, N, K, w_n, eps, offset,
-    NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, SHIFT: tl.constexpr,
-    REST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EXACT: tl.constexpr,
+    x, w, bias, rest, out, M, N, K, w_n,
+    ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, REST: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """x [M, K] → out [M, N]: BN columns of it by each program."""
     n, m = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BM + tl.arange(0, BM)
     inside, rows = n < N, m < M
     total, gate = tl.zeros([BM, BN], dtype=tl.float32), tl.zeros([BM, BN], dtype=tl.float32)
-    alone, gate_alone = tl.zeros([BK, BN], dtype=tl.float32), tl.zeros([BK, BN], dtype=tl.float32)
-    added, gate_added = tl.zeros([BK, BN], dtype=tl.float32), tl.zeros([BK, BN], dtype=tl.float32)
-    plain, squares = tl.zeros([BM, BK], dtype=tl.float32), tl.zeros([BM, BK], dtype=tl.float32)
     for begin in range(0, K, BK):
         k = begin + tl.arange(0, BK)
         there = k < K
         part = tl.load(x + m[:, None] * K + k[None, :], mask=rows[:, None] & there[None, :], other=0.0)
         place = w + n[None, :].to(tl.int64) * w_n + k[:, None]
         both = there[:, None] & inside[None, :]
-        weight = tl.load(place, mask=both, other=0.0)
-        other = weight
+        total = tl.dot(part, tl.load(place, mask=both, other=0.0), total, input_precision=EXACT)
         if GATED:
             other = tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0)
-        if NORM != "none":
-            wide = part.to(tl.float32)
-            plain += wide
-            squares += wide * wide
-            if SHIFT:
-                low = tl.load(shift + k, mask=there, other=0.0).to(tl.float32)[:, None]
-                added += weight.to(tl.float32) * low
-                if GATED:
-                    gate_added += other.to(tl.float32) * low
-            high = (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)[:, None]
-            weight = (weight.to(tl.float32) * high).to(x.dtype.element_ty)
-            if NORM == "layer":
-                alone += weight.to(tl.float32)
-            if GATED:
-                other = (other.to(tl.float32) * high).to(x.dtype.element_ty)
-                if NORM == "layer":
-                    gate_alone += other.to(tl.float32)
-        total = tl.dot(part, weight, total, input_precision=EXACT)
-        if GATED:
             gate = tl.dot(part, other, gate, input_precision=EXACT)
-    y, value = total, gate
-    if NORM != "none":
-        mean = tl.zeros([BM], dtype=tl.float32)
-        if NORM == "layer":
-            mean = tl.sum(plain, axis=1) / K
-            y -= mean[:, None] * tl.sum(alone, axis=0)[None, :]
-            if GATED:
-                value -= mean[:, None] * tl.sum(gate_alone, axis=0)[None, :]
-        scale = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, axis=1) / K - mean * mean, 0.0) + eps)
-        y, value = y * scale[:, None], value * scale[:, None]
-        if SHIFT:
-            y += tl.sum(added, axis=0)[None, :]
-            if GATED:
-                value += tl.sum(gate_added, axis=0)[None, :]
+    y = total
     if BIAS:
         y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     y = _activated(y, ACT)
     if GATED:
         if BIAS:
-            value += tl.load(bias + N + n, mask=inside, other=0.0).to(tl.float32)[None, :]
-        y = y * value
+            gate += tl.load(bias + N + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+        y = y * gate
     outside = rows[:, None] & inside[None, :]
     if REST:
         y += tl.load(rest + m[:, None] * N + n[None, :], mask=outside, other=0.0).to(tl.float32)
@@ -185,37 +122,44 @@ def linear(
     """rest + activation(norm(x) Wᵀ + b) for x [M, K]. `norm` is (layer or rms, gain, shift, ε, what is added to the gain); of a
     gated map the activation is that of the first half of the outputs, which multiply the second."""
     (rows, inputs), outputs = x.shape, len(weight) // 2 if gated else len(weight)
-    kind, gain, shift, eps, offset = norm or ("none", x, None, 0.0, 0.0)
     out = x.new_empty(rows, outputs)
-    given = (
-        x,
-        weight,
-        x if bias is None else bias,
-        gain,
-        gain if shift is None else shift,
-        x if rest is None else rest,
-        out,
-    )
-    said: dict[str, Any] = {
-        "NORM": kind, "ACT": activation, "GATED": gated, "BIAS": bias is not None, "SHIFT": shift is not None,
-        "REST": rest is not None,
-    }  # fmt: skip
+    bias_or, rest_or = x if bias is None else bias, x if rest is None else rest
+    said: dict[str, Any] = {"ACT": activation, "GATED": gated, "BIAS": bias is not None, "REST": rest is not None}
     if rows == 1:
-        narrow = outputs <= 4096
-        block, depth = (4, min(1024, triton.next_power_of_2(inputs))) if narrow else (8, 512)
-        block = block if not gated else 4
+        kind, gain, shift, eps, offset = norm or ("none", x, None, 0.0, 0.0)
+        block, depth, warps = _cut(inputs, outputs)
         _one_row[(triton.cdiv(outputs, block),)](
-            *given, outputs, inputs, weight.stride(0), eps, offset, **said, BN=block, BK=depth, num_warps=4,
+            x, weight, bias_or, gain, gain if shift is None else shift, rest_or, out, outputs, inputs, weight.stride(0),
+            eps, offset, NORM=kind, SHIFT=shift is not None, **said, WHOLE=triton.next_power_of_2(inputs), BN=block,
+            BK=depth, num_warps=warps,
         )  # fmt: skip
         return out
+    if norm is not None:  # inside it would be taken anew by each program: of several rows that costs more than a kernel
+        kind, gain, shift, eps, offset = norm
+        gain = gain + offset if offset else gain
+        x = (
+            functional.layer_norm(x, (inputs,), gain, shift, eps)
+            if kind == "layer"
+            else functional.rms_norm(x, (inputs,), gain, eps)
+        )
     high = max(16, min(64, triton.next_power_of_2(rows)))
-    block = 16 if outputs <= 4096 else 64
+    block, depth, stages = (16, 256 if high <= 32 else 128, 3) if outputs <= 8192 else (64, 64, 4)
     exact = "ieee" if x.dtype == torch.float32 else "tf32"
     _few_rows[(triton.cdiv(outputs, block), triton.cdiv(rows, high))](
-        *given, rows, outputs, inputs, weight.stride(0), eps, offset, **said,
-        BM=high, BN=block, BK=128 if high <= 32 else 64, EXACT=exact, num_warps=4, num_stages=4,
+        x, weight, bias_or, rest_or, out, rows, outputs, inputs, weight.stride(0), **said, BM=high, BN=block, BK=depth,
+        EXACT=exact, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
+
+
+def _cut(inputs: int, outputs: int) -> tuple[int, int, int]:
+    """Outputs and inputs that a program takes at once, and its warps: small maps are cut small, so that all of the device has
+    work; measured on an H200 (LOG.md)."""
+    if outputs > 16384 and inputs <= 1024:
+        return 16, 256, 4
+    if outputs <= 1024:
+        return (2, 4096, 8) if 1024 < inputs <= 4096 else (2, 1024, 4)
+    return (4, 1024, 4) if inputs > 8192 else (4, 512, 4)
 
 
 @triton.jit
@@ -311,13 +255,14 @@ def attend(
     if wide is not None and wide.dtype == torch.bool:
         wide = wide.view(torch.uint8)
     exact = "ieee" if q.dtype == torch.float32 else "tf32"
+    many = batch * groups > 256  # programs; fewer of them have a part of the device each
     _few_queries[(batch * groups,)](
         q, k, v, new_k, new_v, q if wide is None else wide, q if last is None else last, cos, sin, out,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2],
         *((0,) * 4 if wide is None else wide.stride()), out.stride(0), out.stride(2), out.stride(1),
         groups, length, heads // groups, keys, columns, scale,
-        BQ=max(16, triton.next_power_of_2(length * heads // groups)), BS=64, K=width,
+        BQ=max(16, triton.next_power_of_2(length * heads // groups)), BS=32 if many else 128, K=width,
         MASK=0 if wide is None else 1 if wide.dtype == torch.uint8 else 2, NEW=new is not None, LAST=last is not None,
-        ROPE=angles is not None, EXACT=exact, num_warps=4, num_stages=2,
+        ROPE=angles is not None, EXACT=exact, num_warps=1 if many else 4, num_stages=3 if many else 2,
     )  # fmt: skip
     return out

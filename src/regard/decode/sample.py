@@ -22,21 +22,29 @@ from regard.model import Decoder, EncoderDecoder
 
 @dataclass
 class _Going:
-    """The sentences that go on, and what has become of all."""
+    """The sentences that go on."""
 
     state: State
     frame: Frame
     t: Tensor  # [1] how many tokens each has
     sentences: Tensor  # [rows] which they are
+    limits: Tensor  # [rows]
     last: Tensor  # [rows, 1]
-    chosen: Tensor  # [B, L]
-    sums: Tensor  # [B] log-probability
-    ended: Tensor  # [B] by its end token
-    noise: Tensor | None  # [B, L]
+    chosen: Tensor  # [rows, L]
+    sums: Tensor  # [rows] log-probability
+    ended: Tensor  # [rows] by its end token
+    noise: Tensor | None  # [rows, L]
 
-    def open(self) -> Tensor:
-        """[rows] True for those that are not done."""
-        return ~self.ended[self.sentences] & (self.frame.limits[self.sentences] > self.t)
+    def done(self) -> Tensor:
+        """[rows] True for those that have ended or reached their limit."""
+        return self.ended | (self.limits <= self.t)
+
+    def only(self, kept: Tensor) -> None:
+        """Those that go on, of those that did."""
+        for name in ("sentences", "limits", "last", "chosen", "sums", "ended"):
+            setattr(self, name, getattr(self, name)[kept])
+        self.noise = None if self.noise is None else self.noise[kept]
+        self.state.keep(kept)
 
 
 def generate(
@@ -55,6 +63,7 @@ def generate(
         frame,
         torch.zeros(1, dtype=torch.long, device=device),
         torch.arange(count, device=device),
+        frame.limits,
         frame.first,
         torch.full((count, wide), frame.end, device=device),
         torch.zeros(count, device=device),
@@ -73,25 +82,22 @@ def generate(
     going.last = going.last.clone()
     record = turns.recordable(device) and watch is None and going.state.fix()
     repeat = Turns(turn, going, record=record, model=model, said=(strategy, frame.said))
-    for done in range(0 if frame.alike else 1, steps):
+    written: dict[int, Hypothesis] = {}
+    for step in range(0 if frame.alike else 1, steps):
         going = repeat.going
-        if (not record or done % CHECKED == 0) and done:
-            kept = going.open().nonzero()[:, 0]
+        if (not record or step % CHECKED == 0) and step:
+            kept = (~going.done()).nonzero()[:, 0]
             if len(kept) == 0:
                 break
             # A recording is of one number of rows: another one is needed when half of them have left.
             if len(kept) < len(going.sentences) and (not record or 2 * len(kept) <= len(going.sentences)):
+                written |= _written(going)
                 going = copy.deepcopy(going) if record else going  # a recording keeps what it works on
-                going.sentences, going.last = going.sentences[kept], going.last[kept]
-                going.state.keep(kept)
+                going.only(kept)
                 repeat.begin(going)
         repeat()
-    going = repeat.going
-    columns = (going.chosen, going.frame.limits, going.sums, going.ended)
-    return [
-        _hypothesis(row[:limit], frame.end, total, done)
-        for row, limit, total, done in zip(*(column.tolist() for column in columns), strict=True)
-    ]
+    written |= _written(repeat.going)
+    return [written[sentence] for sentence in range(count)]
 
 
 def _turn(
@@ -99,27 +105,36 @@ def _turn(
 ) -> Tensor:
     """The next token of each row."""
     frame, t, sentences = going.frame, going.t, going.sentences
-    logits = frame.allowed(model.step(going.last, going.state)[:, -1], t, sentences, first=first)  # [B, V]
-    withheld = frame.withheld(logits, t, sentences, going.chosen[sentences], first=first)
+    logits = frame.allowed(model.step(going.last, going.state)[:, -1], t, sentences, first=first)  # [rows, V]
+    withheld = frame.withheld(logits, t, sentences, going.chosen, first=first)
     logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
     if isinstance(strategy, Sample):
         assert going.noise is not None
         logits = logits.float()
-        tokens = choose(logits, strategy, going.noise[sentences, t])
+        tokens = choose(logits, strategy, going.noise[:, t][:, 0])
         gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
     else:
         best, places, normaliser = top(logits, 1)
         tokens, gain = places[:, 0], best[:, 0] - normaliser
-    done = ~going.open()
-    going.sums[sentences] += gain.masked_fill(done, 0.0)
+    done = going.done()
+    going.sums += gain.masked_fill(done, 0.0)
     ends = frame.ends(tokens) & ~done
     tokens = tokens.masked_fill(done | ends, frame.end)
-    going.chosen[sentences, t] = tokens
-    going.ended[sentences] |= ends
+    going.chosen.index_copy_(1, t, tokens[:, None])
+    going.ended |= ends
     if watch is not None:
         watch(Chosen(int(t), sentences, logits.float(), tokens))
     t.add_(1)
     return tokens
+
+
+def _written(going: _Going) -> dict[int, Hypothesis]:
+    """What there is of each sentence so far."""
+    columns = (going.sentences, going.chosen, going.limits, going.sums, going.ended)
+    return {
+        sentence: _hypothesis(row[:limit], going.frame.end, total, ended)
+        for sentence, row, limit, total, ended in zip(*(column.tolist() for column in columns), strict=True)
+    }
 
 
 def _hypothesis(row: list[int], end: int, total: float, finished: bool) -> Hypothesis:

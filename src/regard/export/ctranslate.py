@@ -286,7 +286,7 @@ def _feedforward(made: Any, part: Any) -> None:
 
 def _linear(made: Any, linear: Any) -> None:
     made.weight = _array(linear.weight)
-    bias = linear._full_bias()
+    bias = linear.whole_bias()
     if bias is not None:
         made.bias = _array(bias)
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK, _WARPS = 4096, 16
+_BLOCK, _WARPS = 2048, 8
 _ALIGNED = 64
 _NUMBERS = 1 << 31  # of logits that exist at once
 
