@@ -342,6 +342,13 @@ class OrNone:
 
 
 @dataclass(frozen=True)
+class FromZero:
+    """The default of a whole number that is no size: it may be 0."""
+
+    absent: int
+
+
+@dataclass(frozen=True)
 class Keys:
     """The closed schema of a family's config.json.
 
@@ -378,15 +385,21 @@ class Keys:
 def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
     if isinstance(default, OrNone):
         return config.get(key, default.absent)
+    if isinstance(default, FromZero):
+        default = default.absent
     return default if config.get(key) is None else config[key]
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Of the kind of the default; whole numbers are sizes, so they start at 1."""
+    """Of the kind of the default, and so are the items of a list; whole numbers are sizes, so they start at 1."""
     if default is None or isinstance(default, OrNone):
         return value is None or _like(value, 1)
+    if isinstance(default, list) and default:
+        return isinstance(value, list) and all(_like(item, default[0]) for item in value)
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, FromZero):
+        return isinstance(value, int) and value >= 0
     if isinstance(default, int):
         return isinstance(value, int) and value >= 1
     if isinstance(default, float):
