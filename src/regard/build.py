@@ -211,10 +211,10 @@ def _input_position(
             return position.Learned(width, length, offset)
         case spec.Fixed(length):
             return position.Fixed(width, length)
-        case spec.Axial(shape, widths, length):
+        case spec.Axial(shape, widths):
             if sum(widths) != width:
                 raise ModelError(f"axes of widths {widths} do not add up to {width}", "correct one of them")
-            return position.Axial(shape, widths, length)
+            return position.Axial(shape, widths, part.length)
         case spec.Concatenated():
             raise ModelError("only tokens have positions beside them", "add sinusoids instead")
         case _:
@@ -493,17 +493,19 @@ def _mixer(part: spec.Attention, scale: float, lengths: shortened.Lengths | None
             assert own is not None
             return shortened.Linformer(scale, dropout, own)
         case spec.Chunks(chunk, ring, before, after, dropout):
-            around = chunked.Ring(ring.places, ring.beyond)
-            return chunked.Chunks(scale, chunk=chunk, around=(before, after), ring=around, dropout=dropout)
-        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout, given):
+            return chunked.Chunks(scale, chunk=chunk, around=(before, after), ring=_ring(ring), dropout=dropout)
+        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout, around):
             limit = buckets.limit if isinstance(buckets, spec.Twice) else 0
-            ring = chunked.Ring(given.places, given.beyond) if given else None
             return hashed.Lsh(
                 part.d_k, part.heads, scale, buckets=part.mixer.factors, limit=limit, chunk=chunk, rounds=rounds,
-                around=(before, after), ring=ring, seed=seed, dropout=dropout,
+                around=(before, after), ring=_ring(around), seed=seed, dropout=dropout,
             )  # fmt: skip
         case _:
             raise AssertionError(part.mixer)
+
+
+def _ring(part: spec.Ring | None) -> chunked.Ring | None:
+    return None if part is None else chunked.Ring(part.places, part.beyond)
 
 
 def _lengths(part: spec.Attention | None, *, shared: bool = False) -> shortened.Lengths | None:

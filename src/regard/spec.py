@@ -8,6 +8,7 @@ Nothing here imports torch or knows a family's name.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -62,17 +63,21 @@ class Concatenated:
 @dataclass(frozen=True)
 class Axial:
     """Trained vectors for the rows and for the columns of a grid of `shape`, over which the positions run; that of a position
-    are those of its axes set beside each other, of so many `widths` (Kitaev et al. 2020). At most `length` are used."""
+    are those of its axes set beside each other, of so many `widths` (Kitaev et al. 2020). At `most` so many are used."""
 
     shape: tuple[int, ...]
     widths: tuple[int, ...]
-    length: int
+    most: int
 
     def __post_init__(self) -> None:
-        if len(self.shape) != len(self.widths) or min((*self.shape, *self.widths, self.length), default=0) < 1:
+        if len(self.shape) != len(self.widths) or min((*self.shape, *self.widths, self.most), default=0) < 1:
             raise ModelError(
                 f"axes of {self.shape} positions cannot have vectors of {self.widths}", "give each axis one width"
             )
+
+    @property
+    def length(self) -> int:
+        return min(self.most, math.prod(self.shape))
 
 
 InputPosition = Sinusoidal | Learned | Fixed | Concatenated | Axial

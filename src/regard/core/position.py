@@ -118,7 +118,7 @@ class Axial(nn.Module):
     def __init__(self, shape: tuple[int, ...], widths: tuple[int, ...], length: int) -> None:
         super().__init__()
         self.tables = nn.ParameterList(normal(*axis) for axis in zip(shape, widths, strict=True))
-        self.shape, self.length = shape, min(length, math.prod(shape))
+        self.shape, self.length = shape, length
 
     def rows(self, length: int) -> Tensor:
         """Of the first `length` positions at least, and of no more of the first axis than they need."""

@@ -127,7 +127,7 @@ def _length(name: str, part: kinds.Input, opened: folders.Opened, least: int = 1
     if isinstance(part, kinds.Waves):
         return torch.export.Dim(name, min=least // 2)
     match part.position if isinstance(part, kinds.Tokens) else None:
-        case kinds.Learned(length) | kinds.Fixed(length):
+        case kinds.Learned(length=length) | kinds.Fixed(length=length) | kinds.Axial(length=length):
             return torch.export.Dim(name, max=length)
         case kinds.Sinusoidal():
             return torch.export.Dim(name, max=opened.positions)

@@ -157,7 +157,7 @@ def _lengths(longest: int | None, window: int | None = None) -> tuple[int, ...]:
 
 
 def _longest(part: kinds.InputPosition | None) -> int | None:
-    return part.length if isinstance(part, (kinds.Learned, kinds.Fixed)) else None
+    return part.length if isinstance(part, kinds.Learned | kinds.Fixed | kinds.Axial) else None
 
 
 def _tokens(vocabulary: int, length: int, pad: int, chance: torch.Generator) -> Tensor:
