@@ -721,6 +721,12 @@ class Stack:
         each = (self.block, *self.turns)
         return tuple(each[i % len(each)] for i in range(self.layers))
 
+    @property
+    def rings(self) -> bool:
+        """Whether layers see chunks on a ring, which are others for the same text when it grows or is padded."""
+        mixers = [block.attention.mixer for block in self.blocks]
+        return any(isinstance(mixer, Chunks | Lsh) and mixer.ring is not None for mixer in mixers)
+
     def width(self, d_model: int) -> int:
         """Of what comes out at each place."""
         residual = self.block.residual

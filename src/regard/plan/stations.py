@@ -382,6 +382,8 @@ def _attention(name: str, part: spec.Attention, d: int, lengths: tuple[str, str]
 
 
 def _projection(part: spec.Attention, d: int, letter: str) -> int:
+    if letter == "k" and part.projection == "shared":
+        return 0  # the queries are the keys
     width = {"q": part.heads * part.d_k, "k": part.key_heads * part.d_k, "v": part.key_heads * part.d_v}[letter]
     return d * width + (width if letter in part.bias else 0)
 
