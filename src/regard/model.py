@@ -239,7 +239,7 @@ class Decoder(nn.Module):
         each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
         if isinstance(written := state.layers[0].past, Written):
             state.advance(new)
-            return self.head(self._anew(written.add(tokens), each)[:, -new:])
+            return self.head(self._anew(written.add(tokens), each, trace)[:, -new:])
         x = self.tokens(tokens, state.next, end=end, real=each)
         real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
         within = _padding(_grown(real, end))
@@ -248,15 +248,15 @@ class Decoder(nn.Module):
         state.advance(new)
         return self.head(x)
 
-    def _anew(self, tokens: Tensor, real: Tensor | None) -> Tensor:
+    def _anew(self, tokens: Tensor, real: Tensor | None, trace: Trace | None) -> Tensor:
         """Hidden states of whole texts, where padding would change what is in a chunk: rows that begin at the same place are
         read together, from there on."""
         if real is None:
-            return self(tokens)[0]  # type: ignore[no-any-return]
+            return self(tokens, trace=trace)[0]  # type: ignore[no-any-return]
         begins, out = real.long().argmax(dim=1), None
         for begin in begins.unique().tolist():
             rows = begins == begin
-            found = self(tokens[rows, begin:])[0]
+            found = self(tokens[rows, begin:], trace=trace)[0]
             out = found.new_zeros(*tokens.shape, found.shape[-1]) if out is None else out
             out[rows, begin:] = found
         assert out is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -140,10 +141,14 @@ def test_what_is_written_is_read_anew() -> None:
         state = model.start(model.encode(tokens[:, :9], real), width=2, capacity=11)
         rows = tokens.repeat_interleave(2, dim=0)
         for end in range(9, 16):
+            before = copy.deepcopy(state)
             found = model.step(rows[:, end - 1 : end], state)
             for row in range(6):
                 alone = model.head(model(rows[row : row + 1, begins[row // 2] : end])[0])[:, -1]
                 torch.testing.assert_close(found[row], alone, rtol=1e-9, atol=1e-9)
+            trace = Trace(["*"])
+            assert model.step(rows[:, end - 1 : end], copy.deepcopy(before), trace).equal(found)
+            assert "decoder.4.self" in trace.attentions
             order = torch.tensor([1, 1, 2, 3, 5, 4])
             state.reorder(order)
             rows = torch.cat([rows[order, :end], torch.randint(0, 19, (6, 20 - end))], dim=1)

@@ -142,7 +142,7 @@ class Reader(Held):
             vectors = self._map(rows, lambda hidden, real, ids: self.sentence(hidden, real))
         if isinstance(text, str):
             return vectors[0]
-        return torch.stack(vectors) if vectors else torch.empty(0, self.spec.d_model)
+        return torch.stack(vectors) if vectors else torch.empty(0, self.spec.stack.width(self.spec.d_model))
 
     # -------------------------------------------------------------- classes
 

@@ -79,7 +79,8 @@ def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decod
     pattern = kinds.Causal() if values["is_decoder"] else kinds.Everything()
     stack = kinds.Stack(1 + len(others), first, pattern, final=norm, dropout=dropout, turns=(*others,))
     bare = bool(stored) and not any(name.startswith(PREFIX) for name in stored)
-    named = "ReformerModel" if bare else (said.get("architectures") or ["ReformerModel"])[0]
+    given = said.get("architectures")
+    named = "ReformerModel" if bare or not given or not isinstance(given, list) else str(given[0])
     if named not in TOPS:
         raise ModelError(f"the architecture {named!r} is not understood", f"known: {', '.join(TOPS)}")
     form, vocabulary, task = TOPS[named]
