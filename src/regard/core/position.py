@@ -112,6 +112,32 @@ class Fixed(nn.Module):
         return self.table
 
 
+class Axial(nn.Module):
+    """Rows for each axis of a grid over which the positions run, set beside each other (Kitaev et al. 2020)."""
+
+    def __init__(self, shape: tuple[int, ...], widths: tuple[int, ...], length: int) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(normal(*axis) for axis in zip(shape, widths, strict=True))
+        self.shape, self.length = shape, length
+
+    def rows(self, length: int) -> Tensor:
+        """Of the first `length` positions at least, and of no more of the first axis than they need."""
+        if length > self.length:
+            raise DataError(
+                f"the input has {length} positions, but this model has {self.length}", "split it into shorter parts"
+            )
+        inner = math.prod(self.shape[1:])
+        shape = (-(-length // inner), *self.shape[1:])
+        spread = []
+        for axis, table in enumerate(self.tables):
+            ones = [1] * len(shape)
+            ones[axis] = shape[axis]
+            spread.append(table[: shape[axis]].view(*ones, -1).expand(*shape, -1))
+        return torch.cat(spread, dim=-1).flatten(0, -2)
+
+    known = rows
+
+
 # ------------------------------------------------------------------ on q and k
 
 
