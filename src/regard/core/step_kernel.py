@@ -37,9 +37,16 @@ def _one_row(
     NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, SHIFT: tl.constexpr,
     REST: tl.constexpr, WHOLE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """x [K] → out [N]: BN numbers of it by each program."""
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    """x [K] → out [N]: BN numbers of it by each program. Weights are asked for one turn before they are needed, the first of
+    them before the norm is taken."""
+    n, k = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
     inside = n < N
+    place = w + n[:, None].to(tl.int64) * w_n + k[None, :]
+    first = inside[:, None] & (k < K)[None, :]
+    weight = tl.load(place, mask=first, other=0.0, eviction_policy="evict_first")
+    other = weight
+    if GATED:
+        other = tl.load(place + N.to(tl.int64) * w_n, mask=first, other=0.0, eviction_policy="evict_first")
     mean, scale = 0.0, 1.0
     if NORM != "none":
         every = tl.arange(0, WHOLE)
@@ -50,20 +57,19 @@ def _one_row(
         scale = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
     total, gate = tl.zeros([BN, BK], dtype=tl.float32), tl.zeros([BN, BK], dtype=tl.float32)
     for begin in range(0, K, BK):
-        k = begin + tl.arange(0, BK)
-        there = k < K
-        part = tl.load(x + k, mask=there, other=0.0).to(tl.float32)
+        there = begin + k < K
+        part = tl.load(x + begin + k, mask=there, other=0.0).to(tl.float32)
         if NORM != "none":
-            part = (part - mean) * scale * (tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset)
+            part = (part - mean) * scale * (tl.load(gain + begin + k, mask=there, other=0.0).to(tl.float32) + offset)
             if SHIFT:
-                part += tl.load(shift + k, mask=there, other=0.0).to(tl.float32)
-        place = w + n[:, None].to(tl.int64) * w_n + k[None, :]
-        both = inside[:, None] & there[None, :]
-        weight = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
+                part += tl.load(shift + begin + k, mask=there, other=0.0).to(tl.float32)
         total += weight.to(tl.float32) * part[None, :]
+        place += BK
+        ahead = inside[:, None] & (begin + BK + k < K)[None, :]
+        weight = tl.load(place, mask=ahead, other=0.0, eviction_policy="evict_first")
         if GATED:
-            other = tl.load(place + N.to(tl.int64) * w_n, mask=both, other=0.0, eviction_policy="evict_first")
             gate += other.to(tl.float32) * part[None, :]
+            other = tl.load(place + N.to(tl.int64) * w_n, mask=ahead, other=0.0, eviction_policy="evict_first")
     y = tl.sum(total, axis=1)
     if BIAS:
         y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)

@@ -7,11 +7,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 4096
+_BLOCK = 2048
+
+
+_LEAST = tl.constexpr(-(2**63))  # what was taken, and what is not there
 
 
 @triton.jit
-def _of_pieces(scores, stride, size, tops, sums, values, indices, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+def _key(x, place):
+    """One number that orders by score, and among equals by place, the first highest."""
+    bits = x.to(tl.int32, bitcast=True)
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - place).to(tl.int64)
+
+
+@triton.jit
+def _score(key):
+    ordered = (key >> 32).to(tl.int32)
+    return tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _place(key):
+    return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
+
+
+@triton.jit
+def _of_pieces(scores, stride, size, tops, sums, keys, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     """Of one piece of a row: its maximum, the sum of e^(x − maximum), and its best."""
     row, piece, pieces = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     columns = piece * BLOCK + tl.arange(0, BLOCK)
@@ -21,20 +43,16 @@ def _of_pieces(scores, stride, size, tops, sums, values, indices, COUNT: tl.cons
     safe = tl.where(top == float("-inf"), 0.0, top)
     tl.store(sums + row * pieces + piece, tl.sum(tl.exp(x - safe), axis=0))
     where = (row * pieces + piece) * COUNT
-    left = columns < size
+    key = tl.where(columns < size, _key(x, columns), _LEAST)
     for i in range(COUNT):
-        # What was taken is out of the way, even where only −∞ is left.
-        best = tl.max(x, axis=0)
-        index = tl.min(tl.where(left & (x == best), columns, 2147483647), axis=0)
-        tl.store(values + where + i, best)
-        tl.store(indices + where + i, index)
-        left = left & (columns != index)
-        x = tl.where(left, x, float("-inf"))
+        best = tl.max(key, axis=0)
+        tl.store(keys + where + i, best)
+        key = tl.where(key == best, _LEAST, key)
 
 
 @triton.jit
 def _of_rows(
-    tops, sums, values, indices, normalisers, best_values, best_indices, pieces, found,
+    tops, sums, keys, normalisers, values, places, pieces, found,
     COUNT: tl.constexpr, PIECES: tl.constexpr, FOUND: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -45,16 +63,12 @@ def _of_rows(
     safe = tl.where(highest == float("-inf"), 0.0, highest)
     tl.store(normalisers + row, safe + tl.log(tl.sum(tl.where(total > 0, total * tl.exp(top - safe), 0.0), axis=0)))
     which = tl.arange(0, FOUND)
-    left = which < found
-    x = tl.load(values + row * found + which, mask=left, other=float("-inf"))
-    index = tl.load(indices + row * found + which, mask=left, other=2147483647)
+    key = tl.load(keys + row * found + which, mask=which < found, other=_LEAST)
     for i in range(COUNT):
-        best = tl.max(x, axis=0)
-        chosen = tl.min(tl.where(left & (x == best), index, 2147483647), axis=0)
-        tl.store(best_values + row * COUNT + i, best)
-        tl.store(best_indices + row * COUNT + i, chosen.to(tl.int64))
-        left = left & (index != chosen)
-        x = tl.where(left, x, float("-inf"))
+        best = tl.max(key, axis=0)
+        tl.store(values + row * COUNT + i, _score(best))
+        tl.store(places + row * COUNT + i, _place(best).to(tl.int64))
+        key = tl.where(key == best, _LEAST, key)
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,16 +76,13 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     rows, size = scores.shape
     pieces = triton.cdiv(size, _BLOCK)
     tops, sums = torch.empty(2, rows, pieces, device=scores.device)
-    values = torch.empty(rows, pieces * count, device=scores.device)
-    indices = torch.empty(rows, pieces * count, dtype=torch.int32, device=scores.device)
-    _of_pieces[(rows, pieces)](
-        scores, scores.stride(0), size, tops, sums, values, indices, COUNT=count, BLOCK=_BLOCK, num_warps=8
-    )
-    best_values = torch.empty(rows, count, device=scores.device)
-    best_indices = torch.empty(rows, count, dtype=torch.long, device=scores.device)
+    keys = torch.empty(rows, pieces * count, dtype=torch.long, device=scores.device)
+    _of_pieces[(rows, pieces)](scores, scores.stride(0), size, tops, sums, keys, COUNT=count, BLOCK=_BLOCK, num_warps=4)
+    values = torch.empty(rows, count, device=scores.device)
+    places = torch.empty(rows, count, dtype=torch.long, device=scores.device)
     normalisers = torch.empty(rows, device=scores.device)
     _of_rows[(rows,)](
-        tops, sums, values, indices, normalisers, best_values, best_indices, pieces, pieces * count, COUNT=count,
+        tops, sums, keys, normalisers, values, places, pieces, pieces * count, COUNT=count,
         PIECES=triton.next_power_of_2(pieces), FOUND=triton.next_power_of_2(pieces * count), num_warps=1,
     )  # fmt: skip
-    return best_values, best_indices, normalisers
+    return values, places, normalisers
