@@ -57,12 +57,14 @@ def stations(model: spec.Model) -> list[Station]:
 
 
 def cache(model: spec.Model) -> int | None:
-    """Numbers that decoding remembers of each token, if it decodes; a recurrent state does not grow."""
+    """Numbers that decoding remembers of each token, if it decodes; what is carried or compressed does not grow."""
     if isinstance(model, spec.SequenceToSequence | spec.RecurrentDecoder):
         return 0
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
     stack = model.stack if isinstance(model, spec.Decoder) else model.decoder
+    if stack.compressed is not None:
+        return 0
     attention = stack.block.attention
     return stack.layers * attention.key_heads * (attention.d_k + attention.d_v)
 
@@ -291,6 +293,9 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
         around.append(
             Station("positions", words.position(part.position) + ", for all layers", "", lacks(position=None))
         )
+    if part.memory is not None:
+        left = f"; what leaves: {words.named(part.compressed)}" if part.compressed is not None else ""
+        around.append(Station("memory", f"{part.memory:,} places before a segment{left}", "", lacks(compressed=None)))
     blocks = Station(
         "block",
         "; ".join(_always(part)),

@@ -35,7 +35,7 @@ from regard.training.texts import Texts, texts
 _LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
 _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
-    "activation", "attention", "memory",
+    "activation", "attention", "memory", "compressed",
 )  # fmt: skip
 # Settings of the translator that no family here has.
 _FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")

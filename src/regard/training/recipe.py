@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
+from regard.family.gpt import compressing
 from regard.family.recurrent import FAMILIES as BEFORE
 from regard.family.vaswani import looking
 from regard.training.choice import LengthPenaltyChoice, StartChoice, WeightsChoice, length_penalty, start, weights
@@ -119,6 +120,11 @@ class Model(_Section):
     memory: int | None = Field(
         None, ge=1, description="causal: places before each segment that layers remember (Transformer-XL)"
     )
+    compressed: str | None = Field(
+        None,
+        description="with memory: PLACES:FACTOR[:mean|max|conv] for what leaves it, made FACTOR to one by a convolution "
+        "unless said (Compressive Transformer)",
+    )
     residual: Literal["post", "pre"] | None = Field(None, description="where the norm stands: post (the paper) or pre")
     start: str | None = Field(
         None,
@@ -134,6 +140,13 @@ class Model(_Section):
     def _start(cls, value: str | None) -> str | None:
         if value is not None:
             start(value)
+        return value
+
+    @field_validator("compressed")
+    @classmethod
+    def _compressed(cls, value: str | None) -> str | None:
+        if value is not None:
+            compressing(value)
         return value
 
     @field_validator("attention", "decoder_attention")
@@ -279,6 +292,8 @@ class Recipe(_Section):
         ):
             if given and not fits:
                 raise SettingError(f"{key} is no setting of the objective {objective!r}", "leave it out")
+        if self.model.compressed is not None and self.model.memory is None:
+            raise SettingError("only what leaves a memory can be compressed", "give a memory too, e.g. --memory 128")
         kinds = KINDS.get(objective, ())
         if self.model.model is not None and self.model.model not in kinds:
             known = f"choose: {', '.join(kinds)}" if kinds else "leave it out"
