@@ -20,7 +20,7 @@ from regard.core.state import Inputs, LayerState
 from regard.data.batch import Batch
 from regard.errors import DataError
 from regard.training.causal import Causal, windows
-from regard.training.loss import over_vocabulary
+from regard.training.loss import beside, over_vocabulary
 from regard.training.recipe import Recipe
 from regard.training.texts import Texts
 
@@ -62,11 +62,9 @@ class Segments(Causal):
         self, tensors: Mapping[str, Tensor], began: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         states = [LayerState(Inputs(began[str(i)], began["real"])) for i in range(self.model.stack.layers)]
-        hidden, auxiliary = self.model(tensors["tokens"], states=states)
+        hidden, others = self.model(tensors["tokens"], states=states)
         loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        for extra in auxiliary.values():
-            loss = loss + extra * tensors["labels"].numel()
-        return loss, surprise, _parts(states)
+        return beside(loss, others, tensors["labels"].numel()), surprise, _parts(states)
 
     @torch.inference_mode()
     def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
