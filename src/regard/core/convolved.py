@@ -138,7 +138,7 @@ class Glance(nn.Module):
 
     def forward(self, x: Tensor, embedded: Tensor, memory: Memory, sight: Sight, trace: Trace | None) -> Tensor:
         q = (self.query(x) + embedded) * HALF
-        q = q.reshape(len(memory.k), 1, -1, q.shape[-1])
+        q = q.reshape(memory.k.shape[0], 1, -1, q.shape[-1])
         if trace is not None:
             trace.attended(Attended(self.mixer, q, memory.k, memory.v, sight))
         mixed = self.mixer(q, memory.k, memory.v, sight)
@@ -199,7 +199,7 @@ class ConvolvedDecoder(nn.Module):
         trace: Trace | None = None,
     ) -> Tensor:
         x = trace.through("embedded", x) if trace else x
-        states = states or self.start(len(x), 0, memory, memory_sight)
+        states = states or self.start(x.shape[0], 0, memory, memory_sight)
         assert memory_sight is not None
         if self.aligned is not None:
             assert states[0].memory is not None
@@ -224,4 +224,4 @@ def _beneath(x: Tensor, sight: Sight, memory: Memory, memory_sight: Sight) -> Te
     v = v if real is None else v.masked_fill(~real[:, :, None], 0.0)
     last = sight.queries.clamp_max(v.shape[1] - 1)
     taken = v[:, last].masked_fill((sight.queries >= v.shape[1])[None, :, None], 0.0)
-    return taken.repeat_interleave(len(x) // len(v), dim=0)
+    return taken.repeat_interleave(x.shape[0] // v.shape[0], dim=0)
