@@ -258,9 +258,7 @@ def written(folder: Path, made: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", ["compressed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("convs2s", "bytenet"))]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in OURS])
 def test_onnxruntime_computes_what_no_family_has(name: str, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
