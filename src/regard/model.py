@@ -295,6 +295,13 @@ class MemoryNetwork(nn.Module):
         asked = torch.ones_like(question, dtype=torch.bool) if asked is None else asked
         return self.hops(story, real, question, asked, trace.scope("memory") if trace else None), {}
 
+    @staticmethod
+    def apart(whole: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `forward` takes, from one tensor [B, N + 1, S] of sentences of which the last is the question, with −1 where
+        no word is."""
+        real, words = whole >= 0, whole.clamp_min(0)
+        return words[:, :-1], words[:, -1], real[:, :-1], real[:, -1]
+
     def head(self, hidden: Tensor) -> Tensor:
         """Scores of all words, by the table from which the last hop took what it found."""
         return functional.linear(hidden, self.hops.tables[-1].weight)  # type: ignore[arg-type]

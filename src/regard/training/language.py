@@ -17,6 +17,7 @@ from regard.family import bart, bert, electra, gpt, palm, recurrent, t5
 from regard.interop import folder as folders
 from regard.text.exact import Exact
 from regard.text.score import AnyScore, Surprise
+from regard.training.asked import asked
 from regard.training.causal import Causal
 from regard.training.classed import classes
 from regard.training.initial import draw
@@ -44,6 +45,8 @@ _FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "fr
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
     if recipe.train.objective == "classify":
         return classes(place, recipe, talk, changes(recipe))
+    if recipe.train.objective == "stories":
+        return asked(place, recipe, talk, changes(recipe))
     data = texts(place, recipe, talk.say)
     makers = {"causal": _causal, "masked": _masked, "replaced": _replaced, "span": _restored, "denoise": _restored}
     return makers[recipe.train.objective](place, recipe, data, talk)
