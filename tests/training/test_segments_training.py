@@ -96,6 +96,15 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     assert not [finding for finding in findings(again.double(), opened) if finding.verdict == "fails"]
 
 
+def test_fine_tuning_reads_segments_too(text: str, tmp_path: Path) -> None:
+    place = trained(tmp_path / "base", text, memory=12, compressed="6:3", steps=2)
+    options = {"context": 16, "batch_tokens": 64, "epochs": 1, "device": "cpu", "threads": 1, "samples": 0}
+    regard.finetune(place.folder, "lm", text, out=tmp_path / "run", quiet=True, **options)
+    before, after = (folders.open_model(folder)[0] for folder in (place.folder, tmp_path / "run"))
+    for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert not torch.equal(one, other), name
+
+
 def test_only_what_leaves_a_memory_is_compressed(text: str) -> None:
     with pytest.raises(SettingError, match="--memory"):
         recipes.load(None, SMALL | {"text": text, "compressed": "6:3"})

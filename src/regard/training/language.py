@@ -18,7 +18,6 @@ from regard.interop import folder as folders
 from regard.text.exact import Exact
 from regard.text.score import AnyScore, Surprise
 from regard.training.asked import asked
-from regard.training.causal import Causal
 from regard.training.classed import classes
 from regard.training.initial import draw
 from regard.training.job import Job, multiple
@@ -28,8 +27,7 @@ from regard.training.recipe import Recipe
 from regard.training.replaced import Replaced
 from regard.training.report import Talk
 from regard.training.restored import Restored
-from regard.training.segments import Segments
-from regard.training.streamed import Streamed
+from regard.training.segments import next_token
 from regard.training.task import Task
 from regard.training.texts import Texts, texts
 
@@ -74,8 +72,7 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    kind_of_task = Streamed if recipe.came_before else Causal if recipe.model.memory is None else Segments
-    task = kind_of_task(writer, data, recipe)
+    task = next_token(writer, data, recipe)
     return Job(
         task,
         description.d_model,
