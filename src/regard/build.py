@@ -14,6 +14,7 @@ from regard.core import (
     beside,
     block,
     chunked,
+    compress,
     convolved,
     embed,
     experts,
@@ -317,13 +318,32 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     place = _stack_position(part, d_model)
     lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
     each = part.blocks[: 1 if part.shared else None]
-    blocks = [_block(one, d_model, place, _layer_position(part, d_model), lengths) for one in each]
+    blocks = [_block(one, part, d_model, place, lengths) for one in each]
     final = _norm(part.final, part.width(d_model)) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(
         blocks, part.layers, final, _pattern(part.pattern), place,
-        beside=other, dropout=part.dropout, memory=part.memory, universal=_universal(part.universal, d_model),
+        beside=other, dropout=part.dropout, memory=_carried(part), universal=_universal(part.universal, d_model),
     )  # fmt: skip
+
+
+def _carried(part: spec.Stack) -> int | None:
+    """How many places layers have room for before those of a segment."""
+    more = part.compressed
+    return part.memory if part.memory is None or more is None else part.memory + more.places + more.factor - 1
+
+
+def _compression(part: spec.Stack, d_model: int) -> compress.Compression | None:
+    if part.compressed is None or part.memory is None:
+        return None
+    kind, factor = part.compressed.function, part.compressed.factor
+    return compress.Compression(
+        compress.Convolved(d_model, factor) if kind == "convolution" else compress.Pooled(kind),
+        d_model,
+        recent=part.memory,
+        kept=part.compressed.places,
+        factor=factor,
+    )
 
 
 def _universal(part: spec.Universal | None, d_model: int) -> universal.Universal | None:
@@ -413,15 +433,17 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
 
 def _block(
     part: spec.Block,
+    whole: spec.Stack,
     d_model: int,
     place: position.StackPosition | None,
-    relative: position.LayerPosition | None,
     lengths: list[shortened.Lengths | None],
 ) -> block.Block:
-    """`place` and `lengths` are what all layers of the stack share: positions, and of self- and cross-attention each."""
+    """`place` and `lengths` are what all layers of the `whole` stack share: positions, and of self- and cross-attention
+    each."""
+    relative, compression = _layer_position(whole, d_model), _compression(whole, d_model)
     own = attention.SharedProjection if part.attention.projection == "shared" else attention.SelfProjection
     return block.Block(
-        attention=_attention(part.attention, d_model, own, lengths[0], place, relative),
+        attention=_attention(part.attention, d_model, own, lengths[0], place, relative, compression),
         cross=_attention(part.cross, d_model, attention.CrossProjection, lengths[1]) if part.cross else None,
         feedforward=_feedforward(part.feedforward, d_model),
         residual=_residual(part, d_model),
@@ -461,6 +483,7 @@ def _attention(
     lengths: shortened.Lengths | None,
     place: position.StackPosition | None = None,
     relative: position.LayerPosition | None = None,
+    compression: compress.Compression | None = None,
 ) -> attention.Attention:
     terms = 1 + len(place.terms) if isinstance(place, position.Disentangled) else 1
     scale = 1.0 if part.projection == "shared" else (terms * part.d_k) ** -0.5
@@ -476,6 +499,7 @@ def _attention(
         place if isinstance(place, position.Rope) else None,
         relative,
         everywhere,
+        compression,
     )
 
 

@@ -17,7 +17,7 @@ from regard.core.hops import Hops
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
-from regard.core.state import LayerState, State, Written, remembered
+from regard.core.state import LayerState, State, Written, remembers, told
 from regard.core.trace import Trace
 
 EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
@@ -205,11 +205,10 @@ class Decoder(nn.Module):
         `within` is what else this batch may not see; `states` is what the layers carry from the segment before, and carry
         on afterwards."""
         x = self.tokens(tokens, real=real)
-        before, start = remembered(states), 0
-        if before is not None:
-            start = before.shape[1]
-            now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-            real = torch.cat([before, now], dim=1)
+        start = 0
+        if states is not None and remembers(states):
+            real = told(states, torch.ones_like(tokens, dtype=torch.bool) if real is None else real)
+            start = real.shape[1] - tokens.shape[1]
         sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
         look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
         if not isinstance(self.stack, Stack):
@@ -240,6 +239,11 @@ class Decoder(nn.Module):
         if isinstance(written := state.layers[0].past, Written):
             state.advance(new)
             return self.head(self._anew(written.add(tokens), each, trace)[:, -new:])
+        if remembers(state.layers):
+            now = _grown(each, end)
+            hidden, _ = self(tokens, None if now is None else now[:, -new:], trace, states=state.layers)
+            state.advance(new)
+            return self.head(hidden)
         x = self.tokens(tokens, state.next, end=end, real=each)
         real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
         within = _padding(_grown(real, end))
@@ -310,6 +314,13 @@ class MemoryNetwork(nn.Module):
         real = torch.ones_like(story, dtype=torch.bool) if real is None else real
         asked = torch.ones_like(question, dtype=torch.bool) if asked is None else asked
         return self.hops(story, real, question, asked, trace.scope("memory") if trace else None), {}
+
+    @staticmethod
+    def apart(whole: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `forward` takes, from one tensor [B, N + 1, S] of sentences of which the last is the question, with −1 where
+        no word is."""
+        real, words = whole >= 0, whole.clamp_min(0)
+        return words[:, :-1], words[:, -1], real[:, :-1], real[:, -1]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Scores of all words, by the table from which the last hop took what it found."""

@@ -82,6 +82,8 @@ def stack(part: spec.Stack, d_model: int) -> int:
     blocks = sum(block(each, d_model) for each in part.blocks[: 1 if part.shared else None])
     attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
     blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
+    if part.compressed is not None and part.compressed.function == "convolution":
+        blocks += (1 if part.shared else part.layers) * (part.compressed.factor * d_model + 1) * d_model
     blocks += d_model + 1 if part.universal is not None and part.universal.halts else 0
     return (
         blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, part.width(d_model))

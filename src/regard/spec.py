@@ -678,10 +678,26 @@ class Universal:
 
 
 @dataclass(frozen=True)
+class Compressed:
+    """What leaves a memory is not forgotten at once: `factor` places are made to one, by the mean or the largest of each
+    number or by a learned convolution, and the last `places` of these are remembered (Rae et al. 2020)."""
+
+    places: int
+    factor: int
+    function: Literal["convolution", "mean", "max"] = "convolution"
+
+    def __post_init__(self) -> None:
+        _sizes(self, "factor")
+        if self.places < 0:
+            raise ModelError(f"Compressed.places cannot be {self.places}", "give at least 0")
+
+
+@dataclass(frozen=True)
 class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
     what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
-    caller carries them on (Dai et al. 2019, Transformer-XL); `turns`: blocks that take turns with the first one."""
+    caller carries them on (Dai et al. 2019, Transformer-XL); `turns`: blocks that take turns with the first one;
+    `compressed`: what becomes of places that leave the memory."""
 
     layers: int
     block: Block
@@ -694,11 +710,17 @@ class Stack:
     memory: int | None = None
     universal: Universal | None = None
     turns: tuple[Block, ...] = ()
+    compressed: Compressed | None = None
 
     def __post_init__(self) -> None:
         _sizes(self, "memory")
         if self.turns:
             _different(self)
+        if self.compressed is not None and (self.memory is None or self.pattern != Causal()):
+            raise ModelError(
+                "what is compressed has left a memory, and is seen wherever it was",
+                "give a `memory`, and pattern=Causal()",
+            )
         if isinstance(self.block.residual, Reversible):
             _reversible(self)
         if self.universal is not None and not self.shared:
@@ -982,6 +1004,8 @@ class EncoderDecoder:
         _one_vocabulary(
             self.share, self.source.vocabulary if isinstance(self.source, Tokens) else 0, self.target.vocabulary
         )
+        if self.decoder.compressed is not None:
+            raise ModelError("only language models read one segment after the other", "leave `compressed` out")
         if self.decoder.block.cross is None:
             raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
         if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
@@ -1305,9 +1329,9 @@ _KINDS: dict[str, type] = {
         RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Experts, Softmax, Elu, Favor, Linear, Linformer,
         Ring, Chunks, Twice, Lsh,
         Attention, PostNorm, PreNorm, Parallel, Reversible, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
-        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Stack, Tokens, Frames, Patches, TimeNorm,
-        Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,
-        Pair, Dot, ScaledDot, General, Additive, LooksBefore, LooksAfter, Recurrent, GatedUnit, NarrowUnit, Convolved,
+        RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Compressed, Stack, Tokens, Frames, Patches,
+        TimeNorm, Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder,
+        Decoder, Pair, Dot, ScaledDot, General, Additive, LooksBefore, LooksAfter, Recurrent, GatedUnit, NarrowUnit, Convolved,
         SequenceToSequence, RecurrentDecoder, MemoryNetwork,
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.allocator import keep_large_blocks
-from regard.bench.attention import KINDS, Case, choose, run
+from regard.bench.attention import KINDS, Case, _call, choose, peak, run
 from regard.errors import SettingError
 
 CPU = torch.device("cpu")
@@ -26,6 +26,26 @@ def test_peak_memory_is_linear(kind: str) -> None:
         (n, backward) for n in case.lengths for backward in (False, True)
     ]
     assert 0.5 < last["memory_exponent"] < 1.1
+
+
+def test_kinds_are_called_as_in_training() -> None:
+    words = (
+        "window:16",
+        "dilated:8:2",
+        "strided:8",
+        "blocks:16",
+        "linformer:8",
+        "performer:12",
+        "reformer:4:16",
+        "topk:4",
+    )
+    case = Case(choose(words), (64,), heads=2, d_k=8, rounds=1)
+    found = list(run(case, CPU))
+    assert [line["kind"] for line in found if "exponent" in line] == list(words)
+    wide, narrow = (peak(_call(case, kind, 4096, False, CPU), CPU) for kind in ("window:256", "window:16"))
+    assert narrow < wide
+    with pytest.raises(SettingError, match="numbers"):
+        choose(["dilated:8"])
 
 
 def test_the_command_writes_one_object_a_line() -> None:

@@ -21,6 +21,7 @@ from regard.errors import DataError, DiskError, ModelError, SettingError
 from regard.export import convert as converting
 from regard.export import ctranslate, graph
 from regard.export.convert import convert
+from regard.family import gpt, recurrent
 from regard.family.vaswani import transformer
 from regard.interop import folder as folders
 from regard.interop.write import write_model
@@ -243,6 +244,39 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
         model, opened = folders.open_model(tmp_path / "in")
         model.stack.blocks[1].feedforward.outer.bias.data[3] += 0.01  # type: ignore[union-attr, operator]
         assert {finding.verdict for finding in graph.compare(tmp_path / "out", model, opened)} == {"fails"}
+
+
+_LM: dict[str, Any] = {"d_model": 8, "heads": 2, "layers": 1}
+OURS = {
+    "compressed": gpt.preset("tiny", 30, 16, memory=5, compressed="4:2", **_LM),
+    "convs2s": recurrent.preset("convs2s", "tiny", 30, 30, d_model=8),
+    "bytenet": recurrent.preset("bytenet", "tiny", 30, 30, d_model=8),
+}
+
+
+def written(folder: Path, made: Any) -> Path:
+    ids = folders.Ids(0, 1, 2, 3) if isinstance(made, spec.SequenceToSequence) else None
+    weights = {name: tensor.detach() for name, tensor in build(made).named_parameters()}
+    folder.mkdir()
+    write_model(folder, folders.Opened(made, weights, ids, folders.describe(made, ids)))
+    return folder
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in OURS])
+def test_onnxruntime_computes_what_no_family_has(name: str, tmp_path: Path) -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    held(convert(written(tmp_path / "in", OURS[name]), tmp_path / "out", "onnx"))
+
+
+@pytest.mark.parametrize("kind", ["gru", "bahdanau"])
+def test_recurrent_models_are_no_graph(kind: str, tmp_path: Path) -> None:
+    models = [recurrent.preset(kind, "tiny", 30, 30, d_model=8)]
+    models += [recurrent.language("gru", "tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
+    for i, made in enumerate(models):
+        with pytest.raises(ModelError, match="one length only"):
+            convert(written(tmp_path / f"in{i}", made), tmp_path / "out", "onnx")
+        assert not (tmp_path / "out").exists()
 
 
 def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,16 @@ import torch
 
 import regard
 from regard import spec
+from regard.build import build
 from regard.errors import DataError, ModelError, SettingError
 from regard.family import bert, gpt
 from regard.interop import folder as folders
+from regard.look import cache
+from regard.proof.invariants import findings
 from regard.training import loop
 from regard.training import recipe as recipes
+from regard.training.choice import Scaled
+from regard.training.initial import draw
 from regard.training.place import Place, begin
 from regard.training.run import go_on, run
 
@@ -47,10 +52,11 @@ def losses(place: Place) -> list[float]:
     return [line["loss"] for line in found if "gradient_norm" in line]
 
 
+@pytest.mark.parametrize("compressed", [{}, {"compressed": "6:3"}, {"compressed": "5:4:max"}])
 def test_a_resumed_run_remembers_what_an_uninterrupted_one_does(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compressed: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = trained(tmp_path / "whole", text, memory=12)
+    whole = trained(tmp_path / "whole", text, memory=12, **compressed)
     after = loop.Loop._after_step
 
     def stop(self: Any) -> None:
@@ -61,13 +67,49 @@ def test_a_resumed_run_remembers_what_an_uninterrupted_one_does(
     with monkeypatch.context() as context:
         context.setattr(loop.Loop, "_after_step", stop)
         with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "parts", text, memory=12)
+            trained(tmp_path / "parts", text, memory=12, **compressed)
     go_on(tmp_path / "parts", quiet=True)
     one, other = (folders.open_model(folder)[0] for folder in (whole.folder, tmp_path / "parts"))
     for first, second in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(first, second)
     told = losses(whole)
     assert told[-1] < told[0]
+
+
+def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None:
+    """Trained by its own loss, written and opened again, inspected, and writing on at a constant size."""
+    place = trained(tmp_path / "run", text, memory=12, compressed="6:3")
+    model = regard.load(place.folder)
+    assert model.spec.stack.compressed == spec.Compressed(6, 3)  # type: ignore[attr-defined]
+    assert 'compressed = "6:3"' in (place.folder / "README.md").read_text()
+    torch.manual_seed(recipes.load(None, SMALL | {"text": text}).train.seed)
+    first = build(model.spec)  # type: ignore[attr-defined]
+    draw(first, Scaled(0.02))
+    for (name, now), before in zip(model.model.named_parameters(), first.parameters(), strict=True):
+        assert not torch.equal(now, before), name
+    assert len(model.generate("The", max_new_tokens=90)) > 40  # type: ignore[attr-defined]
+    grown = cache(model, "The dog", length=60)
+    assert len(set(grown.own)) == 1
+    weights = model.look("The a dog sees the b cat.").weights("decoder.1.self")  # type: ignore[attr-defined]
+    assert torch.allclose(torch.from_numpy(weights).sum(-1), torch.ones(()), atol=1e-5)
+    again, opened = folders.open_model(place.folder)
+    assert not [finding for finding in findings(again.double(), opened) if finding.verdict == "fails"]
+
+
+def test_fine_tuning_reads_segments_too(text: str, tmp_path: Path) -> None:
+    place = trained(tmp_path / "base", text, memory=12, compressed="6:3", steps=2)
+    options = {"context": 16, "batch_tokens": 64, "epochs": 1, "device": "cpu", "threads": 1, "samples": 0}
+    regard.finetune(place.folder, "lm", text, out=tmp_path / "run", quiet=True, **options)
+    before, after = (folders.open_model(folder)[0] for folder in (place.folder, tmp_path / "run"))
+    for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert not torch.equal(one, other), name
+
+
+def test_only_what_leaves_a_memory_is_compressed(text: str) -> None:
+    with pytest.raises(SettingError, match="--memory"):
+        recipes.load(None, SMALL | {"text": text, "compressed": "6:3"})
+    with pytest.raises(SettingError, match="64:4:mean"):
+        recipes.load(None, SMALL | {"text": text, "memory": 4, "compressed": "6"})
 
 
 def test_it_writes_on_beyond_its_context(text: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from regard.training.loss import cross_entropy
 from regard.training.place import begin
 from regard.training.report import Talk
 from regard.training.run import go_on, job, run
-from regard.training.streamed import Streamed
+from regard.training.segments import Segments
 
 CELLS = ("rnn", "gru", "lstm")
 TINY: dict[str, Any] = {
@@ -44,14 +44,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def streamed(text: str, out: Path, **changes: Any) -> Streamed:
+def streamed(text: str, out: Path, **changes: Any) -> Segments:
     recipe = recipes.load(None, TINY | {"text": text} | changes)
     task = job(begin(recipe, out, "test"), recipe, Talk(1, quiet=True)).task
-    assert isinstance(task, Streamed)
+    assert isinstance(task, Segments)
     return task
 
 
-def gradients(task: Streamed, loss: Tensor) -> list[Tensor]:
+def gradients(task: Segments, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(task.model.parameters())))
 
 

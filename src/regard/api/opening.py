@@ -13,6 +13,7 @@ from regard.api.held import Held, choose_device, to_standard_error
 from regard.api.listener import Listener, Speller
 from regard.api.pair import Matcher
 from regard.api.reader import Reader
+from regard.api.recaller import Recaller
 from regard.api.seer import Seer
 from regard.api.translator import Translator
 from regard.api.writer import LanguageModel
@@ -20,7 +21,7 @@ from regard.build import Model
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.interop import folder as folders
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, Encoder, EncoderDecoder, MemoryNetwork, Pair
 from regard.text.exact import Exact
 from regard.text.framed import holds_tokenizer, open_backend, open_target
 from regard.text.tokenizer import Tokenizer
@@ -108,6 +109,8 @@ def _held(folder: Path, model: Model, opened: folders.Opened, say: Callable[[str
             return Seer(model, opened.spec, opened.config)
         case Encoder(), kinds.Encoder(input=kinds.Waves()) if opened.spec.labels is not None:
             return Speller(model, opened.spec, None, opened.config)
+        case MemoryNetwork(), kinds.MemoryNetwork():
+            return Recaller(model, opened.spec, None, opened.config)
         case Pair(), kinds.Pair():
             return Matcher(model, opened.spec, None, opened.config)
     return Held(model, opened.spec, opened.config)

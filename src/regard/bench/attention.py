@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from regard import spec
 from regard.build import build
 from regard.core.pattern import Everything
-from regard.errors import SettingError, did_you_mean
+from regard.family.vaswani import looking
 from regard.memory import amount
 
 SLOW = 20.0  # seconds: a case that needs more is measured once
@@ -67,10 +67,18 @@ KINDS: dict[str, Chosen] = {
 
 
 def choose(names: Sequence[str]) -> tuple[str, ...]:
+    """Those above as the case has them, and every word that training knows, with its numbers: `window:128`."""
     for name in names:
         if name not in KINDS:
-            raise SettingError(f"there is no kind of attention {name!r} to measure", did_you_mean(name, KINDS))
+            looking(name)
     return tuple(names) or tuple(KINDS)
+
+
+def _chosen(case: Case, kind: str, length: int) -> tuple[spec.Mixer, spec.Pattern]:
+    if kind in KINDS:
+        return KINDS[kind](case, length)
+    mixer, pattern = looking(kind)
+    return replace(mixer, length=length) if isinstance(mixer, spec.Linformer) else mixer, pattern
 
 
 def run(case: Case, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -121,7 +129,7 @@ def _measured(case: Case, kind: str, length: int, backward: bool, device: torch.
 
 
 def _call(case: Case, kind: str, length: int, backward: bool, device: torch.device) -> Callable[[], None]:
-    mixer, pattern = KINDS[kind](case, length)
+    mixer, pattern = _chosen(case, kind, length)
     shared = isinstance(mixer, spec.Lsh)
     attention = spec.Attention(case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared else "apart")
     stack = spec.Stack(1, spec.Block(attention, spec.Plain(1)), pattern)

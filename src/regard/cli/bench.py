@@ -127,7 +127,10 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
 
 @command.command(context_settings=_SETTINGS)
 @click.option(
-    "--kinds", default="", help="full, window, longformer, bigbird, linear, performer, linformer, reformer  [all]"
+    "--kinds",
+    default="",
+    help="full, window, longformer, bigbird, linear, performer, linformer, reformer, as the other flags say; or with numbers "
+    "of their own, as for regard train: window:128, dilated:64:2, topk:32  [all]",
 )
 @click.option("--lengths", default="2048,4096,8192,16384,32768", show_default=True)
 @click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="of 64 dimensions each")

@@ -34,6 +34,17 @@ def listops(split: str, lines: int, seed: int, **shape: int) -> None:
     write_tsv(sys.stdout, split, lines, seed=seed, shape=Shape(**shape))
 
 
+@command.command(context_settings={"max_content_width": 110})
+@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
+@click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def stories(split: str, lines: int, seed: int) -> None:
+    """Write generated stories in the style of bAbI's first two tasks as TSV: story and question, tab, answer."""
+    from regard.data.stories import write_tsv
+
+    write_tsv(sys.stdout, split, lines, seed=seed)
+
+
 @command.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
 @click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)

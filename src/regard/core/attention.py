@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.chunked import Chunks
+from regard.core.compress import Compression
 from regard.core.kernelized import Linear as LinearMixer
 from regard.core.linear import Linear
 from regard.core.mix import Softmax, attention_weights, per_query_head
@@ -118,6 +119,7 @@ class Attention(nn.Module):
         rope: Rope | None = None,
         relative: LayerPosition | None = None,
         everywhere: Everywhere | None = None,
+        compression: Compression | None = None,
     ) -> None:
         super().__init__()
         self.project = project
@@ -126,6 +128,7 @@ class Attention(nn.Module):
         self.output = output
         self.relative = relative
         self.everywhere = everywhere
+        self.compression = compression
 
     def forward(
         self,
@@ -135,6 +138,7 @@ class Attention(nn.Module):
         memory: Tensor | Memory | None = None,
         past: Past | None = None,
         trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
         shape = x.shape
         shared = memory.k if isinstance(memory, Memory) else past.k if isinstance(past, KeyValues | Slots) else None
@@ -142,8 +146,7 @@ class Attention(nn.Module):
             # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
             x = x.reshape(len(shared), -1, shape[-1])
         if isinstance(past, Inputs):
-            q, k, v = self.project(past.before(x), memory)
-            q = q[:, :, -shape[1] :]
+            q, k, v = self._remembering(x, past, losses)
         else:
             q, k, v = self.project(x, memory)
         if self.rope is not None and sight.angles is not None:
@@ -166,6 +169,24 @@ class Attention(nn.Module):
             mixed = trace.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
+    def _remembering(self, x: Tensor, past: Inputs, losses: dict[str, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, and keys and values of what is remembered and of x, which is remembered then."""
+        if past.k is None or past.v is None:
+            q, k, v = self.project(torch.cat([past.x.to(x.dtype), x], dim=1), None)
+            q = q[:, :, -x.shape[1] :]
+        else:
+            q, k, v = self.project(x, None)
+            k, v = torch.cat([past.k, k], dim=2), torch.cat([past.v, v], dim=2)
+        if self.compression is None:
+            past.keep(x)
+            return q, k, v
+        left = self.compression.remember(past, x, k, v, self.project)
+        if self.training and losses is not None:
+            assert isinstance(self.mixer, Softmax)
+            apart = self.compression.loss(left, q, self.project, self.mixer.scale)
+            losses["compression"] = losses.get("compression", apart.new_zeros(())) + apart
+        return q, k, v
+
     @property
     def heads(self) -> int:
         return self.project.heads
@@ -179,6 +200,11 @@ class Attention(nn.Module):
         """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back, in the
         precision and place of `like`."""
         part = self.project
+        if self.compression is not None:
+            room = self.compression.room
+            k, v = (like.new_zeros(rows, part.groups, room, width) for width in (part.d_k, part.d_v))
+            real = torch.zeros(rows, room, dtype=torch.bool, device=like.device)
+            return Inputs(like.new_zeros(rows, room, self.compression.d_model), real, k, v)
         return self.mixer.start(like, rows, capacity, (part.groups, part.d_k, part.d_v), behind)
 
     def remember(self, memory: Tensor) -> Memory:

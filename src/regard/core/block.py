@@ -58,7 +58,7 @@ class Block(nn.Module):
         past = state.past if state else None
         seen = state.memory if state else memory
         own, other = (trace.scope("self"), trace.scope("cross")) if trace else (None, None)
-        sublayers: list[Sublayer] = [lambda y: self.attention(y, sight, past=past, trace=own)]
+        sublayers: list[Sublayer] = [lambda y: self.attention(y, sight, past=past, trace=own, losses=losses)]
         if self.cross is not None:
             cross = self.cross
             sublayers.append(lambda y: cross(y, memory_sight, memory=seen, trace=other))

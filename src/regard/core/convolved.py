@@ -18,8 +18,8 @@ from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 from regard.core.mix import Softmax
 from regard.core.norm import LayerNorm, Norm
-from regard.core.pattern import Pattern, Sight
-from regard.core.recurrent import new_places, padded
+from regard.core.pattern import Sight
+from regard.core.recurrent import Onward, padded
 from regard.core.state import LayerState, Memory, Recent
 from regard.core.trace import Attended, Looks, Trace
 
@@ -94,17 +94,12 @@ def _blank(x: Tensor, real: Tensor | None) -> Tensor:
     return x if real is None else x.masked_fill(~real[:, :, None], 0.0)
 
 
-class ConvolvedEncoder(nn.Module):
-    position = None
-
+class ConvolvedEncoder(Onward):
     def __init__(self, units: Sequence[Unit], norm: Norm | None) -> None:
         super().__init__()
         self.units = nn.ModuleList(units)
         self.norm = norm
         self.layers = len(units)
-
-    def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
-        return new_places(self, start, length, batch, padding)
 
     def attentions(self) -> dict[str, Looks]:
         return {}
@@ -138,7 +133,7 @@ class Glance(nn.Module):
 
     def forward(self, x: Tensor, embedded: Tensor, memory: Memory, sight: Sight, trace: Trace | None) -> Tensor:
         q = (self.query(x) + embedded) * HALF
-        q = q.reshape(len(memory.k), 1, -1, q.shape[-1])
+        q = q.reshape(memory.k.shape[0], 1, -1, q.shape[-1])
         if trace is not None:
             trace.attended(Attended(self.mixer, q, memory.k, memory.v, sight))
         mixed = self.mixer(q, memory.k, memory.v, sight)
@@ -148,11 +143,9 @@ class Glance(nn.Module):
         return found
 
 
-class ConvolvedDecoder(nn.Module):
+class ConvolvedDecoder(Onward):
     """With `glances`, each layer looks at the memory. Without, the decoder stands on the encoder: place t is told what the
     encoder says of its place t, and nothing beyond its end (`aligned`)."""
-
-    position = None
 
     def __init__(
         self, units: Sequence[Unit], norm: Norm | None, glances: Sequence[Glance], aligned: Linear | None
@@ -163,19 +156,6 @@ class ConvolvedDecoder(nn.Module):
         self.glances = nn.ModuleList(glances)
         self.aligned = aligned
         self.layers = len(units)
-
-    def sight(
-        self,
-        start: int | Tensor,
-        length: int,
-        batch: int,
-        padding: Pattern,
-        real: Tensor | None = None,
-        *,
-        end: int | None = None,
-    ) -> Sight:
-        """`real` says nothing that `padding` does not, and `end` nothing of the new places, which are all that matters."""
-        return new_places(self, start, length, batch, padding)
 
     def attentions(self) -> dict[str, Looks]:
         return {f"{i}.cross": glance for i, glance in enumerate(cast(Sequence[Glance], self.glances))}
@@ -199,7 +179,7 @@ class ConvolvedDecoder(nn.Module):
         trace: Trace | None = None,
     ) -> Tensor:
         x = trace.through("embedded", x) if trace else x
-        states = states or self.start(len(x), 0, memory, memory_sight)
+        states = states or self.start(x.shape[0], 0, memory, memory_sight)
         assert memory_sight is not None
         if self.aligned is not None:
             assert states[0].memory is not None
@@ -224,4 +204,4 @@ def _beneath(x: Tensor, sight: Sight, memory: Memory, memory_sight: Sight) -> Te
     v = v if real is None else v.masked_fill(~real[:, :, None], 0.0)
     last = sight.queries.clamp_max(v.shape[1] - 1)
     taken = v[:, last].masked_fill((sight.queries >= v.shape[1])[None, :, None], 0.0)
-    return taken.repeat_interleave(len(x) // len(v), dim=0)
+    return taken.repeat_interleave(x.shape[0] // v.shape[0], dim=0)

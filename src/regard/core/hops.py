@@ -10,13 +10,15 @@ from regard.core.embed import Table
 from regard.core.linear import normal
 from regard.core.mix import Softmax
 from regard.core.pattern import Padding, Sight
-from regard.core.trace import Attended, Trace
+from regard.core.trace import Attended, Looks, Trace
 
 
 class Hops(nn.Module):
     """Each hop looks at the sentences through one table and takes what it finds from the next, which is also the table that
     the following hop looks through (their adjacent tying); the question is read with the first. `ages` are trained vectors
     of how long ago a sentence was."""
+
+    position = None
 
     def __init__(self, vocabulary: int, d_model: int, hops: int, sentences: int) -> None:
         super().__init__()
@@ -28,6 +30,7 @@ class Hops(nn.Module):
     def forward(self, story: Tensor, real: Tensor, question: Tensor, asked: Tensor, trace: Trace | None) -> Tensor:
         """story [B, N, S] and question [B, Q] with their `real` words → what is known at the end: [B, D]"""
         known = self._sum(0, question[:, None], asked[:, None])  # [B, 1, D]
+        known = trace.through("embedded", known) if trace else known
         told = real.any(dim=-1)  # [B, N]
         places = torch.arange(story.shape[1], device=story.device)
         sight = Sight(Padding(told), places[:1], places, len(story))
@@ -37,12 +40,32 @@ class Hops(nn.Module):
         for hop in range(self.hops):
             values = self._memory(hop + 1, story, real, ages)
             call = (known[:, None], keys[:, None], values[:, None], sight)  # [B, 1, 1 or N, D]
-            if trace is not None:
-                trace.scope(str(hop)).scope("cross").attended(Attended(self.mixer, *call))
-            known = known + self.mixer(*call)[:, 0]
+            look = trace.scope(str(hop)).scope("cross") if trace else None
+            if look is not None:
+                look.attended(Attended(self.mixer, *call))
+            found = self.mixer(*call)
+            known = known + (look.through("mixed", found) if look else found)[:, 0]
             known = trace.through(f"{hop}.residual", known) if trace else known
             keys = values
-        return known[:, 0]
+        return trace.through("output", known[:, 0]) if trace else known[:, 0]
+
+    @property
+    def layers(self) -> int:
+        return self.hops
+
+    @property
+    def heads(self) -> int:
+        """Each hop looks once."""
+        return 1
+
+    @property
+    def handed_on(self) -> Tensor:
+        """[D, D]: what a hop finds is added as it is."""
+        return torch.eye(self.ages[0].shape[-1], device=self.ages[0].device)
+
+    def attentions(self) -> dict[str, Looks]:
+        """Every hop, by its name inside."""
+        return {f"{hop}.cross": self for hop in range(self.hops)}
 
     def _memory(self, number: int, story: Tensor, real: Tensor, ages: Tensor) -> Tensor:
         return self._sum(number, story, real) + functional.embedding(ages, self.ages[number])

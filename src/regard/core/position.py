@@ -345,7 +345,7 @@ class RelativeSinusoids(nn.Module):
         """The queries to look with, and what is added to their scores before these are scaled: [B, H, T, S]."""
         behind = queries[:, None] - keys[None, :]
         first = behind.min()
-        distances = torch.arange(len(queries) + len(keys) - 1, device=q.device) + first
+        distances = torch.arange(queries.shape[0] + keys.shape[0] - 1, device=q.device) + first
         waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)
         far = self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)  # [H, R, K]
         each = (q + self.position) @ far.mT  # [B, H, T, R]

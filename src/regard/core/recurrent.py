@@ -32,17 +32,29 @@ def padded(sight: Sight) -> Tensor | None:
     return None if sight.all else sight.factors()[1].expand(sight.batch, -1)
 
 
-def new_places(part: nn.Module, start: int | Tensor, length: int, batch: int, padding: Pattern) -> Sight:
-    """The places of a call: cells see what they carry, so only the new ones matter."""
-    assert isinstance(start, int), "what is carried has no slots, so its steps are not fixed"
-    places = torch.arange(start, start + length, device=next(part.parameters()).device)
-    return Sight(padding, places, places, batch, start=start)
-
-
-class RecurrentEncoder(nn.Module):
-    """Layers that go forwards, and with `backwards` each another one that goes backwards through half of the width."""
+class Onward(nn.Module):
+    """A part that sees what it carries, so that of a call only the new places matter."""
 
     position = None
+
+    def sight(
+        self,
+        start: int | Tensor,
+        length: int,
+        batch: int,
+        padding: Pattern,
+        real: Tensor | None = None,
+        *,
+        end: int | None = None,
+    ) -> Sight:
+        """`real` says nothing that `padding` does not, and `end` nothing of the new places."""
+        assert isinstance(start, int), "what is carried has no slots, so its steps are not fixed"
+        places = torch.arange(start, start + length, device=next(self.parameters()).device)
+        return Sight(padding, places, places, batch, start=start)
+
+
+class RecurrentEncoder(Onward):
+    """Layers that go forwards, and with `backwards` each another one that goes backwards through half of the width."""
 
     def __init__(self, cell: str, d_model: int, layers: int, dropout: float, *, backwards: bool) -> None:
         super().__init__()
@@ -55,9 +67,6 @@ class RecurrentEncoder(nn.Module):
             if backwards:
                 self.backwards.append(CELLS[cell](d_model, width, batch_first=True))
         self.dropout = Dropout(dropout)
-
-    def sight(self, start: int, length: int, batch: int, padding: Pattern) -> Sight:
-        return new_places(self, start, length, batch, padding)
 
     def attentions(self) -> dict[str, Looks]:
         return {}
@@ -112,13 +121,11 @@ class Bridge(nn.Module):
         return Carried(hidden, cell)
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(Onward):
     """Layers that go forwards from a first state: the `bridge`'s, or zeros for a language model.
 
     `before` looks at the memory before a step, `after` looks after it; with `feeding`, the next step is told what that gave.
     """
-
-    position = None
 
     def __init__(
         self,
@@ -146,19 +153,6 @@ class RecurrentDecoder(nn.Module):
     def looking(self) -> Looking | None:
         return self.before or self.after
 
-    def sight(
-        self,
-        start: int | Tensor,
-        length: int,
-        batch: int,
-        padding: Pattern,
-        real: Tensor | None = None,
-        *,
-        end: int | None = None,
-    ) -> Sight:
-        """`real` says nothing that `padding` does not, and `end` nothing of the new places, which are all that matters."""
-        return new_places(self, start, length, batch, padding)
-
     def attentions(self) -> dict[str, Looks]:
         return {} if self.looking is None else {"0.cross": self.looking}
 
@@ -167,8 +161,7 @@ class RecurrentDecoder(nn.Module):
     ) -> list[LayerState]:
         """One state for all layers, whatever the `capacity`."""
         if self.bridge is None:
-            zeros = next(self.parameters()).new_zeros(rows, self.layers, self.d_model)
-            return [LayerState(Carried(zeros, zeros if self.lstm else None))]
+            return self.remember(rows, self.d_model)
         assert memory is not None, "this decoder starts from a memory"
         assert memory_sight is not None
         carried = self.bridge(memory, memory_sight)
@@ -178,6 +171,11 @@ class RecurrentDecoder(nn.Module):
             sentences = torch.arange(len(memory), device=memory.device)
             carried.select(sentences.repeat_interleave(rows // len(memory)))
         return [LayerState(carried, None if self.looking is None else self.looking.remember(memory))]
+
+    def remember(self, rows: int, width: int) -> list[LayerState]:
+        """What is carried of `rows` texts that begin, each of `width` numbers a layer."""
+        zeros = next(self.parameters()).new_zeros(rows, self.layers, width)
+        return [LayerState(Carried(zeros, zeros if self.lstm else None))]
 
     def forward(
         self,

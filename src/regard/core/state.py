@@ -163,21 +163,23 @@ class Sums:
 class Inputs:
     """What an attention was given of the places before this segment of a text: keys and values are made of it anew, by the
     weights of now, and no gradient goes farther back (Dai et al. 2019). There is always room for as many; `real` says which
-    of them have been."""
+    of them have been, and, while a segment is read, which of its places are no padding. In decoding, where weights stay as
+    they are, keys and values may be remembered too."""
 
     x: Tensor  # [B, M, D]
     real: Tensor  # [B, M] bool
+    k: Tensor | None = None  # [B, G, M, K]
+    v: Tensor | None = None  # [B, G, M, E]
 
     @property
     def rows(self) -> int:
         return len(self.x)
 
-    def before(self, x: Tensor) -> Tensor:
-        """What is remembered, and behind it `x` [B, T, D], of which the last places are remembered from now on."""
+    def keep(self, x: Tensor) -> None:
+        """Of what was remembered and `x` [B, T, D], the last places are remembered from now on."""
         kept, whole = self.x.shape[1], torch.cat([self.x.to(x.dtype), x], dim=1)
         self.x = whole[:, -kept:].detach().to(self.x.dtype, copy=True)
-        self.real = torch.cat([self.real, self.real.new_ones(x.shape[:2])], dim=1)[:, -kept:]
-        return whole
+        self.real = self.real[:, -kept:]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values are of all these places already."""
@@ -185,6 +187,8 @@ class Inputs:
 
     def select(self, rows: Tensor) -> None:
         self.x, self.real = self.x.index_select(0, rows), self.real.index_select(0, rows)
+        if self.k is not None and self.v is not None:
+            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
 
 
 @dataclass
@@ -275,10 +279,18 @@ class LayerState:
     memory: Memory | None = None
 
 
-def remembered(states: Sequence[LayerState] | None) -> Tensor | None:
-    """[B, M]: which of the places before a segment its layers remember."""
-    past = states[0].past if states else None
-    return past.real if isinstance(past, Inputs) else None
+def remembers(states: Sequence[LayerState] | None) -> bool:
+    """Whether layers remember what they were given."""
+    return states is not None and isinstance(states[0].past, Inputs)
+
+
+def told(states: Sequence[LayerState], now: Tensor) -> Tensor:
+    """[B, M + T]: which places are real, of those that layers remember and of a segment [B, T], of which they are told."""
+    pasts = [state.past for state in states if isinstance(state.past, Inputs)]
+    real = torch.cat([pasts[0].real, now], dim=1)
+    for past in pasts:
+        past.real = real
+    return real
 
 
 @dataclass

@@ -35,6 +35,7 @@ _NAME = "here = onnxruntime"
 
 def write(out: Path, model: Model, opened: folders.Opened) -> None:
     """model.onnx, and model.onnx.data beside it for large models."""
+    _refuse_cells(opened.spec)
     _import("onnx")
     _import("onnxscript")
     if isinstance(opened.spec, kinds.Encoder | kinds.Decoder) and opened.spec.stack.rings:
@@ -65,10 +66,22 @@ def write(out: Path, model: Model, opened: folders.Opened) -> None:
             )
             raise ModelError(
                 f"the ONNX exporter of PyTorch cannot trace this model: {line.strip()[:300]}",
-                f"all families that regard opens were traced with torch 2.13, and this is {torch.__version__}",
+                f"its choices may be beyond the exporter: the families of Hugging Face's that regard opens were traced with "
+                f"torch 2.13, and this is a {type(opened.spec).__name__} ({opened.kind}) with {torch.__version__}",
             ) from error
         assert program is not None
         program.save(str(out / FILE), external_data=large)
+
+
+def _refuse_cells(spec: kinds.Model) -> None:
+    parts: tuple[Any, ...] = ()
+    if isinstance(spec, kinds.SequenceToSequence):
+        parts = (spec.encoder, spec.decoder)
+    if isinstance(spec, kinds.RecurrentDecoder) or any(isinstance(part, kinds.Recurrent) for part in parts):
+        raise ModelError(
+            "recurrent cells go from place to place, and the ONNX exporter of PyTorch writes that out for one length only",
+            "export a model of attention or convolutions; `--to regard` writes this one",
+        )
 
 
 def _call(model: Model, names: Sequence[str], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -118,7 +131,8 @@ def _axes(batch: Batch, opened: folders.Opened) -> Iterator[dict[int, Any]]:
     """Which dimensions of each input may change, and how far."""
     rows = torch.export.Dim("rows")
     length = _length("length", front_end(opened.spec), opened, least=min(batch.lengths))
-    target = opened.spec.target if isinstance(opened.spec, kinds.EncoderDecoder) else None
+    spec = opened.spec
+    target = spec.target if isinstance(spec, kinds.EncoderDecoder | kinds.SequenceToSequence) else None
     for name, tensor in batch.given.items():
         if name == "decoder_input_ids" and target is not None:
             yield {0: rows, 1: _length("target_length", target, opened)}

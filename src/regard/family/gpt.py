@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from regard import spec
+from regard.errors import SettingError
 from regard.family.sizes import chosen
 from regard.family.vaswani import attending, looking
 
@@ -22,14 +23,26 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 _DEFAULTS = {
     "d_ff": None, "d_k": None, "dropout": 0.1, "attention_dropout": None, "activation": "gelu_tanh", "attention": "softmax",
-    "memory": None,
+    "memory": None, "compressed": None,
 }  # fmt: skip
+
+
+def compressing(word: str) -> spec.Compressed:
+    """`64:4` are 64 places, each made of 4 that left the memory by a convolution; `64:4:mean` and `64:4:max` pool them."""
+    functions: dict[str, Literal["convolution", "mean", "max"]] = {"conv": "convolution", "mean": "mean", "max": "max"}
+    try:
+        places, factor, *rest = word.split(":")
+        return spec.Compressed(int(places), int(factor), *(functions[name] for name in rest))
+    except (KeyError, TypeError, ValueError):
+        raise SettingError(
+            f"a compressed memory cannot be {word!r}", "write it like 64:4, 64:4:mean, 64:4:max or 64:4:conv"
+        ) from None
 
 
 def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
     """Attention weights are dropped as often as the rest, unless said or never made. `attention` is a word that
     `vaswani.looking` knows; with a `memory` the model reads segments of `context`, and knows distances instead of places
-    (Transformer-XL)."""
+    (Transformer-XL); `compressed` is a word that `compressing` knows, for what leaves it (Compressive Transformer)."""
     s = chosen("gpt", PRESETS, name, _DEFAULTS, changes)
     usual = 0.0 if isinstance(looking(s["attention"])[0], spec.Linear) else s["dropout"]
     dropped = usual if s["attention_dropout"] is None else s["attention_dropout"]
@@ -51,5 +64,6 @@ def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: A
             spec.RelativeSinusoids() if s["memory"] else None,
             final=spec.LayerNorm(),
             memory=s["memory"],
+            compressed=compressing(s["compressed"]) if s["compressed"] else None,
         ),
     )

@@ -68,7 +68,8 @@ def alignment(found: Look, layer: int | None = None, heads: Sequence[int] | None
         raise SettingError(f"the layer has no head {max(chosen)}", f"its heads are 0 to {many - 1}")
     weights = mean_heads(call, chosen)
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
-    return Alignment(found.source, found.target, weights, links, number, chosen)
+    target, source = found.labels(names[number])
+    return Alignment(source, target, weights, links, number, chosen)
 
 
 # ------------------------------------------------------------------ entropy

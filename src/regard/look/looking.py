@@ -29,7 +29,7 @@ from regard.look.subject import (
     subject_of,
     switched_off,
 )
-from regard.model import EncoderDecoder
+from regard.model import EncoderDecoder, MemoryNetwork
 
 CHUNK = 1 << 22  # weights computed at a time where all are needed but only their sums are kept
 
@@ -149,6 +149,8 @@ class Look:
         if isinstance(self.subject.model, EncoderDecoder) and name.startswith("decoder."):
             written = self.reading.written[:-1]
             return (self.reading.said, own) if name.endswith(".cross") else (written, written)
+        if isinstance(self.subject.model, MemoryNetwork):
+            return own[-1:], own[:-1]
         return own, own
 
     def stack(self, name: str | None = None) -> str:

@@ -15,7 +15,7 @@ from regard.look import draw, terminal
 from regard.look.looking import array
 from regard.look.result import Array, Result
 from regard.look.subject import Holds, Model, Subject, stacks, subject_of
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
+from regard.model import Decoder, Encoder, EncoderDecoder, MemoryNetwork, Pair
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,6 @@ def _input_position(model: Model, stack: str) -> Sinusoidal | Learned | Fixed | 
             front = model.tokens
         case Pair():
             front = (model.text if stack.startswith("text") else model.image).input
+        case MemoryNetwork():
+            return None
     return front.position if isinstance(front, Embedding | Frames | Patches) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,7 @@ class Lens(Result):
 def lens(found: Look, *, top: int = 5, places: Sequence[int] | None = None) -> Lens:
     """The stack that speaks, layer by layer; `places` picks some of its positions."""
     model = found.subject.model
+    _speaking(model)
     name = found.stack()
     names = [f"{name}.embedded", *(f"{name}.{i}.residual" for i in range(stacks(model)[name].layers))]
     missing = [n for n in names if n not in found.trace.tensors]
@@ -78,6 +79,12 @@ def lens(found: Look, *, top: int = 5, places: Sequence[int] | None = None) -> L
 
 def said_after(model: Model, residual: Tensor) -> Tensor:
     """The scores of tokens that a residual stream [B, T, D] would give if no block came after it."""
+    stack, head = _speaking(model)
+    return head(stack.finish(residual))
+
+
+def _speaking(model: Model) -> tuple[Stack, Callable[[Tensor], Tensor]]:
+    """The stack from which scores of tokens are made, and what makes them."""
     if isinstance(model, Pair) or model.head is None:
         raise SettingError(
             "this model has no scores over a vocabulary", "look through a lens at one that writes or fills in"
@@ -85,7 +92,7 @@ def said_after(model: Model, residual: Tensor) -> Tensor:
     stack = list(stacks(model).values())[-1]
     if not isinstance(stack, Stack):
         raise SettingError("only a stack of blocks has a residual stream", "look at a Transformer through a lens")
-    return model.head(stack.finish(residual))
+    return stack, model.head
 
 
 # ------------------------------------------------------------------ activation patching

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.frontend import Patches
+from regard.core.hops import Hops
 from regard.core.position import Axial, Learned
 from regard.core.state import State
 from regard.core.trace import PARTS, Edit, Looks, Trace
@@ -21,10 +22,10 @@ from regard.decode.search import Ends, Settings, decode
 from regard.decode.strategy import Beam, Hypothesis
 from regard.decode.watch import Watch
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, Pair
+from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, MemoryNetwork, Pair
 from regard.text.tokenizer import Tokenizer
 
-Model = EncoderDecoder | Encoder | Decoder | Pair
+Model = EncoderDecoder | Encoder | Decoder | Pair | MemoryNetwork
 Head = tuple[str, int]  # ("decoder.2.cross", 3)
 
 
@@ -75,13 +76,15 @@ class Medium:
 @dataclass(frozen=True)
 class Subject:
     """What is looked at: `source` is the text that goes in, `target` what comes out of an encoder–decoder; `ends` frames what
-    is decoded; `medium` says which files it can be shown. Any model can be looked at while it reads tensors."""
+    is decoded; `medium` says which files it can be shown; `told` makes sentences of a story, and
+    names them. Any model can be looked at while it reads tensors."""
 
     model: Model
     source: Words | None = None
     target: Words | None = None
     ends: Ends | None = None
     medium: Medium | None = None
+    told: Callable[[str], tuple[Tensor, tuple[str, ...]]] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +92,8 @@ class Subject:
 
     @property
     def reads(self) -> Words:
+        if self.told is not None:
+            raise SettingError("this view goes token by token, and the model reads sentences", "look at its attention")
         if self.source is None:
             raise SettingError("this model has no tokenizer to read text with", "give a tensor of its inputs")
         return self.source
@@ -150,6 +155,9 @@ def read(subject: Subject, text: str | Tensor, target: str | None = None, off: S
     if isinstance(text, Tensor):
         inputs = text.to(subject.device)
         labels = tuple(_places(subject.model, inputs))
+    elif subject.told is not None:
+        inputs, labels = subject.told(text)
+        inputs = inputs.to(subject.device)
     else:
         ids = subject.ids(text)
         inputs = torch.tensor([ids], device=subject.device)
@@ -216,6 +224,8 @@ def hidden(
             return model(inputs, real, trace)[0]
         case Encoder():
             return model(inputs, real, trace=trace)[0]
+        case MemoryNetwork():
+            return model(*MemoryNetwork.apart(inputs), trace)[0]
         case Pair():
             return model.images(inputs, trace) if inputs.is_floating_point() else model.texts(inputs, real, trace)
 
@@ -343,7 +353,7 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 # ------------------------------------------------------------------ names
 
 
-def stacks(model: Model) -> dict[str, EncoderPart | DecoderPart]:
+def stacks(model: Model) -> dict[str, EncoderPart | DecoderPart | Hops]:
     """The stacks of a model, or what stands in their place, under the names that probes have for them, in the order of the
     computation."""
     match model:
@@ -353,6 +363,8 @@ def stacks(model: Model) -> dict[str, EncoderPart | DecoderPart]:
             return {"encoder": model.stack}
         case Decoder():
             return {"decoder": model.stack}
+        case MemoryNetwork():
+            return {"memory": model.hops}
         case Pair():
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 

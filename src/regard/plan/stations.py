@@ -58,12 +58,14 @@ def stations(model: spec.Model) -> list[Station]:
 
 
 def cache(model: spec.Model) -> int | None:
-    """Numbers that decoding remembers of each token, if it decodes; a recurrent state does not grow."""
+    """Numbers that decoding remembers of each token, if it decodes; what is carried or compressed does not grow."""
     if isinstance(model, spec.SequenceToSequence | spec.RecurrentDecoder):
         return 0
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
     stack = model.stack if isinstance(model, spec.Decoder) else model.decoder
+    if stack.compressed is not None:
+        return 0
     attentions = [block.attention for block in stack.blocks]
     if any(isinstance(attention.mixer, spec.Chunks | spec.Lsh) for attention in attentions):
         return 0  # of the tokens alone, which are read anew
@@ -299,6 +301,9 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
         around.append(
             Station("positions", words.position(part.position) + ", for all layers", "", lacks(position=None))
         )
+    if part.memory is not None:
+        left = f"; what leaves: {words.named(part.compressed)}" if part.compressed is not None else ""
+        around.append(Station("memory", f"{part.memory:,} places before a segment{left}", "", lacks(compressed=None)))
     for one, times in Counter(part.blocks).items():  # in the order in which they come first
         made = tuple(_block(replace(part, block=one, turns=()), d, length, memory))
         told, copies = "; ".join(_always(part)), 1 if part.shared else times

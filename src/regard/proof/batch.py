@@ -43,7 +43,8 @@ class Batch:
         places = torch.arange(whole.shape[1], device=whole.device)
         lengths = torch.tensor(self.lengths, device=whole.device)[:, None]
         real = places >= whole.shape[1] - lengths if self.front else places < lengths
-        given = {**self.given, self.main: whole.masked_fill(~real, pad), "attention_mask": real.long()}
+        hidden = ~real.view(*real.shape, *[1] * (whole.ndim - 2))
+        given = {**self.given, self.main: whole.masked_fill(hidden, pad), "attention_mask": real.long()}
         return replace(self, given=given)
 
     def alone(self, row: int) -> Batch:
@@ -89,9 +90,7 @@ def front_end(model: kinds.Model) -> kinds.Input:
         case kinds.Pair():
             return front_end(model.text)
         case kinds.MemoryNetwork():
-            raise ModelError(
-                "a memory network reads stories, and there is no random one", "its tests hold its equalities"
-            )
+            raise ModelError("a memory network reads stories, not one text", "write it with --to regard")
 
 
 # ------------------------------------------------------------------ inputs
@@ -115,8 +114,10 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
             made = random_batch(text, pad, seed)
             return replace(made, given={**made.given, **random_batch(image, pad, seed).given})
         case kinds.MemoryNetwork():
-            front_end(model)  # says that there is none
-            raise AssertionError
+            count = min(LENGTHS[0], model.sentences)
+            story = torch.randint(0, model.vocabulary, (3, count, 6), generator=chance)
+            question = torch.randint(0, model.vocabulary, (3, 4), generator=chance)
+            return Batch({"story": story, "question": question}, "story", _lengths(count), front=False)
         case kinds.Encoder():
             made = _front(model.input, model.stack, pad, chance)
             end = model.pool.which if model.pool else None
@@ -212,7 +213,8 @@ def outputs(model: Model, given: Mapping[str, Tensor]) -> dict[str, Found]:
         case Encoder():
             return _encoder(model, given, real)
         case MemoryNetwork():
-            scores = model.head(model(given["story"], given["question"])[0])
+            told = None if real is None else real[..., None].expand_as(given["story"])
+            scores = model.head(model(given["story"], given["question"], told)[0])
             return {"logits": Found(scores)}
 
 

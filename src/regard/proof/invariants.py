@@ -133,6 +133,8 @@ def _pairs(found: dict[str, Found], wanted: dict[str, Found]) -> list[tuple[str,
 
 
 def _why_not_padded(model: kinds.Model) -> str:
+    if isinstance(model, kinds.MemoryNetwork):
+        return ""
     front = front_end(model)
     if isinstance(front, kinds.Patches):
         return "images have no padding"

@@ -192,16 +192,17 @@ def _from_pieces(folder: Path, settings: Mapping[str, Any], names: dict[str, str
     return backend
 
 
-def words(texts: Iterable[str]) -> str:
-    """A tokenizer.json of all words of some texts, whatever stands between spaces, behind a token for the whole."""
+def words(texts: Iterable[str], *, framed: bool = True) -> str:
+    """A tokenizer.json of all words of some texts, whatever stands between spaces; `framed`, behind a token for the whole."""
     known = sorted({word for text in texts for word in text.split()})
-    marks = ["[PAD]", "[UNK]", "[CLS]"]
+    marks = ["[PAD]", "[UNK]", "[CLS]"][: 3 if framed else 2]
     vocabulary = {word: i for i, word in enumerate([*marks, *known])}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A", pair="[CLS] $A $B:1", special_tokens=[("[CLS]", vocabulary["[CLS]"])]
-    )
+    if framed:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A", pair="[CLS] $A $B:1", special_tokens=[("[CLS]", vocabulary["[CLS]"])]
+        )
     backend.add_special_tokens(marks)
     return str(backend.to_str())
 

@@ -31,6 +31,11 @@ _KINDS = {
     "span": ("text2text-generation", "An encoder–decoder that fills in hidden spans", 'model = regard.load("FOLDER")'),
     "denoise": ("text2text-generation", "An encoder–decoder that restores texts", 'model = regard.load("FOLDER")'),
     "classify": ("text-classification", "A classifier of texts", 'regard.load("FOLDER").classify("a text")'),
+    "stories": (
+        "question-answering",
+        "A memory network that answers questions about stories",
+        'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
+    ),
     "tag": ("token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'),
     "answer": ("question-answering", "A finder of answers", 'regard.load("FOLDER").answer("question?", "context")'),
     "summarize": ("summarization", "An encoder–decoder that summarises", "regard translate FOLDER < texts > summaries"),
@@ -77,6 +82,8 @@ def _origin(recipe: Recipe) -> str:
         return f"{', '.join(f'`{file}`' for file in recipe.tune.files)}, beginning with `{recipe.tune.base}`"
     if recipe.train.objective == "classify" and data.text is None:
         return f"{data.builtin_lines:,} generated ListOps expressions"
+    if recipe.train.objective == "stories" and data.text is None:
+        return f"{data.builtin_lines:,} generated stories"
     if recipe.train.objective != "translate":
         return f"`{data.text}`"
     if recipe.builtin:

@@ -16,7 +16,7 @@ from regard.data.corpus import Corpus
 from regard.decode.strategy import Sample
 from regard.model import Decoder
 from regard.training.gaze import ROWS, gaze
-from regard.training.loss import over_vocabulary
+from regard.training.loss import beside, over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe, Train
 from regard.training.texts import Texts
@@ -47,11 +47,9 @@ class Causal:
             yield (epoch, index), windows(self.tokens, places, self.context)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, auxiliary = self.model(tensors["tokens"])
+        hidden, others = self.model(tensors["tokens"])
         loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        for extra in auxiliary.values():
-            loss = loss + extra * tensors["labels"].numel()
-        return loss, surprise
+        return beside(loss, others, tensors["labels"].numel()), surprise
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         decode = self.writer.words.decode

@@ -6,7 +6,7 @@ Without a file, the texts are ListOps of Long Range Arena, generated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -33,7 +33,11 @@ VALID, TEST = 2000, 10_000  # expressions, when they are generated
 
 
 def classes(place: Place, recipe: Recipe, talk: Talk, changes: dict[str, object]) -> Job:
-    sets = {name: labelled.classed(path) for name, path in _files(place, recipe, talk.say).items()}
+    most = min(2000, recipe.data.context - 1)
+    shape = listops.Shape(min(500, most // 4), most)
+    made = f"ListOps expressions of {shape.least} to {shape.most} tokens"
+    given = files(place, recipe, made, lambda split: listops.expressions(split, shape=shape), talk.say)
+    sets = {name: labelled.classed(path) for name, path in given.items()}
     names = sorted({example.label for example in sets["train"]})
     text, context = _tokenizer(place, sets["train"]), recipe.data.context
     description = bert.classifier(recipe.preset, len(text), context, len(names), **changes)
@@ -70,20 +74,24 @@ def majority(train: list[Classed], held_out: list[Classed]) -> float:
     return 100.0 * sum(example.label == usual for example in held_out) / max(1, len(held_out))
 
 
-def _files(place: Place, recipe: Recipe, say: Callable[[str], None]) -> dict[str, str]:
-    """Those of the recipe, or expressions that are generated once and found by a resumed run."""
+def files(
+    place: Place,
+    recipe: Recipe,
+    what: str,
+    make: Callable[[str], Iterator[tuple[str, str | int]]],
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """Those of the recipe, or examples that `make` generates of a split, once, and a resumed run finds."""
     data = recipe.data
     given = {"train": data.text, "valid": data.valid_text, "test": data.test_text}
     if data.text is not None:
         return {name: path for name, path in given.items() if path is not None}
-    most = min(2000, data.context - 1)
-    shape = listops.Shape(min(500, most // 4), most)
     counts = {"test": data.test_lines or TEST, "valid": data.test_lines or VALID, "train": data.builtin_lines}
     if not (place.data / "train.jsonl").exists():
         place.data.mkdir(parents=True, exist_ok=True)
-        say(f"data: ListOps, {counts['train']:,} expressions of {shape.least} to {shape.most} tokens")
+        say(f"data: {counts['train']:,} {what}")
         for name, count in counts.items():  # the training set is written last: it says that all are there
-            made = islice(listops.expressions(name, shape=shape), count)
+            made = islice(make(name), count)
             disk.write_file(
                 place.data / f"{name}.jsonl", labelled.write(Classed(text, None, str(value)) for text, value in made)
             )

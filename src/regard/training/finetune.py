@@ -33,7 +33,6 @@ from regard.text.framed import Framed
 from regard.text.score import AnyScore
 from regard.training import depth, place
 from regard.training import recipe as recipes
-from regard.training.causal import Causal
 from regard.training.job import Job, multiple
 from regard.training.language import final
 from regard.training.place import Place
@@ -41,6 +40,7 @@ from regard.training.prepare import Pair, Prepared
 from regard.training.reading import Answering, Classifying, Reading, Tagging
 from regard.training.recipe import Recipe, Tune
 from regard.training.report import Talk
+from regard.training.segments import next_token
 from regard.training.task import Task
 from regard.training.texts import texts
 from regard.training.translation import Translation, final_scores
@@ -291,7 +291,7 @@ def _language(where: Place, recipe: Recipe, talk: Talk) -> Job:
         raise SettingError(f"context {recipe.data.context} is more than the {most} tokens the model sees", "lower it")
     _edit(writer.model, recipe, ())
     writer.to(choose_device(recipe.train.device))
-    task = Causal(writer, texts(where, recipe, talk.say), recipe)
+    task = next_token(writer, texts(where, recipe, talk.say), recipe)
     return _job(where, writer, task, lambda: dict(final(task, talk)), recipe)
 
 

@@ -17,7 +17,7 @@ from regard.family import bart, bert, electra, gpt, palm, recurrent, t5
 from regard.interop import folder as folders
 from regard.text.exact import Exact
 from regard.text.score import AnyScore, Surprise
-from regard.training.causal import Causal
+from regard.training.asked import asked
 from regard.training.classed import classes
 from regard.training.initial import draw
 from regard.training.job import Job, multiple
@@ -27,15 +27,14 @@ from regard.training.recipe import Recipe
 from regard.training.replaced import Replaced
 from regard.training.report import Talk
 from regard.training.restored import Restored
-from regard.training.segments import Segments
-from regard.training.streamed import Streamed
+from regard.training.segments import next_token
 from regard.training.task import Task
 from regard.training.texts import Texts, texts
 
 _LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
 _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
-    "activation", "attention", "memory",
+    "activation", "attention", "memory", "compressed",
 )  # fmt: skip
 # Settings of the translator that no family here has.
 _FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
@@ -44,6 +43,8 @@ _FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "fr
 def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
     if recipe.train.objective == "classify":
         return classes(place, recipe, talk, changes(recipe))
+    if recipe.train.objective == "stories":
+        return asked(place, recipe, talk, changes(recipe))
     data = texts(place, recipe, talk.say)
     makers = {"causal": _causal, "masked": _masked, "replaced": _replaced, "span": _restored, "denoise": _restored}
     return makers[recipe.train.objective](place, recipe, data, talk)
@@ -71,8 +72,7 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    kind_of_task = Streamed if recipe.came_before else Causal if recipe.model.memory is None else Segments
-    task = kind_of_task(writer, data, recipe)
+    task = next_token(writer, data, recipe)
     return Job(
         task,
         description.d_model,

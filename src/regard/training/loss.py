@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -58,6 +59,14 @@ def disagreement(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
     p, q = (functional.log_softmax(logits.float(), dim=-1) for logits in (one, other))
     apart = ((p.exp() - q.exp()) * (p - q)).sum(dim=-1) / 2
     return torch.where(labels != IGNORED, apart, 0.0).sum()
+
+
+def beside(loss: Tensor, others: Mapping[str, Tensor], count: int | Tensor) -> Tensor:
+    """A loss that is a sum over `count` tokens, and what parts of the model want minimised besides (experts, halting,
+    compression), which are means."""
+    for other in others.values():
+        loss = loss + other * count
+    return loss
 
 
 def over_vocabulary(

@@ -19,7 +19,7 @@ from regard.model import Encoder
 from regard.text.exact import MASK_NAMES
 from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
 from regard.training.gaze import ROWS, gaze
-from regard.training.loss import cross_entropy
+from regard.training.loss import beside, cross_entropy
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
 from regard.training.rows import OverRows
@@ -76,22 +76,23 @@ class Masked(Hiding):
         super().__init__(data, recipe, device, multiple)
         self.model = model
 
-    def _forward(self, tensors: Mapping[str, Tensor], trace: Trace | None = None) -> tuple[Tensor, Tensor | None]:
-        """Scores of tokens [B, T, V], and of whether the second part is a stranger [B, 2]."""
+    def _forward(
+        self, tensors: Mapping[str, Tensor], trace: Trace | None = None
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Scores of tokens [B, T, V], and of whether the second part is a stranger [B, 2]; and the losses beside."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        hidden, _ = self.model(tensors["tokens"], tensors["real"], trace=trace, **segments)
+        hidden, others = self.model(tensors["tokens"], tensors["real"], trace=trace, **segments)
         assert self.model.head is not None
         strangers = self.model.classes(hidden, tensors["real"]) if "stranger" in tensors else None
-        return self.model.head(hidden), strangers
+        return self.model.head(hidden), strangers, others
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean over guessed tokens plus the mean over pairs; as a sum over tokens, for the step divides by them."""
-        logits, strangers = self._forward(tensors)
+        logits, strangers, others = self._forward(tensors)
         loss, surprise = cross_entropy(logits, tensors["labels"])
         if strangers is not None:
-            asked = (tensors["labels"] >= 0).sum()
-            loss = loss + functional.cross_entropy(strangers.float(), tensors["stranger"]) * asked
-        return loss, surprise
+            others = {**others, "pairs": functional.cross_entropy(strangers.float(), tensors["stranger"])}
+        return beside(loss, others, (tensors["labels"] >= 0).sum()), surprise
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Masked(Hiding):
         samples: list[dict[str, Any]] = []
         for batch in self.held_out_batches():
             with precision:
-                logits, strangers = self._forward(batch.tensors)
+                logits, strangers, _ = self._forward(batch.tensors)
             labels, best = batch.tensors["labels"], logits.argmax(dim=-1)
             total += cross_entropy(logits, labels)[1].item()
             count, right = count + batch.tokens, right + int((best == labels).sum())

@@ -23,7 +23,7 @@ from regard.errors import DataError
 from regard.model import Encoder
 from regard.text.framed import Framed
 from regard.text.score import Found, Graded, found_score, graded, span_score
-from regard.training.loss import cross_entropy
+from regard.training.loss import beside, cross_entropy
 from regard.training.recipe import Train
 
 Example = TypeVar("Example")
@@ -64,7 +64,8 @@ class Reading(ABC, Generic[Example]):
         """The rows of examples, which may be more or fewer than these."""
 
     @abstractmethod
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]: ...
+    def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The loss of these scores, and −log p of the labels, both sums."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], precision: AbstractContextManager[Any]) -> Graded | Found:
@@ -81,7 +82,8 @@ class Reading(ABC, Generic[Example]):
     def collate(self, rows: Sequence[Row], chosen: Rows) -> Batch:
         """`tokens`, `real` [B, T], perhaps `segments`, and `labels` [B, T], or [B, n] where a row has n."""
         taken = [rows[i] for i in chosen]
-        width = -(-max(len(row.ids) for row in taken) // self.multiple) * self.multiple
+        longest = max(len(row.ids) for row in taken)
+        width = max(longest, min(-(-longest // self.multiple) * self.multiple, self.most))
         tensors = {
             "tokens": _padded([row.ids for row in taken], width, self.reader.text.pad),
             "real": torch.arange(width) < torch.tensor([len(row.ids) for row in taken])[:, None],
@@ -98,10 +100,20 @@ class Reading(ABC, Generic[Example]):
         """What the loss is a mean over."""
         return len(rows)
 
-    def scores(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        beside = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        hidden, _ = self.model(tensors["tokens"], tensors["real"], **beside)
-        return self.model.classes(hidden, tensors["real"], tensors["tokens"])
+    def weight(self, labels: Tensor) -> int | Tensor:
+        """The same of a batch, on its device."""
+        return len(labels)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        scores, others = self.scores(tensors)
+        loss, surprise = self.judged(scores, tensors)
+        return beside(loss, others, self.weight(tensors["labels"])), surprise
+
+    def scores(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Those of the labels, and the losses beside."""
+        segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
+        hidden, others = self.model(tensors["tokens"], tensors["real"], **segments)
+        return self.model.classes(hidden, tensors["real"], tensors["tokens"]), others
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": row, "text": self.reader.text.decode(self.train[row].ids)} for row in rows]
@@ -128,7 +140,8 @@ class Reading(ABC, Generic[Example]):
         found: list[list[int]] = [[] for _ in rows]
         for batch in self.in_order(rows):
             with torch.inference_mode(), precision:
-                chosen = self.scores(batch.tensors).argmax(dim=-1).reshape(len(batch.rows), -1).tolist()
+                scores, _ = self.scores(batch.tensors)
+            chosen = scores.argmax(dim=-1).reshape(len(batch.rows), -1).tolist()
             for row, labels in zip(batch.rows, chosen, strict=True):
                 found[row] = labels
         return found
@@ -143,8 +156,8 @@ class Classifying(Reading[Classed]):
             for row, example in zip(encoded, examples, strict=True)
         ]
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return cross_entropy(self.scores(tensors), tensors["labels"][:, 0], self.settings.label_smoothing)
+    def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return cross_entropy(scores, tensors["labels"][:, 0], self.settings.label_smoothing)
 
     def score(self, examples: Sequence[Classed], precision: AbstractContextManager[Any]) -> Graded:
         rows = self.rows(examples)
@@ -165,8 +178,11 @@ class Tagging(Reading[Words]):
     def counted(self, rows: Sequence[Row]) -> int:
         return max(1, sum(label != IGNORED for row in rows for label in row.labels))
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return cross_entropy(self.scores(tensors), tensors["labels"], self.settings.label_smoothing)
+    def weight(self, labels: Tensor) -> int | Tensor:
+        return (labels != IGNORED).sum().clamp_min(1)
+
+    def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return cross_entropy(scores, tensors["labels"], self.settings.label_smoothing)
 
     def score(self, examples: Sequence[Words], precision: AbstractContextManager[Any]) -> Graded:
         names, rows = self.reader.labels, self.rows(examples)
@@ -204,9 +220,9 @@ class Answering(Reading[Question]):
             for row, span in windowed(self.reader.text, example, self.most)
         ]
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean of −log p of the first and of the last token, each among the real ones."""
-        scores = self.scores(tensors).float().masked_fill(~tensors["real"][..., None], float("-inf"))
+        scores = scores.float().masked_fill(~tensors["real"][..., None], float("-inf"))
         loss = functional.cross_entropy(scores, tensors["labels"], reduction="sum") / 2
         return loss, loss.detach()
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
+from regard.family.gpt import compressing
 from regard.family.recurrent import FAMILIES as BEFORE
 from regard.family.vaswani import looking
 from regard.training.choice import LengthPenaltyChoice, StartChoice, WeightsChoice, length_penalty, start, weights
@@ -44,9 +45,9 @@ class Data(_Section):
     test_target: str | None = Field(None, description="scored once, after training")
     text: str | None = Field(None, description="for all objectives but translation: one text file (.gz too)")
     valid_text: str | None = Field(None, description="validation text; without it the end of `text` is held out")
-    test_text: str | None = Field(None, description="classify: scored once, after training")
+    test_text: str | None = Field(None, description="classify, stories: scored once, after training")
     test_lines: int | None = Field(
-        None, ge=1, description="classify: expressions to validate and to test with, if generated"
+        None, ge=1, description="classify, stories: examples to validate and to test with, if generated"
     )
     held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
     context: int = Field(256, ge=8, description="tokens of text that are seen at once, the special ones included")
@@ -69,12 +70,14 @@ class Tokens(_Section):
 
 
 Kind = Literal[
-    "transformer", "gpt", "palm", "rnn", "gru", "lstm", "bahdanau", "luong", "luong_feeding", "convs2s", "bytenet"
+    "transformer", "gpt", "palm", "rnn", "gru", "lstm", "bahdanau", "luong", "luong_feeding", "convs2s", "bytenet",
+    "memory",
 ]  # fmt: skip
 # What is trained by which objective; the others have one model each.
 KINDS: dict[str, tuple[str, ...]] = {
     "translate": ("transformer", *BEFORE),
     "causal": ("gpt", "palm", "rnn", "gru", "lstm"),
+    "stories": ("memory",),
 }
 # Settings of stacks of attention, which nothing that came before them has.
 OF_STACKS = (
@@ -89,7 +92,7 @@ class Model(_Section):
     model: Kind | None = Field(
         None,
         description="what is trained: transformer, or what came before it (rnn, gru, lstm, bahdanau, luong, luong_feeding, "
-        "convs2s, bytenet); causal: gpt, palm, rnn, gru or lstm  [transformer; gpt]",
+        "convs2s, bytenet); causal: gpt, palm, rnn, gru or lstm; stories: memory  [transformer; gpt]",
     )
     preset: str | None = Field(
         None,
@@ -119,6 +122,11 @@ class Model(_Section):
     memory: int | None = Field(
         None, ge=1, description="causal: places before each segment that layers remember (Transformer-XL)"
     )
+    compressed: str | None = Field(
+        None,
+        description="with memory: PLACES:FACTOR[:mean|max|conv] for what leaves it, made FACTOR to one by a convolution "
+        "unless said (Compressive Transformer)",
+    )
     residual: Literal["post", "pre"] | None = Field(None, description="where the norm stands: post (the paper) or pre")
     start: str | None = Field(
         None,
@@ -136,6 +144,13 @@ class Model(_Section):
             start(value)
         return value
 
+    @field_validator("compressed")
+    @classmethod
+    def _compressed(cls, value: str | None) -> str | None:
+        if value is not None:
+            compressing(value)
+        return value
+
     @field_validator("attention", "decoder_attention")
     @classmethod
     def _attention(cls, value: str | None) -> str | None:
@@ -144,7 +159,10 @@ class Model(_Section):
         return value
 
 
-Objective = Literal["translate", "causal", "masked", "span", "denoise", "replaced", "classify"]
+Objective = Literal["translate", "causal", "masked", "span", "denoise", "replaced", "classify", "stories"]
+
+
+GENERATED = ("classify", "stories")  # which learn from a file, or from examples of their own
 
 
 class Train(_Section):
@@ -154,7 +172,8 @@ class Train(_Section):
         "translate",
         description="what is learnt: a translation, the next token (causal, GPT), hidden tokens (masked, BERT), hidden "
         "spans (span, T5), the text from a damaged one (denoise, BART), which tokens were replaced (replaced, ELECTRA), "
-        "the class of a text (classify; without --text, of ListOps expressions)",
+        "the class of a text (classify; without --text, of ListOps expressions), the answer to a question "
+        "about a story (stories; without --text, generated ones)",
     )
     next_sentence: bool = Field(False, description="masked: learn too whether the second part follows the first")
     hidden: float | None = Field(
@@ -242,6 +261,7 @@ class Tune(_Section):
 
 
 _METRICS: dict[str, tuple[str, ...]] = {
+    "stories": ("loss", "accuracy", "f1"),
     "classify": ("loss", "accuracy", "f1"), "tag": ("loss", "accuracy", "f1"), "answer": ("loss", "exact_match", "f1"),
     "translate": ("loss", "bleu", "chrf", "exact_match"), "summarize": ("loss", "bleu", "chrf", "exact_match"),
 }  # fmt: skip
@@ -268,17 +288,19 @@ class Recipe(_Section):
             return self
         if objective == "translate" and data.text:
             raise SettingError("a translation is learnt from pairs, not from one text", "say --objective causal")
-        if objective != "translate" and (data.source or data.pairs or not (data.text or objective == "classify")):
+        if objective != "translate" and (data.source or data.pairs or not (data.text or objective in GENERATED)):
             raise SettingError(f"the objective {objective!r} learns from one text", "give --text FILE")
         for key, given, fits in (
             ("agreement", train.agreement > 0, objective == "translate"),
             ("memory", self.model.memory is not None, objective == "causal" and not self.came_before),
             ("next_sentence", train.next_sentence, objective == "masked"),
-            ("hidden", train.hidden is not None, objective not in ("translate", "causal", "classify")),
-            ("test_text", data.test_text is not None, objective == "classify"),
+            ("hidden", train.hidden is not None, objective not in ("translate", "causal", *GENERATED)),
+            ("test_text", data.test_text is not None, objective in GENERATED),
         ):
             if given and not fits:
                 raise SettingError(f"{key} is no setting of the objective {objective!r}", "leave it out")
+        if self.model.compressed is not None and self.model.memory is None:
+            raise SettingError("only what leaves a memory can be compressed", "give a memory too, e.g. --memory 128")
         kinds = KINDS.get(objective, ())
         if self.model.model is not None and self.model.model not in kinds:
             known = f"choose: {', '.join(kinds)}" if kinds else "leave it out"
@@ -309,7 +331,9 @@ class Recipe(_Section):
 
     @property
     def first_weights(self) -> StartChoice:
-        usual = {"translate": "xavier", "causal": "scaled:0.02"}.get(self.train.objective, "normal:0.02")
+        usual = {"translate": "xavier", "causal": "scaled:0.02", "stories": "xavier"}.get(
+            self.train.objective, "normal:0.02"
+        )
         return start(self.model.start or usual)
 
     @property
@@ -357,7 +381,7 @@ def fitting(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
 def choose(recipe: str | Path | None, changes: Mapping[str, Any], data_root: str | None = None) -> tuple[Recipe, str]:
     """What a user asked for, and a name for it: a recipe; their own files with the defaults; or the built-in language."""
     own = any(key in changes for key in ("source", "pairs", "text"))
-    chosen = recipe or (None if own else "builtin")
+    chosen = recipe or (None if own else "stories" if changes.get("model") == "memory" else "builtin")
     return load(chosen, changes, data_root), Path(chosen).stem if chosen else "run"
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from regard.core.embed import Embedding
 from regard.data.corrupt import Fate
 from regard.model import Encoder
-from regard.training.loss import cross_entropy
+from regard.training.loss import beside, cross_entropy
 from regard.training.masked import Hiding
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
@@ -54,14 +54,15 @@ class Replaced(Hiding):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean over guessed tokens plus 50 times the mean over all; as a sum over guessed ones, as the step divides."""
-        guesses, surprise, scores, replaced = self._forward(tensors)
-        asked = (tensors["labels"] >= 0).sum()
-        return guesses + WEIGHT * _mean(scores, replaced, tensors["real"]) * asked, surprise
+        guesses, surprise, scores, replaced, others = self._forward(tensors)
+        judged = {"judged": WEIGHT * _mean(scores, replaced, tensors["real"])}
+        return beside(guesses, judged | others, (tensors["labels"] >= 0).sum()), surprise
 
-    def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The generator's loss and −log p, the discriminator's scores [B, T], and where it should say yes."""
+    def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """The generator's loss and −log p, the discriminator's scores [B, T], and where it should say yes; and the losses
+        beside, of both."""
         tokens, labels, real = tensors["tokens"], tensors["labels"], tensors["real"]
-        hidden, _ = self.generator(tokens, real)
+        hidden, ours = self.generator(tokens, real)
         assert self.generator.head is not None
         logits = self.generator.head(hidden)
         loss, surprise = cross_entropy(logits, labels)
@@ -70,8 +71,9 @@ class Replaced(Hiding):
             drawn = (logits.float() + noise).argmax(dim=-1)
             shown = torch.where(labels >= 0, drawn, tokens)
             replaced = (labels >= 0) & (drawn != labels)
-        hidden, _ = self.discriminator(shown, real)
-        return loss, surprise, self.discriminator.classes(hidden, real)[..., 0], replaced
+        hidden, theirs = self.discriminator(shown, real)
+        others = {f"generator {name}": part for name, part in ours.items()} | theirs
+        return loss, surprise, self.discriminator.classes(hidden, real)[..., 0], replaced, others
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class Replaced(Hiding):
         for batch in self.held_out_batches():
             real = batch.tensors["real"]
             with precision:
-                _, surprise, scores, replaced = self._forward(batch.tensors)
+                _, surprise, scores, replaced, _ = self._forward(batch.tensors)
             total += torch.stack([_mean(scores, replaced, real) * real.sum(), surprise]).double().cpu()
             said = scores > 0
             cells, right = cells + int(real.sum()), right + int(((said == replaced) & real).sum())

@@ -20,7 +20,7 @@ from regard.errors import DataError
 from regard.model import EncoderDecoder
 from regard.text.exact import MASK_NAMES
 from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
-from regard.training.loss import over_vocabulary
+from regard.training.loss import beside, over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe
 from regard.training.rows import OverRows
@@ -70,8 +70,9 @@ class Restored(OverRows):
         return [*first, *seen.tolist(), self.end], [*first, *target.tolist(), self.end]
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, _ = self.model(tensors["source"], tensors["target"], tensors["real"])
-        return over_vocabulary(self.model.head, hidden, tensors["labels"])
+        hidden, others = self.model(tensors["source"], tensors["target"], tensors["real"])
+        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
+        return beside(loss, others, (tensors["labels"] >= 0).sum()), surprise
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:

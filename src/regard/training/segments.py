@@ -1,32 +1,41 @@
-"""The task of a language model that remembers: the next token, in streams of text that are read segment after segment.
+"""The task of a language model that carries something on: the next token, in streams of text, segment after segment.
 
-The text is cut into as many streams as a batch has rows, and a batch is the next segment of each. What the layers remember
-of the segments before is carried on; gradients stay inside a segment (Dai et al. 2019).
+The text is cut into as many streams as a batch has rows, and a batch is the next segment of each. What the layers carry, the
+state of recurrent cells or the memory of a Transformer-XL, goes from segment to segment, while gradients stay inside:
+truncated back-propagation through time (Williams and Peng 1990, Dai et al. 2019).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard import spec
 from regard.api.writer import LanguageModel
-from regard.core.stack import Stack
-from regard.core.state import Inputs, LayerState
+from regard.core.state import LayerState
 from regard.data.batch import Batch
 from regard.errors import DataError
 from regard.training.causal import Causal, windows
-from regard.training.loss import over_vocabulary
+from regard.training.loss import beside, over_vocabulary
 from regard.training.recipe import Recipe
 from regard.training.texts import Texts
 
 
+def next_token(writer: LanguageModel, data: Texts, recipe: Recipe) -> Causal:
+    """The task of a language model: segments where it carries something on, otherwise windows at any place."""
+    made = writer.spec
+    carries = isinstance(made, spec.RecurrentDecoder) or made.stack.memory is not None
+    return (Segments if carries else Causal)(writer, data, recipe)
+
+
 class Segments(Causal):
-    """`carry` is what the layers remember after the last batch, which a checkpoint must hold."""
+    """`carry` is what the layers carry after the last batch, which a checkpoint must hold."""
 
     def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe) -> None:
         super().__init__(writer, data, recipe)
@@ -38,9 +47,11 @@ class Segments(Causal):
             )
         self.carry = self._nothing(self.rows)
 
+    def _empty(self, rows: int) -> list[LayerState]:
+        return self.model.stack.remember(rows, self.writer.spec.d_model)
+
     def _nothing(self, rows: int) -> dict[str, Tensor]:
-        assert isinstance(self.model.stack, Stack)
-        return _parts(self.model.stack.remember(rows, self.writer.spec.d_model))
+        return {name: part.clone() for name, part in _parts(self._empty(rows)).items()}
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         each = np.arange(self.rows) * self.length
@@ -52,7 +63,7 @@ class Segments(Causal):
             yield (epoch, index), batch
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        began = {**self.carry, "real": self.carry["real"] & tensors["goes_on"]}
+        began = {name: part * tensors["goes_on"] for name, part in self.carry.items()}
         loss, surprise, after = self._read(tensors, began)
         for name, part in after.items():
             self.carry[name].copy_(part)  # the buffers stay where they are, so that a recorded step finds them
@@ -61,12 +72,14 @@ class Segments(Causal):
     def _read(
         self, tensors: Mapping[str, Tensor], began: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        states = [LayerState(Inputs(began[str(i)], began["real"])) for i in range(self.model.stack.layers)]
-        hidden, auxiliary = self.model(tensors["tokens"], states=states)
+        states = self._empty(len(tensors["tokens"]))
+        for i, state in enumerate(states):
+            own = {name.partition(".")[2]: part for name, part in began.items() if name.startswith(f"{i}.")}
+            state.past = replace(state.past, **own)  # type: ignore[type-var]
+        hidden, others = self.model(tensors["tokens"], states=states)
         loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        for extra in auxiliary.values():
-            loss = loss + extra * tensors["labels"].numel()
-        return loss, surprise, _parts(states)
+        after = {name: part.detach() for name, part in _parts(states).items()}
+        return beside(loss, others, tensors["labels"].numel()), surprise, after
 
     @torch.inference_mode()
     def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
@@ -89,7 +102,10 @@ class Segments(Causal):
 
 
 def _parts(states: list[LayerState]) -> dict[str, Tensor]:
-    pasts = [state.past for state in states]
-    assert all(isinstance(past, Inputs) for past in pasts)
-    found = {str(i): past.x for i, past in enumerate(pasts)}  # type: ignore[attr-defined]
-    return {name: part.clone() for name, part in {**found, "real": pasts[0].real}.items()}  # type: ignore[attr-defined]
+    """Every tensor that is carried, by layer and name."""
+    return {
+        f"{i}.{field.name}": part
+        for i, state in enumerate(states)
+        for field in fields(state.past)  # type: ignore[arg-type]
+        if isinstance(part := getattr(state.past, field.name), Tensor)
+    }

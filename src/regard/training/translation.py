@@ -20,7 +20,7 @@ from regard.model import EncoderDecoder
 from regard.text.score import AnyScore, score
 from regard.text.tokenizer import Tokenizer
 from regard.training.gaze import ROWS, gaze
-from regard.training.loss import cross_entropy, over_vocabulary
+from regard.training.loss import beside, cross_entropy, over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.prepare import Prepared
 from regard.training.recipe import Recipe, Train
@@ -55,12 +55,10 @@ class Translation:
         agreement = self.settings.agreement
         if agreement:
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
-        hidden, auxiliary = self.model(tensors["source"], tensors["target"], tensors.get("real"))
+        hidden, others = self.model(tensors["source"], tensors["target"], tensors.get("real"))
         labels = tensors["labels"]
         loss, surprise = over_vocabulary(self.model.head, hidden, labels, self.settings.label_smoothing, agreement)
-        for extra in auxiliary.values():
-            loss = loss + extra * (labels >= 0).sum()
-        return loss, surprise
+        return beside(loss, others, (labels >= 0).sum() / (2 if agreement else 1)), surprise
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         source, target = self.translator.source_tokenizer, self.translator.target_tokenizer

@@ -1,0 +1,114 @@
+"""Whatever is trained, the losses that parts of a model want minimised beside the main one are minimised too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.core.block import Block
+from regard.core.experts import Experts
+from regard.core.feedforward import Plain
+from regard.model import Decoder, Encoder, EncoderDecoder
+from regard.training import finetune as tuning
+from regard.training import recipe as recipes
+from regard.training.place import begin
+from regard.training.report import Talk
+from regard.training.run import job
+from regard.training.task import Task
+
+SIZES: dict[str, Any] = {
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "batch_tokens": 256, "steps": 1, "warmup": 1,
+    "threads": 1, "device": "cpu", "schedule": "constant", "learning_rate": 0.01,
+}  # fmt: skip
+TEXT = "".join(f"The {a} dog sees the {b} cat.\nIt runs.\n\n" for a in "abcdefgh" for b in "ijklmn")
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "translate": {"builtin_lines": 100, "vocabulary": 300},
+    "agreement": {"objective": "translate", "builtin_lines": 100, "vocabulary": 300, "agreement": 1.0},
+    "causal": {},
+    "memory": {"objective": "causal", "memory": 12},
+    "compressed": {"objective": "causal", "memory": 12, "compressed": "4:2"},
+    "masked": {},
+    "next": {"objective": "masked", "next_sentence": True},
+    "span": {},
+    "denoise": {},
+    "replaced": {},
+    "classify": {"builtin_lines": 100, "test_lines": 10, "context": 64},
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "tales.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def with_experts(model: nn.Module) -> list[Experts]:
+    """Every feed-forward network becomes several."""
+    found = []
+    for block in [part for part in model.modules() if isinstance(part, Block)]:
+        width = next(block.residual.parameters()).shape[0]
+        block.feedforward = Experts(
+            width, [Plain(width, 12, "relu", 0.0, True) for _ in range(3)], top=1, capacity=1.25, balance=0.0
+        )
+        found.append(block.feedforward)
+    return found
+
+
+def check(task: Task) -> None:
+    """With a balance, the loss is greater by just what the models said, for each token that the step divides by."""
+    torch.manual_seed(0)
+    experts = with_experts(task.model)
+    task.model.eval()
+    _, batch = next(task.batches(0, 0))
+    said: list[Tensor] = []
+    parts = (Encoder, Decoder, EncoderDecoder)
+    for part in [p for p in task.model.modules() if isinstance(p, parts)]:
+        part.register_forward_hook(lambda _, __, made: said.append(sum(made[1].values())))  # type: ignore[arg-type]
+    torch.manual_seed(0)  # the replaced tokens are drawn
+    plain, surprise = task.loss(batch.tensors)
+    said.clear()
+    for part in experts:
+        part.balance = 7.0
+    torch.manual_seed(0)
+    loss, again = task.loss(batch.tensors)
+    assert sum(said) > 1
+    torch.testing.assert_close((loss - plain) / batch.tokens, sum(said), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(again, surprise)
+    task.model.zero_grad()
+    loss.backward()
+    assert all(part.router.weight.grad is not None for part in experts)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objectives(name: str, text: Path, tmp_path: Path) -> None:
+    own = {"objective": name} | OBJECTIVES[name]
+    if own["objective"] not in ("translate", "classify"):
+        own = {"text": str(text), "tokenizer": "characters", "context": 32} | own
+    recipe = recipes.load(None, SIZES | own)
+    check(job(begin(recipe, tmp_path / "run", "test"), recipe, Talk(1, quiet=True)).task)
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "answer"])
+def test_fine_tuning(name: str, text: Path, tmp_path: Path) -> None:
+    base = SIZES | {"objective": "masked", "text": str(text), "context": 32, "vocabulary": 300}
+    regard.train(base | {"samples": 0}, out=tmp_path / "base")
+    nouns = ("dog", "cat", "owl")
+    path = tmp_path / ("data.conll" if name == "tag" else "data.jsonl")
+    answers = [
+        {"question": "who?", "context": f"the {n} runs", "answers": {"text": [n], "answer_start": [4]}} for n in nouns
+    ]
+    path.write_text({
+        "classify": "".join(json.dumps({"text": f"the {n} runs", "label": n}) + "\n" for n in nouns),
+        "tag": "\n".join(f"the O\n{n} B-ANIMAL\nruns O\n" for n in nouns),
+        "answer": "".join(json.dumps(row) + "\n" for row in answers),
+    }[name])  # fmt: skip
+    values = {"task": name, "base": str(tmp_path / "base"), "files": [str(path)], "device": "cpu", "epochs": 1}
+    place, recipe, _ = tuning.start(values, tmp_path / "run")
+    check(job(place, recipe, Talk(1, quiet=True)).task)
