@@ -133,11 +133,12 @@ def _call(case: Case, kind: str, length: int, backward: bool, device: torch.devi
     shared = isinstance(mixer, spec.Lsh)
     attention = spec.Attention(case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared else "apart")
     stack = spec.Stack(1, spec.Block(attention, spec.Plain(1)), pattern)
-    made = build(spec.Encoder(1, spec.Tokens(1, None), stack)).to(device).eval().stack
+    precision = torch.bfloat16 if device.type == "cuda" else torch.float32  # as each is trained
+    made = build(spec.Encoder(1, spec.Tokens(1, None), stack)).to(device, precision).eval().stack
     mix = made.blocks[0].attention.mixer  # type: ignore[union-attr]
     chance = torch.Generator().manual_seed(0)
     shape = (1, case.heads, length, case.d_k)
-    q, k, v, above = (torch.randn(shape, generator=chance).to(device) for _ in range(4))
+    q, k, v, above = (torch.randn(shape, generator=chance).to(device, precision) for _ in range(4))
     given = [x.requires_grad_(backward) for x in (q, k, v)]
 
     def once() -> None:

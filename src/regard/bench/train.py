@@ -178,7 +178,8 @@ def _batch(lengths: Any, rows: Any, model: Measured) -> Batch:
         "labels": np.where(used, target, IGNORED),
         **({} if real.all() else {"real": real}),
     }
-    return Batch({name: torch.from_numpy(array) for name, array in tensors.items()}, int(used.sum()), np.asarray(rows))
+    made = Batch({name: torch.from_numpy(array) for name, array in tensors.items()}, int(used.sum()), np.asarray(rows))
+    return made.pin()
 
 
 def _padding(batches: list[Batch]) -> float:

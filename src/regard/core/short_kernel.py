@@ -41,7 +41,11 @@ def _kept(seed, program, rate, BT: tl.constexpr, BS: tl.constexpr):
     return tl.where(drawn >= rate, 1.0 / (1.0 - rate), 0.0)
 
 
-@triton.jit
+# Lengths differ from batch to batch: a kernel for each of them would take longer to compile than all steps take.
+_LENGTHS = ["T", "S", "mask_b", "mask_t", "mask_s"]
+
+
+@triton.jit(do_not_specialize=_LENGTHS)
 def _forward(
     q, k, v, out, sums, mask, seed,
     q_b, q_h, q_t, q_k, k_b, k_h, k_t, k_k, v_b, v_h, v_t, v_k, o_b, o_h, o_t, o_k, mask_b, mask_t, mask_s,
@@ -74,7 +78,7 @@ def _forward(
     tl.store(sums + program * T + t, log_total, mask=t < T)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_LENGTHS)
 def _backward(
     q, k, v, above, sums, mask, seed, to_q, to_k, to_v,
     q_b, q_h, q_t, q_k, k_b, k_h, k_t, k_k, v_b, v_h, v_t, v_k, a_b, a_h, a_t, a_k,
@@ -116,10 +120,13 @@ def _backward(
 
 
 def _settings(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, rate: float) -> dict[str, Any]:
-    blocks = [max(16, triton.next_power_of_2(n)) for n in (q.shape[2], k.shape[2], q.shape[3], v.shape[3])]
-    names = dict(zip(("BT", "BS", "BK", "BE"), blocks, strict=True))
+    # Queries and keys in blocks of one size, so that few kernels are compiled.
+    length, d_k, d_v = (
+        max(16, triton.next_power_of_2(n)) for n in (max(q.shape[2], k.shape[2]), q.shape[3], v.shape[3])
+    )
+    names = {"BT": length, "BS": length, "BK": d_k, "BE": d_v}
     exact = "ieee" if q.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32 else "tf32"
-    warps = 1 if blocks[0] * blocks[1] <= 512 else 2 if blocks[0] * blocks[1] <= 1024 else 4
+    warps = {16: 1, 32: 2}.get(length, 4)
     return names | {
         "KIND": 1 if causal else 0 if mask is None else 2, "DROPS": rate > 0, "EXACT": exact, "num_warps": warps
     }  # fmt: skip

@@ -84,7 +84,7 @@ def _one_row(
     tl.store(out + n, y, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _few_rows(
     x, w, bias, rest, out, M, N, K, w_n,
     ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, REST: tl.constexpr, BM: tl.constexpr,
@@ -168,7 +168,7 @@ def _cut(inputs: int, outputs: int) -> tuple[int, int, int]:
     return (4, 1024, 4) if inputs > 8192 else (4, 512, 4)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S", "m_b", "m_h", "m_t", "m_s", "T", "R", "G", "columns"])
 def _few_queries(
     q, k, v, new_k, new_v, mask, last, cos, sin, out,
     q_b, q_h, q_t, k_b, k_g, k_s, v_b, v_g, v_s, nk_b, nk_g, nv_b, nv_g, m_b, m_h, m_t, m_s, o_b, o_h, o_t,
