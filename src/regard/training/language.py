@@ -30,6 +30,7 @@ from regard.training.restored import Restored
 from regard.training.segments import Segments
 from regard.training.streamed import Streamed
 from regard.training.task import Task
+from regard.training.teacher import of_writer
 from regard.training.texts import Texts, texts
 
 _LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
@@ -71,8 +72,13 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    kind_of_task = Streamed if recipe.came_before else Causal if recipe.model.memory is None else Segments
-    task = kind_of_task(writer, data, recipe)
+    task: Causal | Streamed
+    if recipe.came_before:
+        task = Streamed(writer, data, recipe)
+    elif recipe.model.memory is not None:
+        task = Segments(writer, data, recipe)
+    else:
+        task = Causal(writer, data, recipe, of_writer(recipe, writer))
     return Job(
         task,
         description.d_model,
