@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import assert_never, overload
 
 import torch
@@ -310,7 +311,8 @@ def _looking(part: spec.LooksBefore | spec.LooksAfter, d_model: int) -> score.Lo
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     place = _stack_position(part, d_model)
     lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
-    blocks = [_block(part, d_model, place, lengths) for _ in range(1 if part.shared else part.layers)]
+    each = [replace(part, block=part.each(i), heads=None, cross_heads=None) for i in range(part.blocks)]
+    blocks = [_block(one, d_model, place, lengths) for one in each]
     final = _norm(part.final, d_model) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(

@@ -77,7 +77,7 @@ def _unit(part: spec.GatedUnit | spec.NarrowUnit, d: int) -> int:
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
-    blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
+    blocks = sum(block(part.each(i), d_model) for i in range(part.blocks))
     attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
     blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
     blocks += d_model + 1 if part.universal is not None and part.universal.halts else 0
@@ -85,16 +85,16 @@ def stack(part: spec.Stack, d_model: int) -> int:
 
 
 def _stack_position(part: spec.Stack, d_model: int) -> int:
-    layers = 1 if part.shared else part.layers
     match part.position:
         case spec.Buckets(count):
             return count * part.block.attention.heads
         case spec.Disentangled(distance, buckets, norm=norm):
             return 2 * (buckets or distance) * d_model + _norm(norm, d_model)
         case spec.RelativeKeys(distance):
-            return layers * (2 * distance + 1) * part.block.attention.d_k
+            return part.blocks * (2 * distance + 1) * part.block.attention.d_k
         case spec.RelativeSinusoids():
-            return layers * (d_model + 2) * part.block.attention.heads * part.block.attention.d_k
+            heads = sum(part.each(i).attention.heads for i in range(part.blocks))
+            return (d_model + 2) * heads * part.block.attention.d_k
         case _:
             return 0
 

@@ -605,7 +605,8 @@ class Universal:
 class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
     what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
-    caller carries them on (Dai et al. 2019, Transformer-XL)."""
+    caller carries them on (Dai et al. 2019, Transformer-XL). `heads` and `cross_heads` say how many heads are left in each
+    block where these are fewer than the block's, because some were pruned."""
 
     layers: int
     block: Block
@@ -617,9 +618,26 @@ class Stack:
     beside: Neighbours | None = None
     memory: int | None = None
     universal: Universal | None = None
+    heads: tuple[int, ...] | None = None
+    cross_heads: tuple[int, ...] | None = None
+
+    @property
+    def blocks(self) -> int:
+        """How many there are, each applied once or, if shared, in all layers."""
+        return 1 if self.shared else self.layers
+
+    def each(self, number: int) -> Block:
+        """One of the blocks."""
+        block = self.block
+        if self.heads is not None:
+            block = dataclasses.replace(block, attention=fewer(block.attention, self.heads[number]))
+        if self.cross_heads is not None and block.cross is not None:
+            block = dataclasses.replace(block, cross=fewer(block.cross, self.cross_heads[number]))
+        return block
 
     def __post_init__(self) -> None:
         _sizes(self, "memory")
+        _uneven(self)
         if isinstance(self.block.residual, Reversible):
             _reversible(self)
         if self.universal is not None and not self.shared:
@@ -634,6 +652,52 @@ class Stack:
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
         _mixable(self)
+
+
+def fewer(part: Attention, heads: int) -> Attention:
+    """The same with so many of its heads: each has keys of its own, or all have the same."""
+    return dataclasses.replace(part, heads=heads, groups=None if part.key_heads == part.heads else part.groups)
+
+
+def prunable(stack: Stack, cross: bool = False) -> bool:
+    """Whether heads can be taken out of some of its layers: not if a table of all layers tells heads apart, or if several
+    heads, but not all, share their keys, or if the mixer has weights or draws for each head."""
+    part = stack.block.cross if cross else stack.block.attention
+    if part is None or (not cross and isinstance(stack.position, Buckets | Alibi)):
+        return False
+    alike = part.key_heads in (1, part.heads)
+    return alike and isinstance(part.mixer, Softmax | Linear) and part.projection != "shared"
+
+
+def with_heads(stack: Stack, heads: tuple[int, ...], cross_heads: tuple[int, ...] = ()) -> Stack:
+    """The same with so many heads in each block; where all blocks have as many, that is the block's own number."""
+    attention, own = _left(stack.block.attention, heads)
+    block, other = dataclasses.replace(stack.block, attention=attention), None
+    if block.cross is not None:
+        cross, other = _left(block.cross, cross_heads)
+        block = dataclasses.replace(block, cross=cross)
+    return dataclasses.replace(stack, block=block, heads=own, cross_heads=other)
+
+
+def _left(part: Attention, heads: tuple[int, ...]) -> tuple[Attention, tuple[int, ...] | None]:
+    if len(set(heads)) > 1:
+        return part, heads
+    return part if heads[0] == part.heads else fewer(part, heads[0]), None
+
+
+def _uneven(stack: Stack) -> None:
+    for given, cross in ((stack.heads, False), (stack.cross_heads, True)):
+        part = stack.block.cross if cross else stack.block.attention
+        if given is None:
+            continue
+        if part is None or len(given) != stack.blocks or min(given) < 1 or max(given) > part.heads:
+            problem = f"{given} are no numbers of heads for {stack.blocks} blocks"
+            raise ModelError(problem, f"give each block 1 to {part.heads if part else 0}")
+        if not prunable(stack, cross):
+            raise ModelError(
+                "layers of this stack cannot have heads of their own number: a part tells all of them apart",
+                "prune attention without Buckets, Alibi, groups of heads, Linformer or hashing",
+            )
 
 
 def _reversible(stack: Stack) -> None:

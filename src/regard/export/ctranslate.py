@@ -123,6 +123,8 @@ def _eps(*stacks: kinds.Stack) -> float:
 def _options(ct2: Any, part: kinds.Stack, tokens: kinds.Tokens | None) -> dict[str, Any]:
     """What a stack of theirs must be told, or why there is none."""
     block, attention = part.block, part.block.attention
+    if part.heads is not None or part.cross_heads is not None:
+        _cannot("layers with other numbers of heads")
     if attention.d_k != attention.d_v:
         _cannot(f"values of another width than keys ({attention.d_v} and {attention.d_k})")
     if block.cross is not None and (block.cross.heads, block.cross.d_k) != (attention.heads, attention.d_k):

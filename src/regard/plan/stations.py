@@ -63,8 +63,8 @@ def cache(model: spec.Model) -> int | None:
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
     stack = model.stack if isinstance(model, spec.Decoder) else model.decoder
-    attention = stack.block.attention
-    return stack.layers * attention.key_heads * (attention.d_k + attention.d_v)
+    attentions = [stack.each(i % stack.blocks).attention for i in range(stack.layers)]
+    return sum(one.key_heads * (one.d_k + one.d_v) for one in attentions)
 
 
 def letters(model: spec.Model) -> dict[str, str]:
@@ -291,15 +291,18 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
         around.append(
             Station("positions", words.position(part.position) + ", for all layers", "", lacks(position=None))
         )
-    blocks = Station(
-        "block",
-        "; ".join(_always(part)),
-        shape,
-        inside=tuple(_block(part, d, length, memory)),
-        times=part.layers,
-        copies=1 if part.shared else part.layers,
-    )
-    around.append(blocks)
+    even = part.heads is None and part.cross_heads is None
+    for number, one in enumerate([part] if even else _apart(part)):
+        around.append(
+            Station(
+                "block" if even else f"block {number + 1}",
+                "; ".join(_always(one)),
+                shape,
+                inside=tuple(_block(one, d, length, memory)),
+                times=one.layers,
+                copies=one.blocks,
+            )
+        )
     if part.beside is not None:
         beside = part.beside
         said = f"norm(first block + {words.activation(beside.activation)}(convolution over {beside.width}))"
@@ -307,6 +310,12 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
     if part.final is not None:
         around.append(Station("last norm", words.norm(part.final), shape, lacks(final=None)))
     return Station(name, "", shape, inside=tuple(around))
+
+
+def _apart(part: spec.Stack) -> list[spec.Stack]:
+    """Each block of a stack whose blocks differ, as a stack of one."""
+    times = 1 if not part.shared else part.layers
+    return [replace(part, layers=times, block=part.each(i), heads=None, cross_heads=None) for i in range(part.blocks)]
 
 
 def _always(part: spec.Stack) -> Iterator[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regard import size
-from regard.api import Translator
+from regard.api import LanguageModel, Translator
 from regard.decode.search import Settings
+from regard.decode.strategy import Greedy
 from regard.look import terminal
 from regard.text.score import score
 
-WARM = 8  # sentences before the clock starts
+WARM = 8  # sentences, or tokens, before the clock starts
+ROWS, NEW = 8, 64  # texts that a language model goes on with, and how far
 # What a table shows, how it is called there, and how many digits it has behind the point.
 COLUMNS = {
     "bleu": ("BLEU", 2), "chrf": ("chrF", 2), "exact_match": ("exact match", 1), "loss": ("loss", 4),
@@ -51,6 +54,25 @@ def translating(
         "seconds": seconds,
         "tokens_per_second": tokens / max(seconds, 1e-9),
     }, texts
+
+
+def writing(writer: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
+    """What texts say of a language model, and how fast it goes on with the first of them, greedily. Afterwards it is frozen."""
+    surprise, count = writer.surprise(texts)
+    writer.freeze()
+    prompts = [text[: len(text) // 4 + 1] for text in texts[:ROWS]]
+    writer.generate(prompts, Greedy(), max_new_tokens=WARM)
+    began = time.perf_counter()
+    written = writer.generate(prompts, Greedy(), max_new_tokens=NEW)
+    seconds = time.perf_counter() - began
+    return {
+        "loss": surprise / max(1, count),
+        "perplexity": math.exp(min(surprise / max(1, count), 700.0)),
+        "tokens": count,
+        "parameters": size.parameters(writer.spec),
+        "seconds": seconds,
+        "tokens_per_second": sum(len(writer.words.encode(text)) for text in written) / max(seconds, 1e-9),
+    }
 
 
 def table(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -72,9 +72,9 @@ def _make(place: Place, recipe: Recipe, say: Callable[[str], None]) -> None:
     """The training corpus is committed last, so its presence means that all of this is there."""
     place.data.mkdir(parents=True, exist_ok=True)
     train, valid = _texts(place, recipe.data, say)
-    if recipe.train.teacher_translates:
-        train = _taught(place, recipe, train, say)
     source, target = _tokenizers(recipe, train, say)
+    if recipe.train.teacher_translates:  # its words may be fewer: tokens are learnt from the text itself
+        train = _taught(place, recipe, train, say)
     disk.write_file(place.folder / "tokenizer.json", source.to_json())
     if target is not source:
         disk.write_file(place.folder / "target_tokenizer.json", target.to_json())
