@@ -317,8 +317,7 @@ def _looking(part: spec.LooksBefore | spec.LooksAfter, d_model: int) -> score.Lo
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     place = _stack_position(part, d_model)
     lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
-    each = part.blocks[: 1 if part.shared else None]
-    blocks = [_block(one, part, d_model, place, lengths) for one in each]
+    blocks = [_block(one, part, d_model, place, lengths) for one in part.own]
     final = _norm(part.final, part.width(d_model)) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(

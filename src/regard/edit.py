@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.core import frozen
+from regard.core.attention import Attention
 from regard.core.block import Block
 from regard.core.head import LanguageHead
 from regard.core.linear import Linear
@@ -80,3 +81,9 @@ def merge(model: nn.Module) -> None:
         if isinstance(part, Linear) and isinstance(part.added, LowRank):
             part.weight.copy_(part.weight.double() + part.added.whole())
             part.added = None
+
+
+def prune(part: Attention, heads: Tensor) -> None:
+    """Leaves an attention these heads only (Michel et al. 2019): the projections of the others are gone, not zero."""
+    merge(part)
+    part.keep(heads)

@@ -14,11 +14,13 @@ from regard.core.embed import Embedding
 from regard.core.frontend import FrontEnd
 from regard.core.head import Labels, LanguageHead, Pool, Votes
 from regard.core.hops import Hops
+from regard.core.layout import Documents
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
 from regard.core.state import LayerState, State, Written, remembers, told
 from regard.core.trace import Trace
+from regard.errors import ModelError
 
 EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
 DecoderPart = Stack | RecurrentDecoder | ConvolvedDecoder
@@ -32,6 +34,7 @@ class Encoded(NamedTuple):
     layers: tuple[
         Tensor, ...
     ] = ()  # what each layer made, where the decoder's layers look at those of their own height
+    of: Tensor | None = None  # [B, S], to which of the texts in its row each place belongs
 
     @property
     def seen(self) -> Tensor | tuple[Tensor, ...]:
@@ -75,37 +78,57 @@ class EncoderDecoder(nn.Module):
         real: Tensor | None = None,
         trace: Trace | None = None,
         losses: dict[str, Tensor] | None = None,
+        *,
+        within: Documents | None = None,
     ) -> Encoded:
-        """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding."""
-        x = self.source(source)
+        """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding.
+        `within`: several sources in one row, each as if alone."""
+        x = self.source(source, **_restarted(within))
         real = self.source.places(real)
-        sight = self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real))
+        sight = _told(self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real, within)), within, self.encoder)
         look, part = trace.scope("encoder") if trace else None, self.encoder
         if not isinstance(part, Stack):
             return Encoded(part(x, sight, trace=look), real)
         each: list[Tensor] = []
         memory = part(x, sight, trace=look, losses=losses, each=each if self.matching else None)
-        return Encoded(memory, real, (*map(part.finish, each[:-1]), memory) if each else ())
+        layers = (*map(part.finish, each[:-1]), memory) if each else ()
+        return Encoded(memory, real, layers, within.of if within is not None else None)
 
     def decode(
-        self, target: Tensor, encoded: Encoded, trace: Trace | None = None, losses: dict[str, Tensor] | None = None
+        self,
+        target: Tensor,
+        encoded: Encoded,
+        trace: Trace | None = None,
+        losses: dict[str, Tensor] | None = None,
+        *,
+        within: Documents | None = None,
     ) -> Tensor:
-        """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory."""
-        x = self.target(target)
-        sight = self.decoder.sight(0, target.shape[1], target.shape[0], Everything())
-        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
+        """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory.
+        `within`: several targets in one row, each of which sees the source of its number."""
+        x = self.target(target, **_restarted(within))
+        sight = self.decoder.sight(0, target.shape[1], target.shape[0], _padding(None, within))
+        sight, by = _told(sight, within, self.decoder), None if within is None else within.of
+        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0], encoded.of, by)
         look = trace.scope("decoder") if trace else None
         if not isinstance(self.decoder, Stack):
             return self.decoder(x, sight, encoded.memory, over_memory, trace=look)
         return self.decoder(x, sight, encoded.seen, over_memory, trace=look, losses=losses)
 
     def forward(
-        self, source: Tensor, target: Tensor, real: Tensor | None = None, trace: Trace | None = None
+        self,
+        source: Tensor,
+        target: Tensor,
+        real: Tensor | None = None,
+        trace: Trace | None = None,
+        *,
+        within: tuple[Documents, Documents] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses, those of both sides summed up."""
+        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses, those of both sides summed up.
+        `within`: which of the sources, and which of the targets, in one row belong together."""
         losses: list[dict[str, Tensor]] = [{}, {}]
-        encoded = self.encode(source, real, trace, losses[0])
-        hidden = self.decode(target, encoded, trace, losses[1])
+        sources, targets = within or (None, None)
+        encoded = self.encode(source, real, trace, losses[0], within=sources)
+        hidden = self.decode(target, encoded, trace, losses[1], within=targets)
         names = sorted({*losses[0], *losses[1]})
         return hidden, {name: sum(each[name] for each in losses if name in each) for name in names}  # type: ignore[misc]
 
@@ -158,11 +181,14 @@ class Encoder(nn.Module):
         **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses. `real` says which of the inputs (tokens, samples) are no
-        padding; `within` is what else this batch may not see, as documents in one row, or a graph; `global_tokens` [B, T]
-        see all places and are seen by all; `beside` is what this front end takes with them, as segments are with tokens."""
-        x = self.input(inputs, real=real, **beside)
+        padding; `within` is what else this batch may not see, as a graph, or documents in one row, each of which is as if
+        alone; `global_tokens` [B, T] see all places and are seen by all; `beside` is what this front end takes with them, as
+        segments are with tokens."""
+        x = self.input(inputs, real=real, **beside, **_restarted(within))
         seen = _padding(self.input.places(real), within)
-        sight = self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens)
+        sight = _told(
+            self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens), within, self.stack
+        )
         losses: dict[str, Tensor] = {}
         return self.stack(x, sight, trace=trace.scope("encoder") if trace else None, losses=losses), losses
 
@@ -201,15 +227,16 @@ class Decoder(nn.Module):
         within: Pattern | None = None,
         states: Sequence[LayerState] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's tokens;
-        `within` is what else this batch may not see; `states` is what the layers carry from the segment before, and carry
-        on afterwards."""
-        x = self.tokens(tokens, real=real)
+        """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's tokens; `within` is what
+        else this batch may not see: documents in one row are as if alone; `states` is what the layers carry from the segment
+        before, and carry on afterwards."""
+        x = self.tokens(tokens, real=real, **_restarted(within))
         start = 0
         if states is not None and remembers(states):
             real = told(states, torch.ones_like(tokens, dtype=torch.bool) if real is None else real)
             start = real.shape[1] - tokens.shape[1]
         sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
+        sight = _told(sight, within, self.stack)
         look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
         if not isinstance(self.stack, Stack):
             return self.stack(x, sight, states=states, trace=look), losses
@@ -344,10 +371,30 @@ def _padding(real: Tensor | None, within: Pattern | None = None) -> Pattern:
     return seen if within is None else seen & within
 
 
-def _over_memory(real: Tensor | None, like: Tensor) -> Sight:
-    """All queries, wherever they are, see all real places of a memory; `like` is [B, S]."""
+def _restarted(within: Pattern | None) -> dict[str, Tensor]:
+    """What an embedding is told of several texts in one row."""
+    return {"places": within.places} if isinstance(within, Documents) else {}
+
+
+def _told(sight: Sight, within: Pattern | None, part: nn.Module) -> Sight:
+    """The same sight, with places that are counted in each text of a row."""
+    if isinstance(within, Documents):
+        if not isinstance(part, Stack) or sight.pattern.anchored:
+            raise ModelError(
+                "cells, convolutions, and attention in blocks count from the beginning of a row, not of each text in it",
+                "give each text a row of its own",
+            )
+        sight.places = within.places
+    return sight
+
+
+def _over_memory(real: Tensor | None, like: Tensor, of: Tensor | None = None, by: Tensor | None = None) -> Sight:
+    """All queries, wherever they are, see all real places of a memory, or those of their own text; `like` is [B, S]."""
     places = torch.arange(like.shape[1], device=like.device)
-    return Sight(_padding(real), places[:1], places, batch=like.shape[0])
+    if of is None or by is None:
+        assert of is by, "sources and targets are packed alike"
+        return Sight(_padding(real), places[:1], places, batch=like.shape[0])
+    return Sight(_padding(real, Documents(of, by)), torch.arange(by.shape[1], device=by.device), places, like.shape[0])
 
 
 def _grown(real: Tensor | None, length: int) -> Tensor | None:

@@ -79,7 +79,7 @@ def _unit(part: spec.GatedUnit | spec.NarrowUnit, d: int) -> int:
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
-    blocks = sum(block(each, d_model) for each in part.blocks[: 1 if part.shared else None])
+    blocks = sum(block(each, d_model) for each in part.own)
     attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
     blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
     if part.compressed is not None and part.compressed.function == "convolution":
@@ -91,16 +91,16 @@ def stack(part: spec.Stack, d_model: int) -> int:
 
 
 def _stack_position(part: spec.Stack, d_model: int) -> int:
-    layers = 1 if part.shared else part.layers
     match part.position:
         case spec.Buckets(count):
             return count * part.block.attention.heads
         case spec.Disentangled(distance, buckets, norm=norm):
             return 2 * (buckets or distance) * d_model + _norm(norm, d_model)
         case spec.RelativeKeys(distance):
-            return layers * (2 * distance + 1) * part.block.attention.d_k
+            return len(part.own) * (2 * distance + 1) * part.block.attention.d_k
         case spec.RelativeSinusoids():
-            return layers * (d_model + 2) * part.block.attention.heads * part.block.attention.d_k
+            heads = sum(each.attention.heads for each in part.own)
+            return (d_model + 2) * heads * part.block.attention.d_k
         case _:
             return 0
 

@@ -697,7 +697,8 @@ class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
     what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
     caller carries them on (Dai et al. 2019, Transformer-XL); `turns`: blocks that take turns with the first one;
-    `compressed`: what becomes of places that leave the memory."""
+    `compressed`: what becomes of places that leave the memory. `heads` and `cross_heads` say how many heads are left in each
+    block where these are fewer than the block's, because some were pruned."""
 
     layers: int
     block: Block
@@ -711,9 +712,12 @@ class Stack:
     universal: Universal | None = None
     turns: tuple[Block, ...] = ()
     compressed: Compressed | None = None
+    heads: tuple[int, ...] | None = None
+    cross_heads: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _sizes(self, "memory")
+        _uneven(self)
         if self.turns:
             _different(self)
         if self.compressed is not None and (self.memory is None or self.pattern != Causal()):
@@ -739,9 +743,21 @@ class Stack:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """That of each layer."""
+        """That of each layer, with the heads that are left."""
         each = (self.block, *self.turns)
-        return tuple(each[i % len(each)] for i in range(self.layers))
+        return tuple(self._with_left(each[i % len(each)], 0 if self.shared else i) for i in range(self.layers))
+
+    @property
+    def own(self) -> tuple[Block, ...]:
+        """Those that have weights of their own: one for all layers, if shared."""
+        return self.blocks[: 1 if self.shared else None]
+
+    def _with_left(self, block: Block, number: int) -> Block:
+        if self.heads is not None:
+            block = dataclasses.replace(block, attention=fewer(block.attention, self.heads[number]))
+        if self.cross_heads is not None and block.cross is not None:
+            block = dataclasses.replace(block, cross=fewer(block.cross, self.cross_heads[number]))
+        return block
 
     @property
     def rings(self) -> bool:
@@ -763,6 +779,53 @@ def _different(stack: Stack) -> None:
         raise ModelError("layers that differ share no parts, no positions and no memory", "leave `turns` out")
     if any((b.residual, b.cross is None) != (stack.block.residual, stack.block.cross is None) for b in blocks):
         raise ModelError("layers that take turns hand on different things", "give all of them one residual scheme")
+
+
+def fewer(part: Attention, heads: int) -> Attention:
+    """The same with so many of its heads: each has keys of its own, or all have the same."""
+    return dataclasses.replace(part, heads=heads, groups=None if part.key_heads == part.heads else part.groups)
+
+
+def prunable(stack: Stack, cross: bool = False) -> bool:
+    """Whether heads can be taken out of some of its layers: not if a table of all layers tells heads apart, or if several
+    heads, but not all, share their keys, or if the mixer has weights or draws for each head."""
+    part = stack.block.cross if cross else stack.block.attention
+    if part is None or stack.turns or (not cross and isinstance(stack.position, Buckets | Alibi)):
+        return False
+    alike = part.key_heads in (1, part.heads)
+    return alike and isinstance(part.mixer, Softmax | Linear) and part.projection != "shared"
+
+
+def with_heads(stack: Stack, heads: tuple[int, ...], cross_heads: tuple[int, ...] = ()) -> Stack:
+    """The same with so many heads in each block; where all blocks have as many, that is the block's own number."""
+    attention, own = _left(stack.block.attention, heads)
+    block, other = dataclasses.replace(stack.block, attention=attention), None
+    if block.cross is not None:
+        cross, other = _left(block.cross, cross_heads)
+        block = dataclasses.replace(block, cross=cross)
+    return dataclasses.replace(stack, block=block, heads=own, cross_heads=other)
+
+
+def _left(part: Attention, heads: tuple[int, ...]) -> tuple[Attention, tuple[int, ...] | None]:
+    if len(set(heads)) > 1:
+        return part, heads
+    return part if heads[0] == part.heads else fewer(part, heads[0]), None
+
+
+def _uneven(stack: Stack) -> None:
+    blocks = 1 if stack.shared else stack.layers
+    for given, cross in ((stack.heads, False), (stack.cross_heads, True)):
+        part = stack.block.cross if cross else stack.block.attention
+        if given is None:
+            continue
+        if part is None or len(given) != blocks or min(given) < 1 or max(given) > part.heads:
+            problem = f"{given} are no numbers of heads for {blocks} blocks"
+            raise ModelError(problem, f"give each block 1 to {part.heads if part else 0}")
+        if not prunable(stack, cross):
+            raise ModelError(
+                "layers of this stack cannot have heads of their own number: a part tells all of them apart",
+                "prune attention without Buckets, Alibi, groups of heads, Linformer or hashing",
+            )
 
 
 def _reversible(stack: Stack) -> None:

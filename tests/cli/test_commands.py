@@ -133,6 +133,11 @@ def test_evaluate_prints_the_object(home: Path) -> None:
     other = json.loads(pairs.stdout)
     assert "tok:none" in other["signature"]
     assert other["perplexity"] == pytest.approx(report["perplexity"])
+    both = ["evaluate", "runs/builtin", "./runs/builtin", "--pairs", "test.tsv"]
+    head, row, _ = regard(*both, cwd=home).stdout.splitlines()
+    assert [word for word in ("BLEU", "exact match", "perplexity", "parameters", "tokens/s") if word not in head] == []
+    assert row.startswith("runs/builtin")
+    refused(regard(*both, "--output", "x", cwd=home), "one MODEL")
 
 
 def test_perfect_translations_score_100(home: Path, tmp_path: Path) -> None:

@@ -147,6 +147,19 @@ def distil(place: Path) -> Path:
     return place
 
 
+def test_a_classifier_believes_its_teacher(bert: Path, classifier: Path, tmp_path: Path) -> None:
+    """With the teacher's word alone, all labels wrong are all answers right; of other labels, no teacher is taken."""
+    wrong = tmp_path / "wrong.tsv"
+    wrong.write_text("".join(f"{text}\t{'pet' if label == 'beast' else 'beast'}\n" for text, label in SENTENCES))
+    taught = {"teacher": str(classifier), "teaching": 1.0}
+    regard.finetune(bert, "classify", wrong, out=tmp_path / "run", **FAST, **taught)
+    found = opened(tmp_path / "run").classify([text for text, _ in SENTENCES])
+    assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
+    wrong.write_text(wrong.read_text().replace("pet", "animal"))
+    with pytest.raises(ModelError, match="the teacher knows the labels"):
+        regard.finetune(bert, "classify", wrong, out=tmp_path / "other", **FAST, **taught)
+
+
 def test_pairs_of_texts_and_json(bert: Path, tmp_path: Path) -> None:
     rows = [{"text": "the fox", "text2": text, "label": i % 3} for i, (text, _) in enumerate(SENTENCES)]
     path = tmp_path / "pairs.jsonl"

@@ -37,6 +37,7 @@ VERBS = {
     "studio": ("regard.cli.studio", "The same in the browser: look, decode, watch runs, learn how it works."),
     "show": ("regard.cli.show", "Print a model's architecture on one page: stations, shapes, parameters."),
     "verify": ("regard.cli.verify", "Check a model's invariants: cached, batched, padded, fused, saved; and parity."),
+    "prune": ("regard.cli.prune", "Take the heads out that matter least: a smaller model, its score beside its speed."),
     "convert": ("regard.cli.convert", "Write a model for others: Hugging Face's layout, CTranslate2, ONNX."),
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),

@@ -26,9 +26,9 @@ Examples:
 # Settings of a training that fine-tuning has too; steps and warm-up follow from --epochs and --warm-up.
 _SHARED = (
     "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule", "learning_rate", "betas",
-    "adam_eps", "weight_decay", "clip", "label_smoothing", "precision", "multiple", "recompute", "weights",
-    "validate_every", "metric", "patience", "save_every", "log_every", "samples", "seed", "device", "threads",
-    "tensorboard", "beam", "length_penalty",
+    "adam_eps", "weight_decay", "clip", "label_smoothing", "teacher", "teaching", "temperature", "precision", "multiple",
+    "recompute", "weights", "validate_every", "metric", "patience", "save_every", "log_every", "samples", "seed", "device",
+    "threads", "tensorboard", "beam", "length_penalty",
 )  # fmt: skip
 # Where fine-tuning starts from another value than training does.
 _OTHERS = {

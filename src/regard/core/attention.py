@@ -9,10 +9,10 @@ from torch.nn import functional
 from regard.core.chunked import Chunks
 from regard.core.compress import Compression
 from regard.core.kernelized import Linear as LinearMixer
-from regard.core.linear import Linear
+from regard.core.linear import Linear, dimensions
 from regard.core.mix import Softmax, attention_weights, per_query_head
 from regard.core.pattern import Sight
-from regard.core.position import LayerPosition, Rope
+from regard.core.position import LayerPosition, RelativeSinusoids, Rope
 from regard.core.shortened import Linformer
 from regard.core.state import Inputs, KeyValues, Memory, Past, Slots
 from regard.core.trace import Attended, Trace
@@ -36,6 +36,12 @@ class SelfProjection(nn.Module):
         q, k, v = self.qkv(x).split(self.qkv.parts, dim=-1)
         return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
 
+    def keep(self, heads: Tensor) -> None:
+        """Only these heads, with their keys and values."""
+        seen = _seen(heads, self.heads, self.groups)
+        self.qkv.keep_outputs([dimensions(heads, self.d_k), dimensions(seen, self.d_k), dimensions(seen, self.d_v)])
+        self.heads, self.groups = len(heads), len(seen)
+
 
 class CrossProjection(nn.Module):
     """Queries of one sequence; keys and values of another, or as they were remembered."""
@@ -55,6 +61,19 @@ class CrossProjection(nn.Module):
         assert memory is not None, "cross-attention needs something to look at"
         seen = memory if isinstance(memory, Memory) else self.remember(memory)
         return split_heads(self.q(x), self.heads), seen.k, seen.v
+
+    def keep(self, heads: Tensor) -> None:
+        """Only these heads, with their keys and values."""
+        seen = _seen(heads, self.heads, self.groups)
+        self.q.keep_outputs([dimensions(heads, self.d_k)])
+        self.kv.keep_outputs([dimensions(seen, self.d_k), dimensions(seen, self.d_v)])
+        self.heads, self.groups = len(heads), len(seen)
+
+
+def _seen(heads: Tensor, of: int, groups: int) -> Tensor:
+    """The key heads that some of the heads look at: their own, or the one that all have in common."""
+    assert groups in (1, of), "heads in groups cannot be told apart"
+    return heads if groups == of else torch.arange(groups, device=heads.device)
 
 
 class SharedProjection(nn.Module):
@@ -96,7 +115,10 @@ class Everywhere(nn.Module):
         rows = places[:, None, :, None].expand(-1, q.shape[1], -1, -1)
         dropout = self.mixer.dropout if self.training else 0.0
         weights = attention_weights(
-            q.gather(2, rows.expand(-1, -1, -1, q.shape[-1])), k, mask.expand(-1, -1, -1, k.shape[2]), self.mixer.scale
+            q.gather(2, rows.expand(-1, -1, -1, q.shape[-1])),
+            k,
+            mask.expand(len(x), 1, few, k.shape[2]),
+            self.mixer.scale,
         )
         out = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
         rows = rows.expand_as(out)
@@ -190,6 +212,16 @@ class Attention(nn.Module):
     @property
     def heads(self) -> int:
         return self.project.heads
+
+    def keep(self, heads: Tensor) -> None:
+        """Only these heads: what the others found is gone, as if it were zero, and their weights are no more."""
+        assert not isinstance(self.project, SharedProjection), "hashes are drawn for each head"
+        self.project.keep(heads)
+        self.output.keep_inputs(dimensions(heads, self.project.d_v))
+        if isinstance(self.relative, RelativeSinusoids):
+            self.relative.keep(heads)
+        if self.everywhere is not None:
+            self.everywhere.project.keep(heads)
 
     @property
     def handed_on(self) -> Tensor:

@@ -60,9 +60,10 @@ class Embedding(nn.Module):
         end: int | None = None,
         real: Tensor | None = None,
         segments: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
-        """tokens [B, T] from position `start` on; positions count from each row's first `real` token. A `start` that only the
-        device knows lies before `end`."""
+        """tokens [B, T] from position `start` on; positions count from each row's first `real` token, or are the `places`
+        [B, T]. A `start` that only the device knows lies before `end`."""
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         x = x * self.scale if self.scale != 1.0 else x
         if self.segments is not None:
@@ -70,9 +71,9 @@ class Embedding(nn.Module):
                 self.segments.weight[0] if segments is None else functional.embedding(segments, self.segments.weight)
             )
         if self.position is not None:
-            x = x + self._positions(self.position, start, tokens.shape[1], end, real)
+            x = x + self._positions(self.position, start, tokens.shape[1], end, real, places)
         if self.beside is not None:
-            waves = self._positions(self.beside, start, tokens.shape[1], end, real)
+            waves = self._positions(self.beside, start, tokens.shape[1], end, real, places)
             x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
         x = x if self.norm is None else self.norm(x)
         x = self.dropout(x)
@@ -85,7 +86,10 @@ class Embedding(nn.Module):
         length: int,
         end: int | None,
         real: Tensor | None,
+        given: Tensor | None,
     ) -> Tensor:
+        if given is not None:
+            return functional.embedding(given, position.known(length))
         if isinstance(start, Tensor):
             assert end is not None
             rows, places = position.known(end), start

@@ -207,12 +207,20 @@ class Shifted(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Documents(Pattern):
-    """Several texts in one row: a place sees those of the same document, `of[b, s]`."""
+    """Several texts in one row: a place sees those of the same document, `of[b, s]`. Where others look, as a decoder does at a
+    memory, theirs are `by[b, t]`."""
 
     of: Tensor  # [B, S] int, from 0
+    by: Tensor | None = None  # [B, T]
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return self.of[batch, query] == self.of[batch, key]
+        return (self.of if self.by is None else self.by)[batch, query] == self.of[batch, key]
+
+    @property
+    def places(self) -> Tensor:
+        """[B, S]: where in its document each place is; each begins at 0."""
+        first, _ = self._bounds
+        return torch.arange(first.shape[1], device=first.device) - first
 
     def reach(self, low: int, high: int) -> Ranges:
         first, last = self._bounds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,19 @@ class Linear(nn.Module):
         self.frozen = kind(self.weight, self.whole_bias())
         del self.weight, self.bias
 
+    def keep_outputs(self, each: Sequence[Tensor]) -> None:
+        """Only these outputs of each part, which become all it has."""
+        first = [0, *accumulate(self.parts)]
+        _index(self, "weight", 0, torch.cat([start + kept for start, kept in zip(first, each, strict=False)]))
+        if self.bias is not None:
+            held = [(width, kept) for width, has, kept in zip(self.parts, self.biased, each, strict=True) if has]
+            first = [0, *accumulate(width for width, _ in held)]
+            _index(self, "bias", 0, torch.cat([start + kept for start, (_, kept) in zip(first, held, strict=False)]))
+        self.parts = tuple(len(kept) for kept in each)
+
+    def keep_inputs(self, kept: Tensor) -> None:
+        _index(self, "weight", 1, kept)
+
     def whole_bias(self) -> Tensor | None:
         """With zeros for the parts that have none."""
         if self.bias is None or all(self.biased):
@@ -60,3 +74,19 @@ class Linear(nn.Module):
             for width, has in zip(self.parts, self.biased, strict=True)
         ]
         return torch.cat(pieces)
+
+
+def dimensions(heads: Tensor, width: int) -> Tensor:
+    """Where heads of this width stand beside each other: [heads · width]"""
+    return (heads[:, None] * width + torch.arange(width, device=heads.device)).flatten()
+
+
+def keep_rows(part: nn.Module, name: str, kept: Tensor) -> None:
+    """Only these rows of a parameter."""
+    _index(part, name, 0, kept)
+
+
+def _index(part: nn.Module, name: str, dimension: int, kept: Tensor) -> None:
+    whole: nn.Parameter = getattr(part, name)
+    chosen = whole.detach().index_select(dimension, kept.to(whole.device))
+    setattr(part, name, nn.Parameter(chosen, requires_grad=whole.requires_grad))

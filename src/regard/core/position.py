@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.dropout import Dropout
-from regard.core.linear import Linear, normal
+from regard.core.linear import Linear, dimensions, keep_rows, normal
 from regard.core.norm import Norm
 from regard.errors import DataError
 
@@ -350,6 +350,13 @@ class RelativeSinusoids(nn.Module):
         far = self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)  # [H, R, K]
         each = (q + self.position) @ far.mT  # [B, H, T, R]
         return q + self.content, each.gather(-1, (behind - first).expand(*each.shape[:2], -1, -1))
+
+    def keep(self, heads: Tensor) -> None:
+        """Only these heads."""
+        width = self.content.shape[-1]
+        keep_rows(self, "content", heads)
+        keep_rows(self, "position", heads)
+        self.project.keep_outputs([dimensions(heads, width)])
 
 
 LayerPosition = RelativeKeys | RelativeSinusoids

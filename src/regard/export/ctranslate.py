@@ -125,6 +125,8 @@ def _options(ct2: Any, part: kinds.Stack, tokens: kinds.Tokens | None) -> dict[s
     block, attention = part.block, part.block.attention
     if isinstance(block.residual, kinds.Reversible) or part.turns or not isinstance(attention.mixer, kinds.Softmax):
         _cannot("layers other than one kind of softmax attention on one stream")
+    if part.heads is not None or part.cross_heads is not None:
+        _cannot("layers with other numbers of heads")
     if attention.d_k != attention.d_v:
         _cannot(f"values of another width than keys ({attention.d_v} and {attention.d_k})")
     if block.cross is not None and (block.cross.heads, block.cross.d_k) != (attention.heads, attention.d_k):

@@ -22,6 +22,7 @@ from regard.look.residual import Lens, Patching, lens, patched, patching
 from regard.look.result import Result
 from regard.look.structure import Roles, roles
 from regard.look.subject import Given, Medium, Subject, Words, batch, heads, probes, translate, written
+from regard.look.weigh import Importance, importance
 
 __all__ = [
     "Ablation",
@@ -34,6 +35,7 @@ __all__ = [
     "Circuit",
     "Entropy",
     "Given",
+    "Importance",
     "Lens",
     "Look",
     "Medium",
@@ -56,6 +58,7 @@ __all__ = [
     "circuit",
     "entropy",
     "heads",
+    "importance",
     "lens",
     "look",
     "patched",

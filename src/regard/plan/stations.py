@@ -305,7 +305,7 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
         left = f"; what leaves: {words.named(part.compressed)}" if part.compressed is not None else ""
         around.append(Station("memory", f"{part.memory:,} places before a segment{left}", "", lacks(compressed=None)))
     for one, times in Counter(part.blocks).items():  # in the order in which they come first
-        made = tuple(_block(replace(part, block=one, turns=()), d, length, memory))
+        made = tuple(_block(replace(part, block=one, turns=(), heads=None, cross_heads=None), d, length, memory))
         told, copies = "; ".join(_always(part)), 1 if part.shared else times
         around.append(Station("block", told, shape, inside=made, times=times, copies=copies))
     if part.beside is not None:

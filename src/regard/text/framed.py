@@ -74,6 +74,10 @@ class Framed:
         finally:
             self._backend.no_truncation()
 
+    def speaks_as(self, other: Framed) -> bool:
+        """Whether both have the same tokens under the same ids."""
+        return self._backend.get_vocab() == other._backend.get_vocab()
+
     def windows(self, first: str, second: str, most: int, overlap: int) -> list[Encoding]:
         """The pair in as many parts as it needs: each holds all of the first text and a stretch of the second, which begins
         `overlap` tokens before the last one ended."""

@@ -19,6 +19,7 @@ from regard.training.gaze import ROWS, gaze
 from regard.training.loss import beside, over_vocabulary
 from regard.training.optimizer import perplexity
 from regard.training.recipe import Recipe, Train
+from regard.training.teacher import Teacher
 from regard.training.texts import Texts
 
 SAMPLE = 200  # tokens written at a validation
@@ -27,9 +28,10 @@ POSITIONS, LOGITS = 1 << 14, 1 << 24  # at once, when nothing has to be remember
 
 class Causal:
     """Windows of `context` tokens at places of the text that chance chooses, as nanoGPT does it: there are no epochs. Which
-    ones make up batch i follows from the seed and i alone."""
+    ones make up batch i follows from the seed and i alone. A `teacher` says besides how likely it finds each token."""
 
-    def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe) -> None:
+    def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe, teacher: Teacher | None = None) -> None:
+        self.teacher = teacher
         self.writer, self.settings, self.context = writer, recipe.train, recipe.data.context
         self.tokens, self.held_out = stream(data.train), stream(data.valid)
         self.rows = max(1, recipe.train.batch_tokens // self.context)
@@ -48,8 +50,12 @@ class Causal:
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, others = self.model(tensors["tokens"])
-        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        return beside(loss, others, tensors["labels"].numel()), surprise
+        labels = tensors["labels"]
+        if self.teacher is None or not self.model.training:  # a validation is of the labels alone
+            loss, surprise = over_vocabulary(self.model.head, hidden, labels)
+        else:
+            loss, surprise = self.teacher.loss(self.model.head(hidden), labels, tensors)
+        return beside(loss, others, labels.numel()), surprise
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         decode = self.writer.words.decode

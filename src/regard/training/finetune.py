@@ -31,7 +31,7 @@ from regard.errors import DataError, ModelError, SettingError, did_you_mean
 from regard.interop import folder as folders
 from regard.text.framed import Framed
 from regard.text.score import AnyScore
-from regard.training import depth, place
+from regard.training import depth, place, teacher
 from regard.training import recipe as recipes
 from regard.training.job import Job, multiple
 from regard.training.language import final
@@ -213,7 +213,8 @@ def _reading(recipe: Recipe, sets: Sets) -> Reading[Any]:
     reader.to(device)
     most = _most(reader, recipe)
     sides = sets["train"], sets.get("valid", [])
-    return _TASKS[tune.task](reader, *sides, recipe.train, multiple(recipe, device), most)
+    told = teacher.of_reader(recipe, reader)
+    return _TASKS[tune.task](reader, *sides, recipe.train, multiple(recipe, device), most, told)
 
 
 def _names(task: str, examples: Sequence[Any]) -> list[str]:
@@ -279,7 +280,8 @@ def _pairs(where: Place, recipe: Recipe, talk: Talk) -> Job:
         corpora[name] = Corpus.open(where.data / name)
     data = Prepared(*tokenizers, corpora["train"], corpora.get("valid"), sets.get("valid", []))
     tests: dict[str, list[Pair]] = {"test": sets["test"]} if "test" in sets else {}
-    task = Translation(translator, data, recipe.train, multiple(recipe, translator.device))
+    told = teacher.of_translator(recipe, translator)
+    task = Translation(translator, data, recipe.train, multiple(recipe, translator.device), told)
     return _job(where, translator, task, lambda: final_scores(tests, translator, recipe, talk), recipe)
 
 
@@ -291,7 +293,7 @@ def _language(where: Place, recipe: Recipe, talk: Talk) -> Job:
         raise SettingError(f"context {recipe.data.context} is more than the {most} tokens the model sees", "lower it")
     _edit(writer.model, recipe, ())
     writer.to(choose_device(recipe.train.device))
-    task = next_token(writer, texts(where, recipe, talk.say), recipe)
+    task = next_token(writer, texts(where, recipe, talk.say), recipe, teacher.of_writer(recipe, writer))
     return _job(where, writer, task, lambda: dict(final(task, talk)), recipe)
 
 

@@ -29,6 +29,7 @@ from regard.training.report import Talk
 from regard.training.restored import Restored
 from regard.training.segments import next_token
 from regard.training.task import Task
+from regard.training.teacher import of_writer
 from regard.training.texts import Texts, texts
 
 _LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
@@ -72,7 +73,7 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
-    task = next_token(writer, data, recipe)
+    task = next_token(writer, data, recipe, of_writer(recipe, writer))
     return Job(
         task,
         description.d_model,

@@ -1,4 +1,5 @@
-"""Cross-entropy with label smoothing, and R-Drop, summed over tokens; the caller divides by the tokens of the whole step."""
+"""Cross-entropy with label smoothing, R-Drop and distillation, summed over tokens; the caller divides by the tokens of the
+whole step."""
 
 from __future__ import annotations
 
@@ -67,6 +68,32 @@ def beside(loss: Tensor, others: Mapping[str, Tensor], count: int | Tensor) -> T
     for other in others.values():
         loss = loss + other * count
     return loss
+
+
+class _Softened(torch.autograd.Function):
+    """The gradient is made with the loss, so that it alone is kept, and neither distribution."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, lesson: Tensor, real: Tensor, temperature: float) -> Tensor:
+        told, own = (functional.log_softmax(each.float() / temperature, dim=-1) for each in (lesson, logits))
+        likely = told.exp()
+        apart = (told.sub_(own).mul_(likely)).sum(dim=-1)
+        gradient = own.exp_().sub_(likely).mul_((temperature * real)[:, None])
+        ctx.save_for_backward(gradient.to(logits.dtype))
+        return temperature**2 * torch.where(real, apart, 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grads[0], None, None, None
+
+
+def divergence(lesson: Tensor, logits: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
+    """τ² KL(teacher‖student) of both distributions softened by the temperature τ, summed over the real tokens; τ² keeps the
+    gradients at their size (Hinton et al. 2015). `lesson` and `logits` are [..., V], and only the latter learn."""
+    width = logits.shape[-1]
+    real = labels.reshape(-1) != IGNORED
+    return _Softened.apply(logits.reshape(-1, width), lesson.reshape(-1, width), real, temperature)  # type: ignore[no-any-return]
 
 
 def over_vocabulary(

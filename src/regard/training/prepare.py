@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard import disk
-from regard.api import open_tokenizers
+from regard.api import load_translator, open_tokenizers
 from regard.data import builtin, read
 from regard.data.corpus import Corpus, prepare
+from regard.decode.strategy import Beam
 from regard.errors import DataError, SettingError
 from regard.interop.folder import with_end
 from regard.text.tokenizer import Tokenizer
 from regard.training.place import Place
 from regard.training.recipe import Data, Recipe
+from regard.training.teacher import found
 
 Pair = tuple[str, str]
 KINDS = ("bpe", "unigram", "words", "characters")
 BUILTIN_VALID, BUILTIN_TEST = 500, 1000
 HELD_OUT_EVERY, HELD_OUT_MOST = 100, 1000
+TAUGHT = 2000  # sentences that a teacher translates between two reports
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ def _make(place: Place, recipe: Recipe, say: Callable[[str], None]) -> None:
     place.data.mkdir(parents=True, exist_ok=True)
     train, valid = _texts(place, recipe.data, say)
     source, target = _tokenizers(recipe, train, say)
+    if recipe.train.teacher_translates:  # its words may be fewer: tokens are learnt from the text itself
+        train = _taught(place, recipe, train, say)
     disk.write_file(place.folder / "tokenizer.json", source.to_json())
     if target is not source:
         disk.write_file(place.folder / "target_tokenizer.json", target.to_json())
@@ -99,6 +104,26 @@ def _texts(place: Place, data: Data, say: Callable[[str], None]) -> tuple[Callab
         say(f"no validation files: every {HELD_OUT_EVERY}th pair, {len(held):,} in all, is held out for validation")
         return lambda: _without_held_out(everything()), held
     return everything, valid
+
+
+def _taught(
+    place: Place, recipe: Recipe, train: Callable[[], Iterator[Pair]], say: Callable[[str], None]
+) -> Callable[[], Iterator[Pair]]:
+    """The training sources with what the teacher makes of them by beam search (Kim and Rush 2016): such targets are fewer and
+    more alike, so that a small model can learn them. What validates stays as it is."""
+    path = place.data / "taught.jsonl"
+    if not path.exists():
+        teacher = load_translator(found(recipe), device=recipe.train.device, say=say)
+        teacher.freeze()
+        settings = teacher.settings(Beam(recipe.decode.beam, recipe.penalty))
+        pairs: list[Pair] = []
+        sources = (source for source, _ in train())
+        while chunk := list(itertools.islice(sources, TAUGHT)):
+            best = teacher.hypotheses(chunk, settings, before=len(pairs))
+            pairs += [(source, teacher.text(h[0]) if h else "") for source, h in zip(chunk, best, strict=True)]
+            say(f"the teacher has translated {len(pairs):,} sentences")
+        _write_jsonl(path, pairs)
+    return lambda: _jsonl(path)
 
 
 def _held_out(index: int) -> bool:
@@ -158,6 +183,8 @@ def _tokenizers(
     if choice.tokenizer.endswith(".json"):
         source = _ended(Tokenizer.load(Path(choice.tokenizer)))
         target = _ended(Tokenizer.load(Path(choice.target_tokenizer))) if choice.target_tokenizer else source
+    elif recipe.teaching:
+        source, target = open_tokenizers(found(recipe))
     elif choice.tokenizer not in KINDS:
         raise SettingError(
             f"there is no tokenizer {choice.tokenizer!r}", f"{', '.join(KINDS)}, or a path to a tokenizer.json"
@@ -171,7 +198,7 @@ def _tokenizers(
     sizes = (
         f"{len(source):,} tokens" if source is target else f"{len(source):,} source and {len(target):,} target tokens"
     )
-    say(f"tokenizer: {choice.tokenizer}, {sizes}")
+    say(f"tokenizer: {'that of the teacher' if recipe.teaching else choice.tokenizer}, {sizes}")
     return source, target
 
 

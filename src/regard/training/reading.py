@@ -25,6 +25,7 @@ from regard.text.framed import Framed
 from regard.text.score import Found, Graded, found_score, graded, span_score
 from regard.training.loss import beside, cross_entropy
 from regard.training.recipe import Train
+from regard.training.teacher import Teacher
 
 Example = TypeVar("Example")
 
@@ -50,7 +51,9 @@ class Reading(ABC, Generic[Example]):
         settings: Train,
         multiple: int,
         most: int,
+        teacher: Teacher | None = None,
     ) -> None:
+        self.teacher = teacher
         self.reader, self.settings, self.multiple, self.most = reader, settings, multiple, most
         self.train, self.held_out = self.rows(train), self.rows(valid)
         self.valid = valid
@@ -66,6 +69,12 @@ class Reading(ABC, Generic[Example]):
     @abstractmethod
     def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The loss of these scores, and −log p of the labels, both sums."""
+
+    def classes(self, scores: Tensor, labels: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The loss of classes; while it trains, a teacher has a say in it."""
+        if self.teacher is None or not self.model.training:
+            return cross_entropy(scores, labels, self.settings.label_smoothing)
+        return self.teacher.loss(scores, labels, tensors, self.settings.label_smoothing)
 
     @abstractmethod
     def score(self, examples: Sequence[Example], precision: AbstractContextManager[Any]) -> Graded | Found:
@@ -157,7 +166,7 @@ class Classifying(Reading[Classed]):
         ]
 
     def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return cross_entropy(scores, tensors["labels"][:, 0], self.settings.label_smoothing)
+        return self.classes(scores, tensors["labels"][:, 0], tensors)
 
     def score(self, examples: Sequence[Classed], precision: AbstractContextManager[Any]) -> Graded:
         rows = self.rows(examples)
@@ -182,7 +191,7 @@ class Tagging(Reading[Words]):
         return (labels != IGNORED).sum().clamp_min(1)
 
     def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return cross_entropy(scores, tensors["labels"], self.settings.label_smoothing)
+        return self.classes(scores, tensors["labels"], tensors)
 
     def score(self, examples: Sequence[Words], precision: AbstractContextManager[Any]) -> Graded:
         names, rows = self.reader.labels, self.rows(examples)

@@ -194,6 +194,21 @@ class Train(_Section):
     clip: float = Field(0.0, ge=0, description="largest gradient norm; 0 leaves it alone")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
     agreement: float = Field(0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree")
+    teacher: str | None = Field(
+        None, description="folder of a finished model to learn from, with whose tokens the student reads and writes"
+    )
+    teaching: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the teacher's distributions in the loss; the rest is of the labels  [0.5]",
+    )
+    temperature: float | None = Field(
+        None, gt=0, description="softens the distributions of teacher and student alike  [2]"
+    )
+    teacher_translates: bool = Field(
+        False, description="translation: learn from the teacher's translations of the training text, by beam search"
+    )
     precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
     multiple: int = Field(0, ge=0, description="lengths are rounded up to it; 0: 8 on a GPU (few shapes), 1 on a CPU")
     compile: bool = Field(False, description="on a GPU: torch.compile of the blocks; a slow start, then faster steps")
@@ -211,6 +226,11 @@ class Train(_Section):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
     tensorboard: bool = False
+
+    @field_validator("teacher")
+    @classmethod
+    def _teacher(cls, value: str | None) -> str | None:
+        return None if value is None else str(Path(value).absolute())  # a run is resumed from anywhere
 
     @field_validator("weights")
     @classmethod
@@ -284,6 +304,7 @@ class Recipe(_Section):
         metrics = _METRICS.get(task, ("loss",))
         if train.metric not in metrics:
             raise SettingError(f"{train.metric} is no score of {task}", f"choose: {', '.join(metrics)}")
+        self._fits_the_teacher(task)
         if self.tune:
             return self
         if objective == "translate" and data.text:
@@ -311,6 +332,40 @@ class Recipe(_Section):
             if foreign:
                 raise SettingError(f"{foreign[0]} is no setting of {self.model.model}", "leave it out")
         return self
+
+    def _fits_the_teacher(self, task: str) -> None:
+        train, translates = self.train, task in ("translate", "summarize")
+        if train.teacher is None:
+            alone = [
+                key
+                for key in ("teaching", "temperature", "teacher_translates")
+                if getattr(train, key) not in (None, False)
+            ]
+            if alone:
+                raise SettingError(f"{alone[0]} is a setting of learning from a teacher", "give --teacher DIR")
+            return
+        carried = self.model.memory is not None or (self.came_before and not translates)
+        if carried or not (translates or task in ("causal", "lm", *(("classify", "tag") if self.tune else ()))):
+            raise SettingError(
+                "only translators, language models without a memory, and models fine-tuned to classify or tag have teachers",
+                "leave --teacher out",
+            )
+        if train.teacher_translates and (self.tune or not translates):
+            raise SettingError("a teacher translates the text that a new translator learns from", "leave it out")
+        if train.agreement:
+            raise SettingError("R-Drop and a teacher are two extra losses", "leave --agreement or --teacher out")
+        if self.teaching == 0 and not train.teacher_translates:
+            raise SettingError("this teacher teaches nothing", "raise --teaching, or say --teacher-translates")
+
+    @property
+    def teaching(self) -> float:
+        """The share of the teacher's distributions in the loss."""
+        given = self.train.teaching
+        return 0.0 if self.train.teacher is None else 0.5 if given is None else given
+
+    @property
+    def temperature(self) -> float:
+        return self.train.temperature or 2.0
 
     @property
     def came_before(self) -> bool:

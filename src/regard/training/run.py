@@ -23,7 +23,7 @@ from regard.errors import SettingError
 from regard.family import recurrent, vaswani
 from regard.interop import folder as folders
 from regard.text.score import AnyScore
-from regard.training import card, depth
+from regard.training import card, depth, teacher
 from regard.training import finetune as tuning
 from regard.training import recipe as recipes
 from regard.training.initial import draw
@@ -210,7 +210,13 @@ def _translation(place: Place, recipe: Recipe, talk: Talk) -> Job:
     translator = _translator(recipe, data, talk.say)
     _describe_folder(place, recipe, translator)
     return Job(
-        Translation(translator, data, recipe.train, multiple(recipe, translator.device)),
+        Translation(
+            translator,
+            data,
+            recipe.train,
+            multiple(recipe, translator.device),
+            teacher.of_translator(recipe, translator),
+        ),
         translator.spec.d_model,
         lambda: folders.write_weights(place.weights, translator.model, translator.spec),
         lambda: final_scores(test_sets(recipe), translator, recipe, talk),

@@ -20,18 +20,21 @@ from regard import spec
 from regard.api.writer import LanguageModel
 from regard.core.state import LayerState
 from regard.data.batch import Batch
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.training.causal import Causal, windows
 from regard.training.loss import beside, over_vocabulary
 from regard.training.recipe import Recipe
+from regard.training.teacher import Teacher
 from regard.training.texts import Texts
 
 
-def next_token(writer: LanguageModel, data: Texts, recipe: Recipe) -> Causal:
+def next_token(writer: LanguageModel, data: Texts, recipe: Recipe, teacher: Teacher | None = None) -> Causal:
     """The task of a language model: segments where it carries something on, otherwise windows at any place."""
     made = writer.spec
     carries = isinstance(made, spec.RecurrentDecoder) or made.stack.memory is not None
-    return (Segments if carries else Causal)(writer, data, recipe)
+    if carries and teacher is not None:
+        raise SettingError("a model that carries something on learns from text alone", "leave the teacher out")
+    return Segments(writer, data, recipe) if carries else Causal(writer, data, recipe, teacher)
 
 
 class Segments(Causal):

@@ -15,6 +15,7 @@ from regard.errors import DataError
 from regard.text.exact import Exact, Marks
 from regard.training.place import Place
 from regard.training.recipe import Data, Recipe
+from regard.training.teacher import found
 
 Blocks = Callable[[], Iterator[str]]
 SHORTEST = 4  # tokens of a row; from fewer nothing can be hidden and guessed
@@ -91,10 +92,12 @@ def _tokenizer(recipe: Recipe, train: Blocks, say: Callable[[str], None]) -> Exa
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
         tokenizer = Exact.load(choice.tokenizer)
+    elif recipe.teaching:
+        tokenizer = Exact.open(found(recipe))
     else:
         marks = MARKS[recipe.train.objective]
         tokenizer = Exact.learn(train(), choice.tokenizer, choice.vocabulary, marks)
-    say(f"tokenizer: {choice.tokenizer}, {len(tokenizer):,} tokens")
+    say(f"tokenizer: {'that of the teacher' if recipe.teaching else choice.tokenizer}, {len(tokenizer):,} tokens")
     return tokenizer
 
 

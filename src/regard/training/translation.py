@@ -25,14 +25,23 @@ from regard.training.optimizer import perplexity
 from regard.training.prepare import Prepared
 from regard.training.recipe import Recipe, Train
 from regard.training.report import Talk
+from regard.training.teacher import Teacher
 
 
 class Translation:
     """Trains a translator on prepared pairs. `multiple`: what lengths are rounded up to; above 1, batches are filled up
-    so that few shapes occur."""
+    so that few shapes occur. A `teacher` says besides how likely it finds each token."""
 
-    def __init__(self, translator: Translator, data: Prepared, settings: Train, multiple: int = 1) -> None:
+    def __init__(
+        self,
+        translator: Translator,
+        data: Prepared,
+        settings: Train,
+        multiple: int = 1,
+        teacher: Teacher | None = None,
+    ) -> None:
         self.translator, self.corpus, self.settings, self.multiple = translator, data.corpus, settings, multiple
+        self.teacher = teacher
         self.held_out, self.pairs = data.valid, data.valid_pairs
         self.device = next(translator.model.parameters()).device
 
@@ -56,8 +65,11 @@ class Translation:
         if agreement:
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
         hidden, others = self.model(tensors["source"], tensors["target"], tensors.get("real"))
-        labels = tensors["labels"]
-        loss, surprise = over_vocabulary(self.model.head, hidden, labels, self.settings.label_smoothing, agreement)
+        labels, smoothing = tensors["labels"], self.settings.label_smoothing
+        if self.teacher is None:
+            loss, surprise = over_vocabulary(self.model.head, hidden, labels, smoothing, agreement)
+        else:
+            loss, surprise = self.teacher.loss(self.model.head(hidden), labels, tensors, smoothing)
         return beside(loss, others, (labels >= 0).sum() / (2 if agreement else 1)), surprise
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:

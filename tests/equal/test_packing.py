@@ -1,0 +1,151 @@
+"""Packed = unpacked: several texts in one row have the loss and the gradients that they have in rows of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from regard import spec
+from regard.build import build
+from regard.core.layout import Documents
+from regard.errors import ModelError
+from regard.family.vaswani import transformer
+from regard.training.loss import IGNORED, over_vocabulary
+
+LAYER = spec.Block(spec.Attention(4, 6, 5, groups=2), spec.Plain(20), residual=spec.PreNorm(), dropout=0.0)
+EVEN = replace(LAYER, attention=spec.Attention(4, 6, 6))
+ROWS = ((5, 1, 7), (4, 6), (13,))  # lengths of the texts of each row
+SOURCES = ((3, 6, 2), (8, 1), (9,))
+
+
+def decoder(block: spec.Block = LAYER, position: Any = None, at_input: Any = None, **changes: Any) -> spec.Decoder:
+    options = {"pattern": spec.Causal()} | changes
+    return spec.Decoder(24, spec.Tokens(19, at_input, dropout=0.0), spec.Stack(2, block, position=position, **options))
+
+
+DECODERS = {
+    "sinusoids": decoder(at_input=spec.Sinusoidal()),
+    "learned, shorter than a row": decoder(at_input=spec.Learned(13, offset=2)),
+    "concatenated": decoder(at_input=spec.Concatenated(6)),
+    "rope": decoder(position=spec.Rope()),
+    "alibi": decoder(position=spec.Alibi()),
+    "buckets": decoder(position=spec.Buckets(8, 9)),
+    "relative keys": decoder(position=spec.RelativeKeys(3)),
+    "relative sinusoids": decoder(EVEN, spec.RelativeSinusoids()),
+    "window": decoder(at_input=spec.Sinusoidal(), pattern=spec.Causal(3)),
+    "told the place": decoder(shared=True, universal=spec.Universal()),
+    "reversible": decoder(replace(LAYER, residual=spec.Reversible()), at_input=spec.Sinusoidal()),
+}  # fmt: skip
+SEQUENCES = {
+    "the paper": transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0),
+    "learned": transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0, position=spec.Learned(13)),
+    "buckets": transformer(
+        19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0, position=None, relative=spec.Buckets(8, 9)
+    ),
+    "matching": replace(transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0), looks="matching"),
+}  # fmt: skip
+
+
+def texts(lengths: tuple[tuple[int, ...], ...]) -> list[list[Tensor]]:
+    return [[torch.randint(19, (length,)) for length in row] for row in lengths]
+
+
+def packed(rows: list[list[Tensor]], fill: int = 0) -> tuple[Tensor, Documents]:
+    """The texts of each row one after the other, and behind them padding, which is a document of its own."""
+    tokens = pad_sequence([torch.cat(row) for row in rows], batch_first=True, padding_value=fill)
+    of = [torch.cat([torch.full((len(text),), i) for i, text in enumerate(row)]) for row in rows]
+    return tokens, Documents(pad_sequence(of, batch_first=True, padding_value=max(map(len, rows))))
+
+
+def apart(rows: list[list[Tensor]], fill: int = 0) -> Tensor:
+    return pad_sequence([text for row in rows for text in row], batch_first=True, padding_value=fill)
+
+
+def learnt(model: Any, hidden: Tensor, auxiliary: dict[str, Tensor], labels: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The loss of one update, and its gradients."""
+    loss, _ = over_vocabulary(model.head, hidden, labels, 0.1)
+    return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+
+
+def same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tensor]]) -> None:
+    torch.testing.assert_close(one[0], other[0], rtol=1e-6, atol=0)
+    for a, b in zip(one[1], other[1], strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_language_model(name: str) -> None:
+    model = build(DECODERS[name]).double().train()
+    tokens, labels = texts(ROWS), texts(ROWS)
+    together, within = packed(tokens)
+    wanted = learnt(model, *model(apart(tokens)), apart(labels, IGNORED))
+    same(learnt(model, *model(together, within=within), packed(labels, IGNORED)[0]), wanted)
+    blind = learnt(model, *model(together), packed(labels, IGNORED)[0])
+    assert not torch.allclose(blind[0], wanted[0], rtol=1e-4), "without documents it is another loss"
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_an_encoder_decoder(name: str) -> None:
+    """Each target sees its own source only, wherever both stand in their rows."""
+    model = build(SEQUENCES[name]).double().train()
+    sources, targets, labels = texts(SOURCES), texts(ROWS), texts(ROWS)
+    lengths = torch.tensor([length for row in SOURCES for length in row])
+    real = torch.arange(int(lengths.max())) < lengths[:, None]
+    wanted = learnt(model, *model(apart(sources), apart(targets), real), apart(labels, IGNORED))
+    (source, theirs), (target, ours) = packed(sources), packed(targets)
+    answers = packed(labels, IGNORED)[0]
+    same(learnt(model, *model(source, target, within=(theirs, ours)), answers), wanted)
+    filled = torch.arange(source.shape[1]) < torch.tensor([[sum(row)] for row in SOURCES])
+    same(learnt(model, *model(source, target, filled, within=(theirs, ours)), answers), wanted)
+    crossed = replace_documents(ours)
+    other = learnt(model, *model(source, target, within=(theirs, crossed)), answers)
+    assert not torch.allclose(other[0], wanted[0], rtol=1e-4), "another source is another loss"
+
+
+def replace_documents(of: Documents) -> Documents:
+    """The first two texts of a row, each with the other's number."""
+    return Documents(torch.where(of.of < 2, 1 - of.of, of.of))
+
+
+def test_an_encoder() -> None:
+    block = replace(LAYER, attention=spec.Attention(4, 6, 5))
+    model = build(
+        spec.Encoder(24, spec.Tokens(19, spec.Learned(13), dropout=0.0), spec.Stack(2, block), head=spec.LanguageHead())
+    ).double()
+    tokens = texts(ROWS)
+    together, within = packed(tokens)
+    hidden, _ = model(together, within=within)
+    for row, alone in zip(hidden, tokens, strict=True):
+        place = 0
+        for text in alone:
+            torch.testing.assert_close(row[place : place + len(text)], model(text[None])[0][0], rtol=1e-6, atol=1e-8)
+            place += len(text)
+
+
+def test_places_begin_anew() -> None:
+    of = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
+    assert Documents(of).places.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("pattern", [spec.BlockLocal(4), spec.Global(1), spec.RandomBlocks(4, of="before")])
+def test_what_counts_from_the_beginning_of_a_row_is_refused(pattern: spec.Pattern) -> None:
+    model = build(decoder(at_input=spec.Sinusoidal(), pattern=spec.Both(spec.Causal(), pattern)))
+    together, within = packed(texts(ROWS))
+    with pytest.raises(ModelError, match="from the beginning of a row"):
+        model(together, within=within)
+
+
+def test_parts_that_carry_a_state_are_refused() -> None:
+    sides = spec.Recurrent("gru"), spec.Recurrent("gru")
+    tokens = spec.Tokens(19, dropout=0.0)
+    model = build(spec.SequenceToSequence(24, tokens, tokens, *sides))
+    (source, theirs), (target, ours) = packed(texts(SOURCES)), packed(texts(ROWS))
+    with pytest.raises(ModelError, match="from the beginning of a row"):
+        model(source, target, within=(theirs, ours))

@@ -1,0 +1,369 @@
+"""Heads taken out: the same answers as with heads switched off, an ordinary model of fewer parameters, heads in their order."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+
+import regard
+from looked import TARGET, TEXT, sharpened, translator
+from regard import size, spec
+from regard.api import Held
+from regard.api.pruning import chosen, prunable, pruned
+from regard.build import build, trainable
+from regard.cli.prune import command
+from regard.core.trace import Trace
+from regard.data import builtin
+from regard.decode.search import Settings
+from regard.decode.strategy import Beam
+from regard.errors import ModelError, SettingError
+from regard.look import ablation, importance
+from regard.look.subject import Head, attentions, batch, run, switched_off, translate, written
+from regard.look.weigh import Importance
+from regard.plan.stations import cache, stations
+from regard.training import recipe as recipes
+from regard.training.place import begin
+from regard.training.run import run as trained
+
+HEADS = spec.Attention(4, 6, 5)
+LAYER = spec.Block(HEADS, spec.Plain(20), residual=spec.PreNorm(), dropout=0.0)
+
+
+def decoder(stack: spec.Stack, position: spec.InputPosition | None = None) -> spec.Decoder:
+    return spec.Decoder(24, spec.Tokens(31, position, dropout=0.0), stack)
+
+
+def with_attention(**changes: Any) -> spec.Block:
+    return replace(LAYER, attention=replace(HEADS, **changes))
+
+
+def sequence(**changes: Any) -> spec.EncoderDecoder:
+    stack = spec.Stack(2, replace(LAYER, cross=replace(HEADS, bias="qv")), spec.Causal(), **changes)
+    tokens = spec.Tokens(31, dropout=0.0)
+    return spec.EncoderDecoder(24, tokens, tokens, spec.Stack(3, LAYER, **changes), stack)
+
+
+def encoder(stack: spec.Stack) -> spec.Encoder:
+    return spec.Encoder(24, spec.Tokens(31, dropout=0.0), stack, head=spec.LanguageHead())
+
+
+CAUSAL = spec.Causal()
+MODELS: dict[str, spec.Model] = {
+    "positions at the input": decoder(spec.Stack(3, LAYER, CAUSAL), spec.Learned(20)),
+    "rope": decoder(spec.Stack(2, LAYER, CAUSAL, spec.Rope())),
+    "relative keys": decoder(spec.Stack(2, LAYER, CAUSAL, spec.RelativeKeys(3))),
+    "relative sinusoids": decoder(spec.Stack(2, with_attention(d_v=6), CAUSAL, spec.RelativeSinusoids())),
+    "one key for all": decoder(spec.Stack(2, with_attention(groups=1), CAUSAL)),
+    "some biases": decoder(spec.Stack(2, with_attention(bias="kv"), CAUSAL)),
+    "window": decoder(spec.Stack(2, LAYER, spec.Causal(3))),
+    "elu": decoder(spec.Stack(2, with_attention(mixer=spec.Linear()), CAUSAL)),
+    "favor": decoder(spec.Stack(2, with_attention(mixer=spec.Linear(spec.Favor(7))), CAUSAL)),
+    "parallel": decoder(spec.Stack(2, replace(LAYER, residual=spec.Parallel(1)), CAUSAL)),
+    "reversible": decoder(spec.Stack(2, replace(LAYER, residual=spec.Reversible()), CAUSAL)),
+    "distances": encoder(spec.Stack(2, with_attention(d_v=6), position=spec.Disentangled(5))),
+    "shared": encoder(spec.Stack(3, LAYER, shared=True)),
+    "both sides": sequence(),
+    "buckets, cross only": sequence(position=spec.Buckets(8, 10)),
+}  # fmt: skip
+
+
+def made(description: spec.Model, seed: int = 0) -> Held:
+    torch.manual_seed(seed)
+    model = build(description).eval()
+    sharpened(model)
+    return Held(model, description, {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2})
+
+
+def some(held: Held, seed: int) -> list[Head]:
+    """Chance takes from each attention none to all but one."""
+    chance = random.Random(seed)
+    return [
+        (name, head) for name, count in prunable(held).items() for head in chance.sample(range(count), chance.randrange(count))
+    ]  # fmt: skip
+
+
+def everywhere(held: Held, off: list[Head]) -> list[Head]:
+    """The same heads in all layers that apply their block."""
+    parts = attentions(held.model)  # type: ignore[arg-type]
+    return [(other, head) for name, head in off for other, part in parts.items() if part is parts[name]]
+
+
+def said(held: Held, off: list[Head] | None = None) -> Tensor:
+    torch.manual_seed(5)
+    tokens, real = torch.randint(31, (2, 9)), torch.arange(9) < torch.tensor([[9], [6]])
+    outputs = torch.randint(31, (2, 7)) if isinstance(held.spec, spec.EncoderDecoder) else None
+    trace = Trace(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
+    with torch.inference_mode():
+        found = run(held.model, tokens, outputs, real, trace)  # type: ignore[arg-type]
+    return found * real[..., None] if outputs is None and found.ndim == 3 else found
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", MODELS)
+def test_pruned_is_switched_off(name: str, seed: int) -> None:
+    held = made(MODELS[name], seed)
+    off = some(held, seed)
+    fewer = pruned(held, off)
+    wanted = said(held, everywhere(held, off))
+    assert (said(fewer) - wanted).abs().max() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+    assert trainable(fewer.model) == size.parameters(fewer.spec)
+    assert [heads for _, heads in prunable(fewer).items()] == [
+        heads - sum(one == which for one, _ in off) for which, heads in prunable(held).items()
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pruned_model_is_an_ordinary_one(name: str, tmp_path: Path) -> None:
+    """What its spec builds has the same parts; it is written, opened, described, and pruned once more."""
+    held = made(MODELS[name])
+    before = {n: p.clone() for n, p in held.model.named_parameters()}
+    fewer = pruned(held, some(held, 1))
+    again = build(fewer.spec)
+    assert {n: p.shape for n, p in again.named_parameters()} == {n: p.shape for n, p in fewer.model.named_parameters()}
+    assert all(torch.equal(p, before[n]) for n, p in held.model.named_parameters())
+    assert spec.from_dict(json.loads(json.dumps(spec.to_dict(fewer.spec)))) == fewer.spec
+    fewer.save(tmp_path / "fewer")
+    opened = regard.load(tmp_path / "fewer", say=lambda text: None)
+    assert opened.spec == fewer.spec
+    assert torch.equal(said(opened), said(fewer))
+    counted = sum(station.parameters for station in stations(fewer.spec))
+    assert counted == size.parameters(fewer.spec)
+    off = some(fewer, 2)
+    wanted = said(fewer, everywhere(fewer, off))
+    assert (said(pruned(fewer, off)) - wanted).abs().max() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+
+
+@pytest.mark.parametrize("family", ["marian", "bart", "gpt2", "bert, classes", "albert", "deberta", "clip"])
+def test_folders_of_other_libraries_are_pruned(family: str, tmp_path: Path) -> None:
+    """No family can say such a model: it is written in our own format, with its labels and tokens."""
+    pytest.importorskip("transformers")
+    from zoo import save
+
+    save(family, tmp_path / "whole")
+    held = regard.load(tmp_path / "whole", device="cpu", say=lambda text: None)
+    off = some(held, 3)
+    pruned(held, off).save(tmp_path / "fewer")
+    fewer = regard.load(tmp_path / "fewer", device="cpu", say=lambda text: None)
+    assert fewer.config["model_type"] == "regard"
+    assert type(fewer) is type(held)
+    assert fewer.config.get("id2label") == held.config.get("id2label")
+    wanted = said(held, everywhere(held, off))
+    assert (said(fewer) - wanted).abs().max() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+
+
+def test_nothing_pruned_is_nothing_changed() -> None:
+    held = made(MODELS["both sides"])
+    same = pruned(held, [])
+    assert same.spec == held.spec
+    assert all(torch.equal(a, b) for a, b in zip(same.model.parameters(), held.model.parameters(), strict=True))
+
+
+def test_equally_many_heads_are_one_block() -> None:
+    held = made(MODELS["rope"])
+    fewer = pruned(held, [("decoder.0.self", 1), ("decoder.1.self", 3)])
+    assert isinstance(fewer.spec, spec.Decoder)
+    assert fewer.spec.stack.heads is None
+    assert fewer.spec.stack.block.attention.heads == 3
+    assert fewer.spec == decoder(spec.Stack(2, with_attention(heads=3), CAUSAL, spec.Rope()))
+    assert cache(fewer.spec) == 2 * 3 * (6 + 5)
+    uneven = pruned(held, [("decoder.1.self", 3)])
+    assert cache(uneven.spec) == (4 + 3) * (6 + 5)
+
+
+def test_tokens_that_see_everything_lose_heads_too() -> None:
+    block = with_attention(projection="global")
+    held = made(encoder(spec.Stack(2, block, spec.Window(2))))
+    fewer = pruned(held, [("encoder.0.self", 2)])
+    tokens, glob = torch.randint(31, (1, 9)), torch.zeros(1, 9, dtype=torch.bool)
+    glob[0, 3] = True
+    trace = Trace(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
+    with torch.inference_mode():
+        wanted = held.model(tokens, global_tokens=glob, trace=trace)[0]
+        found = fewer.model(tokens, global_tokens=glob)[0]
+    assert (found - wanted).abs().max() <= 1e-5
+    assert trainable(fewer.model) == size.parameters(fewer.spec)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_decoding_with_a_cache_is_the_same(beams: int) -> None:
+    held = translator(heads=4)
+    off = some(held, 4)
+    settings = Settings(Beam(beams))
+    wanted = translate(held.subject(), TEXT, settings, off=off)
+    found = translate(pruned(held, off).subject(), TEXT, settings)
+    assert [one.tokens for one in found] == [one.tokens for one in wanted]
+    assert pruned(held, off).translate(TEXT, Beam(beams)) == written(held.subject(), wanted[0])
+
+
+# ------------------------------------------------------------------ importance
+
+
+def test_importance_is_the_gradient_of_gates() -> None:
+    held = translator(heads=4)
+    data = batch(held.subject(), [TEXT, "The cat sees."], [TARGET, "Die Katze sieht."])
+    gates: dict[str, Tensor] = {}
+
+    def gated(name: str) -> Any:
+        def edit(mixed: Tensor) -> Tensor:
+            gates[name] = torch.ones(*mixed.shape[:3], 1, requires_grad=True)
+            return mixed * gates[name]
+
+        return edit
+
+    trace = Trace(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
+    scores = run(held.model, data.inputs, data.outputs, data.real, trace)
+    functional.cross_entropy(scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1, reduction="sum").backward()
+    found = importance(held, [TEXT, "The cat sees."], [TARGET, "Die Katze sieht."])
+    for name, values in zip(found.names, found.values, strict=True):
+        gradient = gates[name].grad
+        assert gradient is not None
+        wanted = gradient[..., 0].abs().sum(dim=(0, 2))
+        assert np.allclose(values, (wanted / wanted.norm()).numpy(), atol=1e-5)
+
+
+def test_dimmed_heads_matter_less() -> None:
+    """Heads of a random model dimmed by known factors: a head that hands on nothing has no importance at all, and the order
+    of the estimate agrees with that of the loss without each head."""
+    held = translator(heads=6, d_model=24, layers=1)
+    factors = torch.tensor([1.0, 0.5, 0.0, 0.2, 0.8, 0.05])
+    with torch.no_grad():
+        for part in attentions(held.model).values():
+            part.output.weight.mul_(factors.repeat_interleave(4))  # type: ignore[attr-defined]
+    pairs = _pairs(24)
+    texts, targets = [a for a, _ in pairs], [b for _, b in pairs]
+    found, alone = importance(held, texts, targets), ablation(held, texts, targets)
+    assert (found.values[:, 2] == 0).all()
+    for row, effect in zip(found.values, alone.effect, strict=True):
+        assert _ranked(row) @ _ranked(np.abs(effect)) > 0.5
+        assert _ranked(row) @ _ranked(factors.numpy()) > 0.8
+    assert {head for _, head in found.least(3)} == {2}
+
+
+def _pairs(count: int) -> list[tuple[str, str]]:
+    return [(s.source, s.target) for s in islice(builtin.sentences("train"), count)]
+
+
+def _ranked(values: Any) -> Any:
+    """Ranks of length 1 around 0: their product is Spearman's correlation."""
+    ranks = np.argsort(np.argsort(values)).astype(float)
+    ranks -= ranks.mean()
+    return ranks / np.linalg.norm(ranks)
+
+
+def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, pairs = translator(), _pairs(7)
+    texts, targets = [a for a, _ in pairs], [b for _, b in pairs]
+    whole = importance(held, texts, targets).values
+    monkeypatch.setattr("regard.look.weigh.ROWS", 3)
+    assert np.allclose(importance(held, texts, targets).values, whole, atol=1e-4)
+
+
+def test_one_head_of_each_attention_stays() -> None:
+    values = np.array([[0.1, 0.2, 0.3], [0.5, 0.4, np.nan]])
+    found = Importance(("a", "b"), values)
+    assert found.least(99) == [("a", 0), ("a", 1), ("b", 1)]
+    assert found.least(1, lambda name: name == "b") == [("b", 1)]
+
+
+# ------------------------------------------------------------------ what cannot be
+
+
+def test_what_cannot_be_pruned() -> None:
+    held = made(MODELS["rope"])
+    with pytest.raises(SettingError, match="would be left"):
+        pruned(held, [("decoder.0.self", head) for head in range(4)])
+    with pytest.raises(SettingError, match="no attention"):
+        pruned(held, [("decoder.7.self", 0)])
+    with pytest.raises(SettingError, match="no head 4"):
+        pruned(held, [("decoder.0.self", 4)])
+    for block, position in ((with_attention(groups=2), None), (LAYER, spec.Alibi()), (LAYER, spec.Buckets())):
+        other = made(decoder(spec.Stack(2, block, CAUSAL, position)))
+        assert prunable(other) == {}
+        with pytest.raises(SettingError, match="cannot be taken out of"):
+            pruned(other, [("decoder.0.self", 0)])
+
+
+@pytest.mark.parametrize("wanted", ["7", "-1", "88%", "some"])
+def test_what_cannot_be_asked_for(wanted: str) -> None:
+    held = made(MODELS["rope"])
+    found = Importance(tuple(prunable(held)), np.ones((2, 4)))
+    assert len(chosen(held, found, "6")) == len(chosen(held, found, "75%")) == 6
+    with pytest.raises(SettingError):
+        chosen(held, found, wanted)
+
+
+@pytest.mark.parametrize("heads", [(4,), (4, 0), (4, 5)])
+def test_specs_of_uneven_heads(heads: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError):
+        spec.Stack(2, LAYER, heads=heads)
+    with pytest.raises(ModelError):
+        spec.Stack(2, LAYER, cross_heads=(3, 4))
+    with pytest.raises(ModelError, match="heads of their own number"):
+        spec.Stack(2, LAYER, position=spec.Alibi(), heads=(3, 4))
+
+
+# ------------------------------------------------------------------ the command
+
+SMALL: dict[str, Any] = {
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 4, "layers": 2, "steps": 4, "batch_tokens": 256, "warmup": 2,
+    "threads": 1, "samples": 0, "save_every": 4, "validate_every": 4,
+}  # fmt: skip
+
+
+def test_the_command(tmp_path: Path) -> None:
+    recipe = recipes.load(None, SMALL | {"builtin_lines": 200, "tokenizer": "words"})
+    place = begin(recipe, tmp_path / "run", "test")
+    trained(place, recipe, "test", quiet=True)
+    done = CliRunner().invoke(command, [str(place.folder), "--heads", "6", "--lines", "20"], catch_exceptions=False)
+    assert done.exit_code == 0
+    *_, head, whole, fewer = done.output.splitlines()
+    assert [word for word in ("BLEU", "parameters", "tokens/s") if word not in head] == []
+    assert whole.startswith(str(place.folder))
+    assert fewer.startswith(f"{place.folder}-pruned")
+    held = regard.load(tmp_path / "run-pruned")
+    assert isinstance(held, regard.Translator)
+    assert sum(prunable(held).values()) == 6 * 4 - 6
+    held.translate("The dog sees a cat.")
+    data = tmp_path / "train.tsv"
+    data.write_text("".join(f"{a}\t{b}\n" for a, b in _pairs(40)))
+    regard.finetune(tmp_path / "run-pruned", "translate", data, out=tmp_path / "again", epochs=1, quiet=True, threads=1)
+    again = regard.load(tmp_path / "again")
+    assert again.spec == held.spec
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("run-pruned", "again"))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_command_for_a_language_model(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(a + "\n" for a, _ in _pairs(60)))
+    settings = {
+        "objective": "causal",
+        "text": str(text),
+        "context": 16,
+        "tokenizer": "characters",
+        "schedule": "cosine",
+    }
+    recipe = recipes.load(None, SMALL | settings | {"learning_rate": 0.01})
+    place = begin(recipe, tmp_path / "run", "test")
+    trained(place, recipe, "test", quiet=True)
+    for more in ([], ["--text", str(text)]):
+        asked = [str(place.folder), "--heads", "25%", "--lines", "5", "--json", *more]
+        done = CliRunner().invoke(command, asked, catch_exceptions=False)
+        report = json.loads(done.stdout)
+        assert len(report["removed"]) == 2
+        whole, fewer = report["models"].values()
+        assert fewer["parameters"] < whole["parameters"]
+    with pytest.raises(SettingError, match="one text"):
+        CliRunner().invoke(command, [*asked, "--pairs", "x"], catch_exceptions=False)
