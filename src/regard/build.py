@@ -378,12 +378,14 @@ def _stack_position(part: spec.Stack, d_model: int) -> position.StackPosition | 
             assert_never(part.position)
 
 
-def _layer_position(part: spec.Stack, d_model: int) -> position.LayerPosition | None:
-    match part.position:
+def _layer_position(
+    place: spec.StackPosition | None, part: spec.Attention, d_model: int
+) -> position.LayerPosition | None:
+    match place:
         case spec.RelativeKeys(distance):
-            return position.RelativeKeys(part.block.attention.d_k, distance)
+            return position.RelativeKeys(part.d_k, distance)
         case spec.RelativeSinusoids():
-            return position.RelativeSinusoids(d_model, part.block.attention.heads, part.block.attention.d_k)
+            return position.RelativeSinusoids(d_model, part.heads, part.d_k)
         case _:
             return None
 
@@ -439,7 +441,8 @@ def _block(
 ) -> block.Block:
     """`place` and `lengths` are what all layers of the `whole` stack share: positions, and of self- and cross-attention
     each."""
-    relative, compression = _layer_position(whole, d_model), _compression(whole, d_model)
+    relative = _layer_position(whole.position, part.attention, d_model)
+    compression = _compression(whole, d_model)
     own = attention.SharedProjection if part.attention.projection == "shared" else attention.SelfProjection
     return block.Block(
         attention=_attention(part.attention, d_model, own, lengths[0], place, relative, compression),
