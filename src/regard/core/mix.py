@@ -17,6 +17,8 @@ from regard.core import sparse
 from regard.core.pattern import Sight
 from regard.core.state import KeyValues, Past, Rolling
 
+_FEW, _MANY = 8, 32  # queries, and rows times heads, from which on `few` is faster (LOG.md)
+
 Kernel = Callable[[Tensor, Tensor, Tensor, Sight, float, float], Tensor]
 
 
@@ -29,6 +31,8 @@ def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: f
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+    if sight.all and q.device.type == "cpu" and q.shape[2] <= _FEW and k.shape[0] * k.shape[1] >= _MANY:
+        return few(q, k, v, scale, dropout)
     mask = None if sight.all or sight.causal else sight.additive
     out = functional.scaled_dot_product_attention(
         q,
@@ -42,6 +46,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
     )
     # CPU kernels give a blind query zeros; some CUDA kernels give it the mean of all values.
     return out if mask is None or sight.sighted or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
+
+
+def few(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
+    """Few queries that see all keys of many rows, as in decoding on a CPU: two products in a batch, where query heads of a
+    group are rows of one matrix. The kernel for whole texts takes twice as long."""
+    (rows, groups, _, d_k), heads, queries = k.shape, q.shape[1], q.shape[2]
+    ours = (q * scale).reshape(rows * groups, -1, d_k)
+    weights = torch.softmax(torch.bmm(ours, k.flatten(0, 1).mT), dim=-1)
+    weights = functional.dropout(weights, dropout) if dropout > 0 else weights
+    return torch.bmm(weights, v.flatten(0, 1)).view(rows, heads, queries, -1)
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:

@@ -51,8 +51,8 @@ class Frame:
         return self.steps + self.first.shape[1] - 1
 
     def allowed(self, logits: Tensor, t: Tensor, sentences: Tensor, *, first: bool) -> Tensor:
-        """logits [rows, V] of step t, with −∞ for what may not be chosen; `sentences` [rows] says whose they are."""
-        logits = logits.float().index_fill(1, self.banned, NEVER)
+        """logits [rows, V] of step t, with −∞ from now on for what may not be chosen; `sentences` [rows] says whose they are."""
+        logits = logits.float().index_fill_(1, self.banned, NEVER)  # in place: they are many
         if self.opening is not None and first:
             return _only(logits, self.opening)
         if self.not_first is not None and first:
