@@ -17,8 +17,6 @@ from regard.core import sparse
 from regard.core.pattern import Sight
 from regard.core.state import KeyValues, Past, Rolling
 
-_FEW, _MANY = 8, 32  # queries, and rows times heads, from which on `few` is faster (LOG.md)
-
 Kernel = Callable[[Tensor, Tensor, Tensor, Sight, float, float], Tensor]
 
 
@@ -31,8 +29,6 @@ def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: f
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
-    if sight.all and q.device.type == "cpu" and q.shape[2] <= _FEW and k.shape[0] * k.shape[1] >= _MANY:
-        return few(q, k, v, scale, dropout)
     mask = None if sight.all or sight.causal else sight.additive
     out = functional.scaled_dot_product_attention(
         q,
@@ -48,14 +44,18 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
     return out if mask is None or sight.sighted or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
 
 
-def few(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float) -> Tensor:
-    """Few queries that see all keys of many rows, as in decoding on a CPU: two products in a batch, where query heads of a
-    group are rows of one matrix. The kernel for whole texts takes twice as long."""
+def few(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: int) -> Tensor:
+    """Few queries of many rows, which see the first `seen` keys: two products in a batch, where query heads of a group are
+    rows of one matrix. The kernel for whole texts takes twice as long."""
     (rows, groups, _, d_k), heads, queries = k.shape, q.shape[1], q.shape[2]
-    ours = (q * scale).reshape(rows * groups, -1, d_k)
-    weights = torch.softmax(torch.bmm(ours, k.flatten(0, 1).mT), dim=-1)
-    weights = functional.dropout(weights, dropout) if dropout > 0 else weights
-    return torch.bmm(weights, v.flatten(0, 1)).view(rows, heads, queries, -1)
+    scores = torch.bmm((q * scale).reshape(rows * groups, -1, d_k), k.flatten(0, 1).mT)
+    scores[..., seen:] = float("-inf")
+    return torch.bmm(torch.softmax(scores, dim=-1), v.flatten(0, 1)).view(rows, heads, queries, -1)
+
+
+def _decodes(q: Tensor, k: Tensor) -> bool:
+    """Whether `few` is faster than the kernels for whole texts (LOG.md)."""
+    return q.device.type == "cpu" and not torch.is_grad_enabled() and q.shape[2] <= 8 and k.shape[0] * k.shape[1] >= 32
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
@@ -98,6 +98,8 @@ class Softmax(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: Past | None = None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
+        if self.kernel is best and self.top is None and sight.all and _decodes(q, k):
+            return few(q, *(past.whole if isinstance(past, KeyValues) else (k, v)), self.scale, seen=k.shape[2])
         if self.top is None:
             return self.kernel(q, k, v, sight, self.scale, dropout)
         weights = attention_weights(q, k, sight.mask, self.scale, sight.bias, self.top)

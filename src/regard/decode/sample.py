@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
+from regard.decode.top import top
 from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
@@ -44,7 +45,7 @@ def generate(
             assert noise is not None
             tokens = choose(logits, strategy, noise[sentences, t])
         else:
-            tokens = logits.argmax(dim=-1)
+            tokens = top(logits, 1)[1][:, 0]
         done = ended[sentences] | (limits[sentences] <= t)
         gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
         sums[sentences] += gain.masked_fill(done, 0.0)
