@@ -138,9 +138,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         shape = x.shape
         shared = memory.k if isinstance(memory, Memory) else past.k if isinstance(past, KeyValues | Slots) else None
-        if shared is not None and len(shared) != len(x):
+        if shared is not None and shared.shape[0] != shape[0]:
             # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
-            x = x.reshape(len(shared), -1, shape[-1])
+            x = x.reshape(shared.shape[0], -1, shape[-1])
         if isinstance(past, Inputs):
             q, k, v = self.project(past.before(x), memory)
             q = q[:, :, -shape[1] :]

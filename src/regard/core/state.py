@@ -63,9 +63,10 @@ class KeyValues:
         start, end = self.filled, self.filled + k.shape[2]
         if end > self.k.shape[2]:
             self.grow(-(-end // _ROOM) * _ROOM)
-        self.k[:, :, start:end], self.v[:, :, start:end] = k, v
+        self.k.narrow(2, start, end - start).copy_(k)
+        self.v.narrow(2, start, end - start).copy_(v)
         self.filled = end
-        return self.k[:, :, :end].flatten(2, 3), self.v[:, :, :end].flatten(2, 3)
+        return self.k.narrow(2, 0, end).flatten(2, 3), self.v.narrow(2, 0, end).flatten(2, 3)
 
     @property
     def whole(self) -> tuple[Tensor, Tensor]:
@@ -125,7 +126,8 @@ class Slots:
 
 def _beside(x: Tensor, buffer: Tensor) -> Tensor:
     """[B, G, T, K] → [B, G, T / W, W, K] as the buffer has it."""
-    return x.unflatten(2, (-1, buffer.shape[3]))
+    rows, groups, _, width = x.shape
+    return x.view(rows, groups, -1, buffer.shape[3], width)
 
 
 @dataclass
