@@ -90,6 +90,11 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     "electra": ("ElectraForPreTraining", "ElectraConfig", {**ENCODERS, "embedding_size": 20}),
     "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ENCODERS),
     "deberta": ("DebertaV2ForSequenceClassification", "DebertaV2Config", DEBERTA),
+    "reformer": ("ReformerModelWithLMHead", "ReformerConfig", {
+        "vocab_size": 61, "hidden_size": 36, "attention_head_size": 7, "num_attention_heads": 3, "feed_forward_size": 50,
+        "attn_layers": ["local", "lsh"], "axial_pos_shape": [6, 8], "axial_pos_embds_dim": [17, 19], "num_buckets": 4,
+        "max_position_embeddings": 48, "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6, "hash_seed": 3,
+        "is_decoder": True}),
     "vit": ("ViTForImageClassification", "ViTConfig", IMAGES),
     "deit": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", IMAGES),
     "clip": ("CLIPModel", "CLIPConfig", {"text_config": TEXTS, "vision_config": IMAGES, "projection_dim": 9}),

@@ -13,6 +13,7 @@ from regard.core import (
     attention,
     beside,
     block,
+    chunked,
     convolved,
     embed,
     experts,
@@ -80,21 +81,22 @@ def build(model: spec.Model) -> Model:
                 matching=isinstance(model, spec.EncoderDecoder) and model.looks == "matching",
             )
         case spec.Encoder():
-            front = _front_end(model.input, d)
+            front, wide = _front_end(model.input, d), model.stack.width(d)
             table = front.table if isinstance(front, embed.Embedding) else None
             return Encoder(
                 input=front,
                 stack=_stack(model.stack, d),
-                pool=_pool(model.pool, d) if model.pool else None,
-                head=_head(model.head, _output(model, table), d) if model.head and table else None,
-                labels=_labels(model.labels, d) if model.labels else None,
+                pool=_pool(model.pool, wide, d) if model.pool else None,
+                head=_head(model.head, _output(model, table, wide), wide) if model.head and table else None,
+                labels=_labels(model.labels, model.scored) if model.labels else None,
             )
         case spec.Decoder() | spec.RecurrentDecoder():
             table = embed.Table(model.tokens.vocabulary, model.tokens.width or d)
+            wide = model.stack.width(d) if isinstance(model, spec.Decoder) else d
             return Decoder(
                 tokens=_embedding(model.tokens, table, d),
                 stack=_stack(model.stack, d) if isinstance(model, spec.Decoder) else _cells(model.stack, d),
-                head=_head(model.head, _output(model, table), d),
+                head=_head(model.head, _output(model, table, wide), wide),
             )
         case _:
             assert_never(model)
@@ -105,10 +107,10 @@ def trainable(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _output(model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embed.Table) -> embed.Table:
+def _output(model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embed.Table, wide: int) -> embed.Table:
     if model.tied or model.head is None:
         return table
-    return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else model.d_model)
+    return embed.Table(len(table.weight), model.head.transform.width if model.head.transform else wide)
 
 
 def _front_end(part: spec.Input, d_model: int, shared: embed.Table | None = None) -> frontend.FrontEnd:
@@ -199,7 +201,7 @@ def _embedding(part: spec.Tokens, table: embed.Table, d_model: int) -> embed.Emb
 
 def _input_position(
     part: spec.InputPosition | None, width: int
-) -> position.Sinusoidal | position.Learned | position.Fixed | None:
+) -> position.Sinusoidal | position.Learned | position.Fixed | position.Axial | None:
     match part:
         case None:
             return None
@@ -209,6 +211,10 @@ def _input_position(
             return position.Learned(width, length, offset)
         case spec.Fixed(length):
             return position.Fixed(width, length)
+        case spec.Axial(shape, widths):
+            if sum(widths) != width:
+                raise ModelError(f"axes of widths {widths} do not add up to {width}", "correct one of them")
+            return position.Axial(shape, widths, part.length)
         case spec.Concatenated():
             raise ModelError("only tokens have positions beside them", "add sinusoids instead")
         case _:
@@ -223,10 +229,10 @@ def _head(part: spec.LanguageHead, table: embed.Table, d_model: int) -> head.Lan
     return head.LanguageHead(table, part.bias, part.scale, transform)
 
 
-def _pool(part: spec.Pool, d_model: int) -> head.Pool:
+def _pool(part: spec.Pool, wide: int, d_model: int) -> head.Pool:
     which, end = ("end", part.which.token) if isinstance(part.which, spec.End) else (part.which, None)
-    norm = _norm(part.norm, d_model) if part.norm else None
-    return head.Pool(d_model, which, part.activation, part.dropout, end=end, norm=norm, width=part.width)
+    norm = _norm(part.norm, wide) if part.norm else None
+    return head.Pool(d_model, which, part.activation, part.dropout, end=end, norm=norm, width=part.width, wide=wide)
 
 
 def _labels(part: spec.Labels | spec.Votes, d_model: int) -> head.Labels | head.Votes:
@@ -310,8 +316,9 @@ def _looking(part: spec.LooksBefore | spec.LooksAfter, d_model: int) -> score.Lo
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     place = _stack_position(part, d_model)
     lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
-    blocks = [_block(part, d_model, place, lengths) for _ in range(1 if part.shared else part.layers)]
-    final = _norm(part.final, d_model) if part.final else None
+    each = part.blocks[: 1 if part.shared else None]
+    blocks = [_block(one, d_model, place, _layer_position(part, d_model), lengths) for one in each]
+    final = _norm(part.final, part.width(d_model)) if part.final else None
     other = _beside(part.beside, d_model) if part.beside else None
     return stack.Stack(
         blocks, part.layers, final, _pattern(part.pattern), place,
@@ -405,10 +412,13 @@ def _pattern(part: spec.Pattern) -> pattern.Pattern:
 
 
 def _block(
-    whole: spec.Stack, d_model: int, place: position.StackPosition | None, lengths: list[shortened.Lengths | None]
+    part: spec.Block,
+    d_model: int,
+    place: position.StackPosition | None,
+    relative: position.LayerPosition | None,
+    lengths: list[shortened.Lengths | None],
 ) -> block.Block:
     """`place` and `lengths` are what all layers of the stack share: positions, and of self- and cross-attention each."""
-    part, relative = whole.block, _layer_position(whole, d_model)
     own = attention.SharedProjection if part.attention.projection == "shared" else attention.SelfProjection
     return block.Block(
         attention=_attention(part.attention, d_model, own, lengths[0], place, relative),
@@ -426,8 +436,8 @@ def _residual(part: spec.Block, d_model: int) -> block.Scheme:
             return residual.Sequence([residual.PostNorm(norm, part.dropout) for norm in norms])
         case spec.PreNorm():
             return residual.Sequence([residual.PreNorm(norm, part.dropout) for norm in norms])
-        case spec.Reversible():
-            return reversible.Reversible(norms, part.dropout)
+        case spec.Reversible(gives):
+            return reversible.Reversible(norms, part.dropout, gives)
         case spec.Parallel(count):
             return residual.Parallel(norms[:count], part.dropout)
         case _:
@@ -482,13 +492,20 @@ def _mixer(part: spec.Attention, scale: float, lengths: shortened.Lengths | None
             own = lengths or _lengths(part)
             assert own is not None
             return shortened.Linformer(scale, dropout, own)
-        case spec.Lsh(_, chunk, rounds, before, after, seed, dropout):
+        case spec.Chunks(chunk, ring, before, after, dropout):
+            return chunked.Chunks(scale, chunk=chunk, around=(before, after), ring=_ring(ring), dropout=dropout)
+        case spec.Lsh(buckets, chunk, rounds, before, after, seed, dropout, around):
+            limit = buckets.limit if isinstance(buckets, spec.Twice) else 0
             return hashed.Lsh(
-                part.d_k, part.heads, scale,
-                buckets=part.mixer.factors, chunk=chunk, rounds=rounds, around=(before, after), seed=seed, dropout=dropout,
+                part.d_k, part.heads, scale, buckets=part.mixer.factors, limit=limit, chunk=chunk, rounds=rounds,
+                around=(before, after), ring=_ring(around), seed=seed, dropout=dropout,
             )  # fmt: skip
         case _:
             raise AssertionError(part.mixer)
+
+
+def _ring(part: spec.Ring | None) -> chunked.Ring | None:
+    return None if part is None else chunked.Ring(part.places, part.beyond)
 
 
 def _lengths(part: spec.Attention | None, *, shared: bool = False) -> shortened.Lengths | None:

@@ -16,7 +16,8 @@ from regard.core.lowrank import LowRank
 from regard.core.stack import Stack
 from regard.errors import SettingError, did_you_mean
 
-PROJECTIONS = ("qkv", "q", "kv")  # of attention: all three of one sequence, or queries here and keys and values there
+# Of attention: all three of one sequence, or two where queries are keys, or queries here and keys and values there.
+PROJECTIONS = ("qkv", "qv", "q", "kv")
 
 
 def freeze(model: nn.Module, precision: str = "float32") -> None:

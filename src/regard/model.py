@@ -17,7 +17,7 @@ from regard.core.hops import Hops
 from regard.core.pattern import Everything, Padding, Pattern, Sight
 from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.stack import Stack
-from regard.core.state import LayerState, State, remembered
+from regard.core.state import LayerState, State, Written, remembered
 from regard.core.trace import Trace
 
 EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
@@ -224,9 +224,12 @@ class Decoder(nn.Module):
         """The state after all of the prompt but its last token, which is the first to `step` with; `capacity` counts what
         follows the prompt."""
         rows, length = prompt.tokens.shape
-        state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
-        if length > 1:
-            self.step(prompt.tokens[:, :-1], state, trace)
+        if isinstance(self.stack, Stack) and self.stack.regrouped:
+            state = State([LayerState(Written(prompt.tokens[:, :-1]))], 1, prompt.real, length - 1)
+        else:
+            state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
+            if length > 1:
+                self.step(prompt.tokens[:, :-1], state, trace)
         state.widen(width, prompt.tokens.device)
         return state
 
@@ -234,6 +237,9 @@ class Decoder(nn.Module):
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
         each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
+        if isinstance(written := state.layers[0].past, Written):
+            state.advance(new)
+            return self.head(self._anew(written.add(tokens), each, trace)[:, -new:])
         x = self.tokens(tokens, state.next, end=end, real=each)
         real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
         within = _padding(_grown(real, end))
@@ -241,6 +247,20 @@ class Decoder(nn.Module):
         x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.advance(new)
         return self.head(x)
+
+    def _anew(self, tokens: Tensor, real: Tensor | None, trace: Trace | None) -> Tensor:
+        """Hidden states of whole texts, where padding would change what is in a chunk: rows that begin at the same place are
+        read together, from there on."""
+        if real is None:
+            return self(tokens, trace=trace)[0]  # type: ignore[no-any-return]
+        begins, out = real.long().argmax(dim=1), None
+        for begin in begins.unique().tolist():
+            rows = begins == begin
+            found = self(tokens[rows, begin:], trace=trace)[0]
+            out = found.new_zeros(*tokens.shape, found.shape[-1]) if out is None else out
+            out[rows, begin:] = found
+        assert out is not None
+        return out
 
 
 class Pair(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import mul
+
 from regard import spec
 
 
@@ -18,13 +20,13 @@ def parameters(model: spec.Model) -> int:
         output = _head(model.head, model.target.vocabulary, d) + (0 if model.share in ("all", "target") else table)
         return inputs + _front_end(model.target, d) + _sides(model) + output
     front = model.input if isinstance(model, spec.Encoder) else model.tokens
-    output = 0
+    inside, output = model.stack, 0
+    wide = inside.width(d) if isinstance(inside, spec.Stack) else d
     if isinstance(front, spec.Tokens) and model.head is not None:
-        width = model.head.transform.width if model.head.transform else d
-        output = _head(model.head, front.vocabulary, d) + (0 if model.tied else front.vocabulary * width)
+        width = model.head.transform.width if model.head.transform else wide
+        output = _head(model.head, front.vocabulary, wide) + (0 if model.tied else front.vocabulary * width)
     if isinstance(model, spec.Encoder):
-        output += _pool(model.pool, d) + _labels(model.labels, d)
-    inside = model.stack
+        output += _pool(model.pool, wide, d) + _labels(model.labels, model.scored)
     layers = part_of_sequences(inside, d) if isinstance(inside, spec.Recurrent) else stack(inside, d)
     return _front_end(front, d) + layers + output
 
@@ -77,11 +79,13 @@ def _unit(part: spec.GatedUnit | spec.NarrowUnit, d: int) -> int:
 
 
 def stack(part: spec.Stack, d_model: int) -> int:
-    blocks = (1 if part.shared else part.layers) * block(part.block, d_model)
+    blocks = sum(block(each, d_model) for each in part.blocks[: 1 if part.shared else None])
     attentions = [part.block.attention] + ([part.block.cross] if part.block.cross else [])
     blocks += sum(_lengths(each) for each in attentions if _shared_lengths(each))
     blocks += d_model + 1 if part.universal is not None and part.universal.halts else 0
-    return blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, d_model)
+    return (
+        blocks + _stack_position(part, d_model) + _beside(part.beside, d_model) + _norm(part.final, part.width(d_model))
+    )
 
 
 def _stack_position(part: spec.Stack, d_model: int) -> int:
@@ -184,7 +188,8 @@ def _embedding(part: spec.Tokens, d_model: int) -> int:
     width = part.width or d_model
     whole = width + (part.position.width if isinstance(part.position, spec.Concatenated) else 0)
     project = (whole + 1) * d_model if part.width or whole > width else 0
-    return (_rows(part.position) + part.segments) * width + _norm(part.norm, whole) + project
+    axes = sum(map(mul, part.position.shape, part.position.widths)) if isinstance(part.position, spec.Axial) else 0
+    return axes + (_rows(part.position) + part.segments) * width + _norm(part.norm, whole) + project
 
 
 def _rows(part: spec.InputPosition | None) -> int:
@@ -194,18 +199,18 @@ def _rows(part: spec.InputPosition | None) -> int:
 
 def _head(part: spec.LanguageHead, vocabulary: int, d_model: int) -> int:
     """What a head has beside its vocabulary matrix."""
-    bias = vocabulary if part.bias else 0
+    bias = vocabulary if part.bias is True else 0
     if part.transform is None:
         return bias
     width = part.transform.width
     return bias + d_model * width + width + _norm(part.transform.norm, width)
 
 
-def _pool(part: spec.Pool | None, d_model: int) -> int:
+def _pool(part: spec.Pool | None, wide: int, d_model: int) -> int:
     if part is None:
         return 0
-    dense = d_model * d_model + d_model if part.activation else 0
-    return _norm(part.norm, d_model) + dense + d_model * (part.width or 0)
+    dense = (wide + 1) * d_model if part.activation else 0
+    return _norm(part.norm, wide) + dense + (d_model if part.activation else wide) * (part.width or 0)
 
 
 def _labels(part: spec.Labels | spec.Votes | None, d_model: int) -> int:

@@ -8,6 +8,7 @@ Nothing here imports torch or knows a family's name.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -59,7 +60,27 @@ class Concatenated:
         _sizes(self, "width")
 
 
-InputPosition = Sinusoidal | Learned | Fixed | Concatenated
+@dataclass(frozen=True)
+class Axial:
+    """Trained vectors for the rows and for the columns of a grid of `shape`, over which the positions run; that of a position
+    are those of its axes set beside each other, of so many `widths` (Kitaev et al. 2020). At `most` so many are used."""
+
+    shape: tuple[int, ...]
+    widths: tuple[int, ...]
+    most: int
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.widths) or min((*self.shape, *self.widths, self.most), default=0) < 1:
+            raise ModelError(
+                f"axes of {self.shape} positions cannot have vectors of {self.widths}", "give each axis one width"
+            )
+
+    @property
+    def length(self) -> int:
+        return min(self.most, math.prod(self.shape))
+
+
+InputPosition = Sinusoidal | Learned | Fixed | Concatenated | Axial
 
 # ------------------------------------------------------------------ positions inside the attention of a stack
 
@@ -301,30 +322,83 @@ class Linformer:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """Chunks whose last one stands before the first, and where one that is met twice counts twice. Sequences of more than
+    `beyond` places are filled up to a multiple of `places`, which may be those of chunks of several kinds."""
+
+    places: int
+    beyond: int
+
+    def __post_init__(self) -> None:
+        _sizes(self, "places", "beyond")
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Softmax attention in chunks of `chunk` places that see some chunks `before` and `after` them too, on a ring; inputs of
+    one chunk see all. (Chunks in a line are a pattern, `BlockLocal`.)"""
+
+    chunk: int
+    ring: Ring
+    before: int = 1
+    after: int = 0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _chunked(self)
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Twice as many buckets as there are chunks, rounded down to a power of two; more than `limit` are told by two hashes."""
+
+    limit: int
+
+
+@dataclass(frozen=True)
 class Lsh:
     """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
     `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer). Many buckets
-    are cheaper as a product: (8, 16) are 128, told by two hashes."""
+    are cheaper as a product: (8, 16) are 128, told by two hashes.
 
-    buckets: int | tuple[int, ...]
+    Chunks stand in a line, or as in the paper on a `ring`, those of all rounds together."""
+
+    buckets: int | tuple[int, ...] | Twice
     chunk: int = 64
     rounds: int = 1
     before: int = 1
     after: int = 0
     seed: int = 0
     dropout: float = 0.0
+    ring: Ring | None = None
 
     def __post_init__(self) -> None:
-        _sizes(self, "chunk", "rounds")
-        if not self.factors or any(factor < 2 or factor % 2 for factor in self.factors):
+        _sizes(self, "rounds")
+        _chunked(self)
+        factors = self.factors
+        if factors is not None and (not factors or any(factor < 2 or factor % 2 for factor in factors)):
             raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give even numbers")
 
     @property
-    def factors(self) -> tuple[int, ...]:
+    def factors(self) -> tuple[int, ...] | None:
+        """None where the length decides."""
+        if isinstance(self.buckets, Twice):
+            return None
         return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
 
 
-Mixer = Softmax | Linear | Linformer | Lsh
+def _chunked(part: Chunks | Lsh) -> None:
+    _sizes(part, "chunk")
+    if min(part.before, part.after) < 0:
+        raise ModelError("a chunk cannot see fewer chunks than itself", "give `before` and `after` of at least 0")
+    if part.ring is not None and (part.ring.places % part.chunk or part.ring.beyond > part.chunk):
+        raise ModelError(
+            f"a ring of {part.ring.places} places beyond {part.ring.beyond} has no whole chunks of {part.chunk}",
+            "give a multiple of `chunk`, beyond `chunk` at most",
+        )
+
+
+Mixer = Softmax | Linear | Linformer | Chunks | Lsh
 
 
 @dataclass(frozen=True)
@@ -353,8 +427,8 @@ class Attention:
             raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
         if self.projection == "global" and not isinstance(self.mixer, Softmax):
             raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
-        if shared and self.key_heads != self.heads:
-            raise ModelError("shared queries and keys have one number of heads", "leave `groups` out")
+        if (shared or isinstance(self.mixer, Chunks)) and self.key_heads != self.heads:
+            raise ModelError("shared queries and keys, and chunks, have one number of heads", "leave `groups` out")
 
     @property
     def key_heads(self) -> int:
@@ -381,7 +455,9 @@ class Parallel:
 @dataclass(frozen=True)
 class Reversible:
     """Two streams take turns: (a, b) → (b, a + sublayer(norm(b))); training makes activations again from the end (Kitaev et
-    al. 2020, Reformer). The stack begins with both streams alike and gives their mean."""
+    al. 2020, Reformer). The stack begins with both streams alike and gives their mean, or both side by side."""
+
+    gives: Literal["mean", "both"] = "mean"
 
 
 Residual = PostNorm | PreNorm | Parallel | Reversible
@@ -605,7 +681,7 @@ class Universal:
 class Stack:
     """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
     what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
-    caller carries them on (Dai et al. 2019, Transformer-XL)."""
+    caller carries them on (Dai et al. 2019, Transformer-XL); `turns`: blocks that take turns with the first one."""
 
     layers: int
     block: Block
@@ -617,9 +693,12 @@ class Stack:
     beside: Neighbours | None = None
     memory: int | None = None
     universal: Universal | None = None
+    turns: tuple[Block, ...] = ()
 
     def __post_init__(self) -> None:
         _sizes(self, "memory")
+        if self.turns:
+            _different(self)
         if isinstance(self.block.residual, Reversible):
             _reversible(self)
         if self.universal is not None and not self.shared:
@@ -633,12 +712,41 @@ class Stack:
             )
         if self.beside is not None and self.pattern != Everything():
             raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
-        _mixable(self)
+        for block in (self.block, *self.turns):
+            _mixable(self, block.attention)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """That of each layer."""
+        each = (self.block, *self.turns)
+        return tuple(each[i % len(each)] for i in range(self.layers))
+
+    @property
+    def rings(self) -> bool:
+        """Whether layers see chunks on a ring, which are others for the same text when it grows or is padded."""
+        mixers = [block.attention.mixer for block in self.blocks]
+        return any(isinstance(mixer, Chunks | Lsh) and mixer.ring is not None for mixer in mixers)
+
+    def width(self, d_model: int) -> int:
+        """Of what comes out at each place."""
+        residual = self.block.residual
+        return 2 * d_model if isinstance(residual, Reversible) and residual.gives == "both" else d_model
+
+
+def _different(stack: Stack) -> None:
+    """What all layers share must fit all of them."""
+    blocks = (stack.block, *stack.turns)
+    lengths = any(isinstance(b.attention.mixer, Linformer) and b.attention.mixer.share == "layers" for b in blocks)
+    if stack.shared or stack.position is not None or stack.memory is not None or lengths:
+        raise ModelError("layers that differ share no parts, no positions and no memory", "leave `turns` out")
+    if any((b.residual, b.cross is None) != (stack.block.residual, stack.block.cross is None) for b in blocks):
+        raise ModelError("layers that take turns hand on different things", "give all of them one residual scheme")
 
 
 def _reversible(stack: Stack) -> None:
     """Nothing may come from outside of the sublayers that gradients would have to reach, or that is of another width."""
-    if isinstance(stack.position, Buckets | Disentangled) or isinstance(stack.block.feedforward, Experts):
+    experts = any(isinstance(block.feedforward, Experts) for block in stack.blocks)
+    if isinstance(stack.position, Buckets | Disentangled) or experts:
         raise ModelError(
             "a reversible stack makes its sublayers again, and with them no shared tables and no losses beside",
             "use another position or feed-forward, or PreNorm",
@@ -647,10 +755,10 @@ def _reversible(stack: Stack) -> None:
         raise ModelError("both streams of a reversible stack are plain layers", "use PreNorm")
 
 
-def _mixable(stack: Stack) -> None:
+def _mixable(stack: Stack, attention: Attention) -> None:
     """Mixers other than softmax know few patterns, and no scores that positions could add to."""
-    mixer = stack.block.attention.mixer
-    if stack.block.attention.projection == "global" and (causal(stack.pattern) or stack.position is not None):
+    mixer = attention.mixer
+    if attention.projection == "global" and (causal(stack.pattern) or stack.position is not None):
         raise ModelError("global tokens see what follows, and know no positions", "use an encoder with input positions")
     if isinstance(mixer, Softmax):
         return
@@ -785,9 +893,10 @@ class Transform:
 
 @dataclass(frozen=True)
 class LanguageHead:
-    """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss and decoding."""
+    """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss and decoding. A bias that
+    is only `kept` is stored, neither added nor trained."""
 
-    bias: bool = False
+    bias: bool | Literal["kept"] = False
     scale: float = 1.0
     transform: Transform | None = None
 
@@ -875,6 +984,12 @@ class EncoderDecoder:
         )
         if self.decoder.block.cross is None:
             raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
+        if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
+            raise ModelError(
+                "what one side gives must be as wide as what the other takes", "let Reversible give 'mean'"
+            )
+        if any(isinstance(block.attention.mixer, Chunks | Lsh) for block in self.decoder.blocks):
+            raise _grows()
         _decodes(self.decoder)
 
 
@@ -1059,6 +1174,14 @@ class Encoder:
         if isinstance(self.input, Waves) and self.d_model % self.input.position.groups:
             problem = f"d_model {self.d_model} does not divide by {self.input.position.groups} groups of channels"
             raise ModelError(problem, "correct one of them")
+        if self.head is not None and self.head.transform is None:
+            _tied(self)
+
+    @property
+    def scored(self) -> int:
+        """The width of what its labels score."""
+        wide, pooled = self.stack.width(self.d_model), isinstance(self.labels, Labels) and not self.labels.each
+        return self.d_model if pooled and self.pool is not None and self.pool.activation else wide
 
     @property
     def tokens(self) -> Tokens:
@@ -1091,6 +1214,9 @@ class Decoder:
 
     def __post_init__(self) -> None:
         _decodes(self.stack)
+        _tied(self)
+        if any(isinstance(b.attention.mixer, Lsh) and b.attention.mixer.ring is None for b in self.stack.blocks):
+            raise _grows()
         if self.stack.memory is not None and self.tokens.position is not None:
             raise ModelError(
                 "positions that are counted at the input begin anew in each segment", "tell them inside the stack"
@@ -1123,11 +1249,18 @@ def _decodes(stack: Stack) -> None:
             "what a decoder sees must not change when the text grows",
             "use Global(last=0) and RandomBlocks(of='before')",
         )
-    if isinstance(stack.block.attention.mixer, Lsh):
-        raise ModelError(
-            "hashed chunks change when the text grows, so a decoder's past could not be kept",
-            "use Lsh in an Encoder (whose pattern may be Causal), and another mixer in decoders",
-        )
+
+
+def _grows() -> ModelError:
+    return ModelError(
+        "hashed chunks change when the text grows, so a decoder's past could not be kept",
+        "use Lsh in an Encoder (whose pattern may be Causal), and another mixer in decoders",
+    )
+
+
+def _tied(model: Encoder | Decoder) -> None:
+    if model.tied and model.stack.width(model.d_model) != model.d_model:
+        raise ModelError("an embedding is narrower than both streams of a stack", "say tied=False")
 
 
 @dataclass(frozen=True)
@@ -1168,8 +1301,9 @@ Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | RecurrentDecod
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Sinusoidal, Learned, Fixed, Concatenated, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
-        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Experts, Softmax, Elu, Favor, Linear, Linformer, Lsh,
+        Sinusoidal, Learned, Fixed, Concatenated, Axial, Rope, Stretched, Banded, Buckets, Alibi, Disentangled, Repeated,
+        RelativeKeys, RelativeSinusoids, LayerNorm, RmsNorm, Plain, Gated, Experts, Softmax, Elu, Favor, Linear, Linformer,
+        Ring, Chunks, Twice, Lsh,
         Attention, PostNorm, PreNorm, Parallel, Reversible, Everything, Causal, Window, Dilated, Strided, BlockLocal, Global,
         RandomBlocks, Beyond, Both, Either, Opposite, Block, Neighbours, Universal, Stack, Tokens, Frames, Patches, TimeNorm,
         Convolution, Nearby, Waves, Transform, LanguageHead, End, Pool, Labels, Votes, EncoderDecoder, Encoder, Decoder,

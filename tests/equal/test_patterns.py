@@ -145,6 +145,28 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize(
+    "pattern", [Causal(300), Dilated(200), Dilated(50) | Global(2), Causal(), Dilated(40, 3)], ids=str
+)
+@pytest.mark.parametrize(("length", "start"), [(700, 0), (384, 0), (300, 216)])
+def test_flex_attention_is_told_which_blocks_are_seen_whole(pattern: Pattern, length: int, start: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    keys = torch.arange(start + length)
+    q, k, v = (torch.randn(2, 2, len(keys), 16, generator=generator) for _ in range(3))
+    sight = Sight(pattern, keys[start:], keys, 2, start=start)
+    q = q[:, :, start:]
+    found, expected = (kernel(q, k, v, sight, 0.3, 0.0) for kernel in (sparse.flex, mix.explicit))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    mask = sparse._block_mask(sight, q.device, 2)
+    assert mask is sparse._block_mask(sight, q.device, 2)
+    seen = torch.nn.functional.pad(sight.mask.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128))[0, 0]
+    each = seen.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).transpose(1, 2).flatten(2)  # [rows, columns, pairs]
+    assert mask.full_kv_num_blocks[0, 0].tolist() == each.all(dim=-1).sum(dim=1).tolist()
+    told = mask.full_kv_num_blocks + mask.kv_num_blocks
+    assert (told[0, 0] >= each.any(dim=-1).sum(dim=1)).all()
+
+
 @given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 6), st.integers(1, 4))
 def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int) -> None:
     """Queries from `start` on, keys from the first that is remembered."""

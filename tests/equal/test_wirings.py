@@ -282,7 +282,7 @@ def test_a_window_sees_the_last_tokens_only() -> None:
 def test_a_key_without_bias_adds_nothing() -> None:
     part = build(decoder(CASES[2])).stack.blocks[0].attention.project.qkv  # type: ignore[union-attr]
     assert part.biased == (True, False, True)
-    full = part._full_bias()
+    full = part.whole_bias()
     assert len(full) == sum(part.parts)
     assert (full[part.parts[0] : part.parts[0] + part.parts[1]] == 0).all()
 

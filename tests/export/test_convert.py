@@ -224,7 +224,7 @@ def test_a_difference_to_ctranslate2_is_seen(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ ONNX
 
 
-SOON = ("bert, classes", "gpt2", "vit")
+SOON = ("bert, classes", "gpt2", "vit", "reformer")
 
 
 @pytest.mark.parametrize("name", [name if name in SOON else pytest.param(name, marks=pytest.mark.slow) for name in ZOO])
@@ -232,6 +232,10 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
     save(name, tmp_path / "in")
+    if name == "reformer":
+        with pytest.raises(ModelError, match="ring"):
+            convert(tmp_path / "in", tmp_path / "out", "onnx")
+        return
     done = convert(tmp_path / "in", tmp_path / "out", "onnx")
     held(done)
     assert {"config.json", "model.onnx"} <= done.files.keys()

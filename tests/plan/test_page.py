@@ -91,8 +91,11 @@ def test_parts_add_up_and_are_those_of_the_modules(name: str) -> None:
             assert sum(s.parameters for s in fronts) == numbers(front)
         for station, stack in compared:
             assert station.parameters == numbers(stack)
-            block, first = found([station], station.name, "block")[0], stack.blocks[0]
-            assert (block.once, block.times) == (numbers(first), stack.layers)
+            blocks, first = found([station], station.name, "block"), stack.blocks[0]
+            block = blocks[0]
+            assert block.once == numbers(first)
+            assert sum(each.times for each in blocks) == stack.layers
+            assert all(part.own >= 0 for each in blocks for part in each.inside)
             for line, part in (("self-attention", first.attention), ("cross-attention", first.cross)):
                 for shown in found(block.inside, line):
                     assert shown.parameters == numbers(part)

@@ -28,7 +28,7 @@ from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")
 
-PADDED = ("whisper", "vit", "deit", "clip, image", "wav2vec2")  # which cannot be
+PADDED = ("whisper", "vit", "deit", "clip, image", "wav2vec2", "reformer")  # which cannot be
 
 
 def opened(name: str, folder: Path) -> tuple[Any, folders.Opened]:
@@ -47,7 +47,7 @@ def test_every_family_holds(name: str, tmp_path: Path) -> None:
     for finding in findings(model, found, seed=3):
         skipped = finding.name == "padded = unpadded" and name in PADDED
         decodes = isinstance(found.spec, (folders.kinds.Decoder, folders.kinds.EncoderDecoder))
-        skipped |= finding.name == "cached = uncached" and not decodes
+        skipped |= finding.name == "cached = uncached" and (not decodes or name == "reformer")  # which reads anew
         assert finding.verdict == ("skipped" if skipped else "holds"), finding
     finding = parity(tmp_path, model.float(), found)
     assert finding.verdict == "holds", finding

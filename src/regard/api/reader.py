@@ -142,7 +142,7 @@ class Reader(Held):
             vectors = self._map(rows, lambda hidden, real, ids: self.sentence(hidden, real))
         if isinstance(text, str):
             return vectors[0]
-        return torch.stack(vectors) if vectors else torch.empty(0, self.spec.d_model)
+        return torch.stack(vectors) if vectors else torch.empty(0, self.spec.stack.width(self.spec.d_model))
 
     # -------------------------------------------------------------- classes
 
@@ -285,7 +285,7 @@ class Reader(Held):
     def _most(self) -> int | None:
         """How many tokens it has positions for."""
         position = self.spec.tokens.position
-        return position.length if isinstance(position, (kinds.Learned, kinds.Fixed)) else None
+        return position.length if isinstance(position, kinds.Learned | kinds.Fixed | kinds.Axial) else None
 
     def _encode(self, texts: Sequence[Text], cut: bool = False, most: int | None = None) -> list[Encoding]:
         """Framed texts; one with more than `most` tokens, or than the model has positions for, is an error, or is cut."""

@@ -64,7 +64,7 @@ class LanguageModel(Held):
     def positions(self) -> int | None:
         """How many tokens it can see at once, if its positions end somewhere."""
         place = self.spec.tokens.position
-        return place.length if isinstance(place, kinds.Learned | kinds.Fixed) else None
+        return place.length if isinstance(place, kinds.Learned | kinds.Fixed | kinds.Axial) else None
 
     def subject(self) -> Subject:
         from regard.look import Subject, Words

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.hashed import Lsh
+from regard.core.chunked import Chunks
 from regard.core.kernelized import Linear as LinearMixer
 from regard.core.linear import Linear
 from regard.core.mix import Softmax, attention_weights, per_query_head
@@ -104,7 +104,7 @@ class Everywhere(nn.Module):
 
 
 Projection = SelfProjection | CrossProjection | SharedProjection
-Mixer = Softmax | LinearMixer | Linformer | Lsh
+Mixer = Softmax | LinearMixer | Linformer | Chunks
 
 
 class Attention(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import functional
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
-from regard.core.position import Fixed, Learned, Sinusoidal
+from regard.core.position import Axial, Fixed, Learned, Sinusoidal
 
 
 class Table(nn.Module):
@@ -29,7 +29,7 @@ class Embedding(nn.Module):
     def __init__(
         self,
         table: Table,
-        position: Sinusoidal | Learned | Fixed | None,
+        position: Sinusoidal | Learned | Fixed | Axial | None,
         *,
         scale: bool,
         dropout: float,
@@ -80,7 +80,7 @@ class Embedding(nn.Module):
 
     def _positions(
         self,
-        position: Sinusoidal | Learned | Fixed,
+        position: Sinusoidal | Learned | Fixed | Axial,
         start: int | Tensor,
         length: int,
         end: int | None,

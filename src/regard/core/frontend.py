@@ -12,7 +12,7 @@ from regard.core.embed import Embedding
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import LayerNorm, Norm
-from regard.core.position import Fixed, Grid, Learned, Sinusoidal
+from regard.core.position import Axial, Fixed, Grid, Learned, Sinusoidal
 from regard.errors import DataError
 
 
@@ -78,7 +78,12 @@ class Frames(nn.Module):
     positions (Radford et al. 2023)."""
 
     def __init__(
-        self, mels: int, d_model: int, position: Sinusoidal | Learned | Fixed | None, activation: str, dropout: float
+        self,
+        mels: int,
+        d_model: int,
+        position: Sinusoidal | Learned | Fixed | Axial | None,
+        activation: str,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.first = nn.Conv1d(mels, d_model, kernel_size=3, padding=1)

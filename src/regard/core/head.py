@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from regard.core import quick
 from regard.core.dropout import Dropout
 from regard.core.embed import Table
 from regard.core.feedforward import ACTIVATIONS
@@ -17,12 +17,15 @@ from regard.core.norm import Norm
 
 
 class LanguageHead(nn.Module):
-    """Scores for each token of the vocabulary, from a table of its own or a shared one."""
+    """Scores for each token of the vocabulary, from a table of its own or a shared one. A bias that is only `kept` is there
+    for the files that hold it."""
 
-    def __init__(self, table: Table, bias: bool, scale: float = 1.0, transform: Transform | None = None) -> None:
+    def __init__(self, table: Table, bias: bool | str, scale: float = 1.0, transform: Transform | None = None) -> None:
         super().__init__()
         self.table = table
-        self.bias = nn.Parameter(torch.zeros(table.weight.shape[0])) if bias else None
+        zeros = torch.zeros(table.weight.shape[0])
+        self.bias = nn.Parameter(zeros) if bias is True else None
+        self.kept = nn.Parameter(zeros, requires_grad=False) if bias == "kept" else None
         self.scale = scale
         self.transform = transform
         self.frozen: Frozen | None = None
@@ -36,7 +39,7 @@ class LanguageHead(nn.Module):
         x = self.ready(x)
         if self.frozen is not None:
             return self.frozen(x)
-        return functional.linear(x, self.table.weight, self.bias)  # [..., V]
+        return quick.scores(x, self.table.weight, self.bias)  # [..., V]
 
     def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
         """As `Linear.freeze`; the table stays for those that look tokens up in it."""
@@ -60,7 +63,8 @@ class Transform(nn.Module):
 class Pool(nn.Module):
     """[B, T, D] → [B, D]: one position or the mean of the real ones, through a dense layer if there is an activation.
 
-    `end` is the token that marks the position of "end"; without one it is the highest token of the row.
+    `end` is the token that marks the position of "end"; without one it is the highest token of the row. `wide` is the width
+    of what comes in, where it is not D.
     """
 
     def __init__(
@@ -73,14 +77,16 @@ class Pool(nn.Module):
         end: int | None = None,
         norm: Norm | None = None,
         width: int | None = None,
+        wide: int | None = None,
     ) -> None:
         super().__init__()
+        given = wide or d_model
         self.which, self.end = which, end
         self.norm = norm
         self.dropout = Dropout(dropout)
-        self.dense = Linear(d_model, d_model) if activation else None
+        self.dense = Linear(given, d_model) if activation else None
         self.activation = ACTIVATIONS[activation] if activation else None
-        self.project = Linear(d_model, width, bias=False) if width else None
+        self.project = Linear(d_model if activation else given, width, bias=False) if width else None
 
     def forward(self, x: Tensor, real: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
         pooled = self._one(x, real, tokens)

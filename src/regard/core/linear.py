@@ -44,15 +44,16 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.frozen is not None:
             return self.frozen(x)
-        y = functional.linear(x, self.weight, self._full_bias())
+        y = functional.linear(x, self.weight, self.whole_bias())
         return y if self.added is None else y + self.added(x)
 
     def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
         """Gives the weight up for something faster that is made of it."""
-        self.frozen = kind(self.weight, self._full_bias())
+        self.frozen = kind(self.weight, self.whole_bias())
         del self.weight, self.bias
 
-    def _full_bias(self) -> Tensor | None:
+    def whole_bias(self) -> Tensor | None:
+        """With zeros for the parts that have none."""
         if self.bias is None or all(self.biased):
             return self.bias
         held = iter(self.bias.split([width for width, has in zip(self.parts, self.biased, strict=True) if has]))

@@ -8,6 +8,7 @@ q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may loo
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from regard.core.pattern import Sight
 from regard.core.state import KeyValues, Past, Rolling
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Sight, float, float], Tensor]
+HAS_TRITON = find_spec("triton") is not None
+FEW = 16  # queries of a head
+SHORT = 64  # places, of which one program holds all
 
 
 def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
@@ -30,6 +34,16 @@ def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: f
 
 def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
     mask = None if sight.all or sight.causal else sight.additive
+    if q.is_cuda and HAS_TRITON:
+        if _few(q, k, v) and (q.shape[2] == 1 or not sight.causal):
+            from regard.core import step_kernel
+
+            last, columns = sight.last or (None, 1)
+            return step_kernel.attend(q, k, v, mask, scale, last=last, columns=columns).transpose(1, 2)
+        if max(q.shape[2], k.shape[2]) <= SHORT and _alike(q, k, v, mask):
+            from regard.core import short_kernel
+
+            return short_kernel.attention(q, k, v, mask, sight.causal, scale, dropout)
     out = functional.scaled_dot_product_attention(
         q,
         k,
@@ -44,7 +58,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
     return out if mask is None or sight.sighted or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
 
 
-def few(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: int) -> Tensor:
+def products(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: int) -> Tensor:
     """Few queries of many rows, which see the first `seen` keys: two products in a batch, where query heads of a group are
     rows of one matrix. The kernel for whole texts takes twice as long."""
     (rows, groups, _, d_k), heads, queries = k.shape, q.shape[1], q.shape[2]
@@ -53,9 +67,27 @@ def few(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: int) -> Tensor:
     return torch.bmm(torch.softmax(scores, dim=-1), v.flatten(0, 1)).view(rows, heads, queries, -1)
 
 
-def _decodes(q: Tensor, k: Tensor) -> bool:
-    """Whether `few` is faster than the kernels for whole texts (LOG.md)."""
+def _by_products(q: Tensor, k: Tensor) -> bool:
+    """Whether `products` is faster than the kernels for whole texts (LOG.md)."""
     return q.device.type == "cpu" and not torch.is_grad_enabled() and q.shape[2] <= 8 and k.shape[0] * k.shape[1] >= 32
+
+
+def whole(width: int) -> bool:
+    """Whether halves of a head of this width are what kernels can take."""
+    return width in (32, 64, 128, 256)
+
+
+def _few(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are the queries of one step of decoding: the next token, or that of each beam."""
+    queries = q.shape[2] * (q.shape[1] // k.shape[1])
+    wanted = torch.is_grad_enabled() or q.shape[2] > FEW or queries > 64
+    return not wanted and whole(q.shape[3]) and q.shape[3] == v.shape[3] and q.dtype == k.dtype == v.dtype
+
+
+def _alike(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether each head has keys of its own and all see the same places, and one program can hold a head."""
+    heads = q.shape[1] == k.shape[1] and max(q.shape[3], v.shape[3]) <= 128 and q.dtype == k.dtype == v.dtype
+    return heads and (mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1))
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
@@ -98,8 +130,8 @@ class Softmax(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: Past | None = None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if self.kernel is best and self.top is None and sight.all and _decodes(q, k):
-            return few(q, *(past.whole if isinstance(past, KeyValues) else (k, v)), self.scale, seen=k.shape[2])
+        if self.kernel is best and self.top is None and sight.all and _by_products(q, k):
+            return products(q, *(past.whole if isinstance(past, KeyValues) else (k, v)), self.scale, seen=k.shape[2])
         if self.top is None:
             return self.kernel(q, k, v, sight, self.scale, dropout)
         weights = attention_weights(q, k, sight.mask, self.scale, sight.bias, self.top)
@@ -108,6 +140,8 @@ class Softmax(nn.Module):
 
     def settle(self, sight: Sight) -> None:
         """Makes what all layers will ask of a sight before the first of them does: compiled layers are then all alike."""
+        if sight.bounded and sight.keys.is_cuda:
+            return  # asked by those only that must
         if self.kernel is explicit or self.top is not None:
             _ = sight.mask
         elif not (sight.all or sight.causal or sight.sparse or sight.relative is not None):
@@ -127,7 +161,7 @@ class Softmax(nn.Module):
         """An empty decoding state for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E). Where no query
         looks more than `behind` places back, older ones are forgotten."""
         groups, d_k, d_v = shape
-        capacity = -(-capacity // 16) * 16 if like.is_cuda else capacity  # as masks are aligned for its kernels
+        capacity = -(-capacity // 64) * 64 if like.is_cuda else capacity  # few sizes, aligned as kernels like them
         if behind is not None and behind < capacity:
             return Rolling(like.new_empty(rows, groups, 0, d_k), like.new_empty(rows, groups, 0, d_v), behind)
         return KeyValues.empty(like, rows, capacity, shape, shareable=True)

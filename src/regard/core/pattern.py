@@ -215,7 +215,8 @@ class Sight:
     that makes it for any places; a sparse sight asks it for those only that can be seen. `start` is the first query's place
     where places follow each other by `step`; without it, nothing is known of where they are. `everywhere` are tokens [B, T]
     that look at everything but what a pattern hides. `sighted`: each query is known to see something. `places`
-    are those of the queries [T], or [B, T] where rows begin at different ones.
+    are those of the queries [T], or [B, T] where rows begin at different ones. `last`: the place [1], known to the device only,
+    behind which nothing is seen, and how many keys each place has.
     """
 
     def __init__(
@@ -234,7 +235,9 @@ class Sight:
         everywhere: tuple[Tensor, Pattern] | None = None,
         sighted: bool = False,
         places: Tensor | None = None,
+        last: tuple[Tensor, int] | None = None,
     ) -> None:
+        self.last = last
         self.places = queries if places is None else places
         self.sighted = sighted
         self.pattern = pattern
@@ -265,6 +268,11 @@ class Sight:
     def causal(self) -> bool:
         """Exactly the triangle that kernels know by name: only when queries and keys are the same places."""
         return self.pattern == Causal() and self._plain and self.queries is self.keys
+
+    @property
+    def bounded(self) -> bool:
+        """Everything up to the `last` place is seen: kernels that stop there need no mask."""
+        return self.last is not None and self.pattern == Causal() and self._plain
 
     @property
     def _plain(self) -> bool:
@@ -328,7 +336,7 @@ class Sight:
         """The queries `first`, `first` + stride, … and the keys at such distances from them."""
         assert self.start is not None
         place = self.start + first
-        keys = self.keys[(place - self._first_key) % stride :: stride]
+        keys = self.keys[(place - self.first_key) % stride :: stride]
         queries = self.queries[first::stride]
         return Sight(self.pattern, queries, keys, self.batch, term=self.term, start=place, step=stride)
 
@@ -354,11 +362,11 @@ class Sight:
         """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
         assert self.start is not None
         outline = self.pattern.outline()
-        places = (self.start, len(self.queries), self._first_key, len(self.keys), self.step)
-        return _blocks(outline, size, places, self.keys.device)
+        places = (self.start, len(self.queries), self.first_key, len(self.keys), self.step)
+        return block_plan(outline, size, places, self.keys.device)
 
     @property
-    def _first_key(self) -> int:
+    def first_key(self) -> int:
         """Keys end where queries end."""
         assert self.start is not None
         return self.start + self.step * (len(self.queries) - len(self.keys))
@@ -377,7 +385,7 @@ def _cost(size: int, plan: tuple[Blocks, ...]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _blocks(
+def block_plan(
     pattern: Pattern, size: int, places: tuple[int, int, int, int, int], device: torch.device
 ) -> tuple[Blocks, ...] | None:
     """Made once for each pattern and length, on the host; a recorded step must find it on its device."""

@@ -45,9 +45,10 @@ class Sinusoidal(nn.Module):
 
     def rows(self, length: int) -> Tensor:
         """The table of the first `length` positions at least."""
-        if length > len(self.table):
-            self.table = self._compute(max(length, 2 * len(self.table))).to(self.table)
-        return self.table
+        table = self.table  # held on to: another thread may make another one
+        if length > len(table):
+            self.table = table = self._compute(max(length, 2 * len(table))).to(table)
+        return table
 
     known = rows  # as far as there are rows, which there are for all positions
 
@@ -110,6 +111,32 @@ class Fixed(nn.Module):
 
     def known(self, length: int) -> Tensor:
         return self.table
+
+
+class Axial(nn.Module):
+    """Rows for each axis of a grid over which the positions run, set beside each other (Kitaev et al. 2020)."""
+
+    def __init__(self, shape: tuple[int, ...], widths: tuple[int, ...], length: int) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(normal(*axis) for axis in zip(shape, widths, strict=True))
+        self.shape, self.length = shape, length
+
+    def rows(self, length: int) -> Tensor:
+        """Of the first `length` positions at least, and of no more of the first axis than they need."""
+        if length > self.length:
+            raise DataError(
+                f"the input has {length} positions, but this model has {self.length}", "split it into shorter parts"
+            )
+        inner = math.prod(self.shape[1:])
+        shape = (-(-length // inner), *self.shape[1:])
+        spread = []
+        for axis, table in enumerate(self.tables):
+            ones = [1] * len(shape)
+            ones[axis] = shape[axis]
+            spread.append(table[: shape[axis]].view(*ones, -1).expand(*shape, -1))
+        return torch.cat(spread, dim=-1).flatten(0, -2)
+
+    known = rows
 
 
 # ------------------------------------------------------------------ on q and k

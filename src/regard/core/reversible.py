@@ -23,8 +23,9 @@ Sublayer = Callable[[Tensor], Tensor]
 class Reversible(nn.Module):
     """The residual scheme: both streams side by side, [B, T, 2·D]."""
 
-    def __init__(self, norms: list[Norm], dropout: float) -> None:
+    def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
         super().__init__()
+        self.gives = gives
         self.norms = nn.ModuleList(norms)
         self.dropout = Dropout(dropout)
 
@@ -42,16 +43,17 @@ class Reversible(nn.Module):
 
         return [step(norm, sublayer) for norm, sublayer in zip(self.norms, sublayers, strict=True)]
 
+    def merged(self, x: Tensor) -> Tensor:
+        """What comes out of a stack: the mean of both streams, or both."""
+        if self.gives == "both":
+            return x
+        a, b = x.chunk(2, dim=-1)
+        return (a + b) / 2
+
 
 def doubled(x: Tensor) -> Tensor:
     """Both streams begin as the same."""
     return torch.cat([x, x], dim=-1)
-
-
-def merged(x: Tensor) -> Tensor:
-    """What comes out of a stack: the mean of both streams."""
-    a, b = x.chunk(2, dim=-1)
-    return (a + b) / 2
 
 
 def run(x: Tensor, steps: Sequence[Sublayer], used: Sequence[Tensor]) -> Tensor:

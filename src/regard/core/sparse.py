@@ -7,15 +7,16 @@ predicate masks what remains. Nothing as large as queries × keys is ever made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from regard.core.pattern import Blocks, Sight
+from regard.core.pattern import Blocks, Pattern, Sight, block_plan
 
 FLEX_BLOCK = 128
 PIECE = 1 << 20  # numbers of keys that are gathered at once on a CPU
@@ -187,25 +188,76 @@ def flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: f
     assert dropout == 0
     assert sight.term is None
     kernel = _compiled_flex() if q.device.type == "cuda" else _eager_flex()
-    return kernel(q, k, v, block_mask=_block_mask(sight, q.device), scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    mask = _block_mask(sight, q.device, q.shape[1])
+    return kernel(q, k, v, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def _block_mask(sight: Sight, device: torch.device) -> Any:
-    """The blocks that can be seen, from the plan and not from a matrix of all pairs."""
-    from torch.nn.attention.flex_attention import BlockMask
+def _block_mask(sight: Sight, device: torch.device, heads: int) -> Any:
+    """The blocks that can be seen, from the plan and not from a matrix of all pairs. One that belongs to no batch is made
+    once and kept; others once for all layers that share the sight."""
+    pattern = sight.pattern
+    if pattern == pattern.outline() and sight.start is not None:
+        places = (sight.start, len(sight.queries), sight.first_key, len(sight.keys), sight.step)
+        return _kept_mask(pattern, places, device, heads)
+    if sight not in _MASKS:
+        queries, keys = sight.queries, sight.keys
 
-    rows, columns = (-(-len(places) // FLEX_BLOCK) for places in (sight.queries, sight.keys))
-    count = torch.zeros(1, 1, rows, dtype=torch.int32, device=device)
-    index = torch.zeros(1, 1, rows, columns, dtype=torch.int32, device=device)
-    for part in sight.blocks(FLEX_BLOCK) or (_all_blocks(len(sight.queries), len(sight.keys), FLEX_BLOCK, device),):
-        count[0, 0, part.queries] = part.keys.shape[1]
-        index[0, 0, part.queries, : part.keys.shape[1]] = part.keys.int()
+        def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return pattern.allows(b, h, queries[query], keys[key])
+
+        _MASKS[sight] = _made_mask(sight.blocks(FLEX_BLOCK), (len(queries), len(keys)), allows, device)
+    return _MASKS[sight]
+
+
+_MASKS: WeakKeyDictionary[Sight, Any] = WeakKeyDictionary()
+
+
+@lru_cache(maxsize=16)
+def _kept_mask(pattern: Pattern, places: tuple[int, int, int, int, int], device: torch.device, heads: int) -> Any:
+    start, queries, first_key, keys, step = places
 
     def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return sight.pattern.allows(b, h, sight.queries[query], sight.keys[key])
+        return pattern.allows(b, h, query * step + start, key * step + first_key)
 
-    lengths = (len(sight.queries), len(sight.keys))
-    return BlockMask.from_kv_blocks(count, index, BLOCK_SIZE=FLEX_BLOCK, mask_mod=allows, seq_lengths=lengths)
+    plan = block_plan(pattern, FLEX_BLOCK, places, device)
+    return _made_mask(plan, (queries, keys), allows, device, heads)
+
+
+def _made_mask(
+    plan: tuple[Blocks, ...] | None, lengths: tuple[int, int], allows: Any, device: torch.device, heads: int = 0
+) -> Any:
+    """With `heads`, whose number is asked of a pattern that is alike in all rows, blocks in which everything is seen are told
+    apart: no kernel need ask about their pairs."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    rows, columns = (-(-length // FLEX_BLOCK) for length in lengths)
+    counts = torch.zeros(2, 1, 1, rows, dtype=torch.int32, device=device)  # of those to be asked, and of whole ones
+    index = torch.zeros(2, 1, 1, rows, columns, dtype=torch.int32, device=device)
+    for part in plan or (_all_blocks(*lengths, FLEX_BLOCK, device),):
+        whole = torch.zeros_like(part.keys, dtype=torch.bool)
+        for i, column in enumerate(part.keys.T if heads else ()):
+            whole[:, i] = _wholly_seen(part.queries, column, lengths, allows, heads)
+        order = whole.long().argsort(dim=1, stable=True)  # those to be asked first
+        for kind, (which, place) in enumerate(((~whole, order), (whole, order.flip(1)))):
+            counts[kind, 0, 0, part.queries] = which.sum(dim=1, dtype=torch.int32)
+            index[kind, 0, 0, part.queries, : part.keys.shape[1]] = part.keys.gather(1, place).int()
+    known: Any = (counts[1], index[1]) if heads else (None, None)
+    return BlockMask.from_kv_blocks(
+        counts[0], index[0], known[0], known[1], BLOCK_SIZE=FLEX_BLOCK, mask_mod=allows, seq_lengths=lengths
+    )
+
+
+def _wholly_seen(rows: Tensor, columns: Tensor, lengths: tuple[int, int], allows: Any, heads: int) -> Tensor:
+    """[N] True where every query of block rows[n] sees every key of block columns[n], in every head."""
+    inside = torch.arange(FLEX_BLOCK, device=rows.device)
+    head = torch.arange(heads, device=rows.device)[None, :, None, None]
+    queries, keys = (x[:, None] * FLEX_BLOCK + inside for x in (rows, columns))
+    found = []
+    for query, key in zip(queries.split(64), keys.split(64), strict=True):
+        seen = allows(torch.zeros_like(head[:, :1]), head, query[:, None, :, None], key[:, None, None, :])
+        inside_both = (query < lengths[0])[:, None, :, None] & (key < lengths[1])[:, None, None, :]
+        found.append((seen & inside_both).flatten(1).all(dim=1))
+    return torch.cat(found)
 
 
 @cache

@@ -11,13 +11,14 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.core.beside import Neighbours
 from regard.core.block import Block
+from regard.core.chunked import Chunks
 from regard.core.dropout import Dropout
 from regard.core.layout import GlobalTokens, Shifted
 from regard.core.mix import Softmax
 from regard.core.norm import Norm
 from regard.core.pattern import Descent, Pattern, Sight
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
-from regard.core.reversible import Reversible, doubled, merged, run
+from regard.core.reversible import Reversible, doubled, run
 from regard.core.state import Inputs, LayerState
 from regard.core.trace import Looks, Trace
 from regard.core.universal import Universal
@@ -70,10 +71,11 @@ class Stack(nn.Module):
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
         to `end`. With a `descent` [B, W, L], the beams of a sentence are queries of one row, at the same place."""
-        device = self.device
+        device, last = self.device, None
         if isinstance(start, Tensor):
             assert end is not None
             keys, queries, begin = torch.arange(end, device=device), start, None
+            last = (start, 1 if descent is None else descent.shape[1])
         else:
             end, behind, begin = start + length, self.behind, start
             keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
@@ -101,7 +103,7 @@ class Stack(nn.Module):
         everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
         return Sight(
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
-            sighted=begin is None, places=_counted(queries, real),
+            sighted=begin is None, places=_counted(queries, real), last=last,
         )  # fmt: skip
 
     @property
@@ -113,6 +115,11 @@ class Stack(nn.Module):
     def behind(self) -> int | None:
         """How many places before those that come are needed; None: all."""
         return min((far for far in (self.pattern.behind, self.memory) if far is not None), default=None)
+
+    @property
+    def regrouped(self) -> bool:
+        """Whether a text that grows is cut into chunks anew, so that nothing of its past can be kept."""
+        return any(isinstance(cast(Block, block).attention.mixer, Chunks) for block in self.blocks)
 
     @property
     def own_globals(self) -> bool:
@@ -134,10 +141,11 @@ class Stack(nn.Module):
         `each` what each layer makes."""
         self._settle(sight, memory_sight)
         embedded = x = trace.through("embedded", x) if trace else x
-        if isinstance(self.blocks[0].residual, Reversible):
+        streams = self.blocks[0].residual if isinstance(self.blocks[0].residual, Reversible) else None
+        if streams is not None:
             x = doubled(x)
             if self.training and trace is None and states is None and each is None:
-                return self.finish(merged(self._reversibly(x, sight, memory, memory_sight)))
+                return self.finish(streams.merged(self._reversibly(x, sight, memory, memory_sight)))
         halting = self.universal.begin() if self.universal is not None else None
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
@@ -160,8 +168,7 @@ class Stack(nn.Module):
             x = halting.mean
             if losses is not None:
                 losses["ponder"] = halting.ponder()
-        x = merged(x) if isinstance(self.blocks[0].residual, Reversible) else x
-        x = self.finish(x)
+        x = self.finish(x if streams is None else streams.merged(x))
         return trace.through("output", x) if trace else x
 
     def _reversibly(

@@ -256,6 +256,29 @@ class Recent:
 
 
 @dataclass
+class Written:
+    """The tokens so far, and nothing made of them: what a model makes of a text changes all over when the text grows."""
+
+    tokens: Tensor  # [B, T]
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions as they are: they are all positions."""
+        return k, v
+
+    def add(self, tokens: Tensor) -> Tensor:
+        """All tokens up to now."""
+        self.tokens = torch.cat([self.tokens, tokens], dim=1)
+        return self.tokens
+
+    def select(self, rows: Tensor) -> None:
+        self.tokens = self.tokens.index_select(0, rows)
+
+
+@dataclass
 class Memory:
     """Keys and values of what cross-attention looks at, computed once for each sentence."""
 

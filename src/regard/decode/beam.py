@@ -7,27 +7,21 @@ of the strategy differ between systems: whether an ended hypothesis gives its pl
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, fields
 from typing import Any, assert_never
 
 import torch
 from torch import Tensor
 
+from regard.core.state import State
 from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Beam, Hypothesis
+from regard.decode.top import top
 from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Offered, Watch
 from regard.model import Decoder, EncoderDecoder
-
-
-@dataclass
-class _Open:
-    """The hypotheses that go on, for the sentences that go on."""
-
-    sentences: Tensor  # [B] which sentence each row block belongs to
-    sums: Tensor  # [B, W] log-probability; -inf marks an empty place
-    tokens: Tensor  # [B, W, L]
 
 
 @dataclass
@@ -53,62 +47,96 @@ class _Finished:
             held[sentences] = torch.cat([held[sentences], getattr(new, field.name)], dim=1)[rows, best]
 
 
+@dataclass
+class _Going:
+    """The hypotheses that go on, for the sentences that go on, and those that have finished."""
+
+    state: State
+    frame: Frame
+    finished: _Finished
+    divisors: Tensor  # [L] what a sum is divided by, for each length
+    t: Tensor  # [1] how many tokens each has
+    sentences: Tensor  # [B] which sentence each row block belongs to
+    sums: Tensor  # [B, W] log-probability; -inf marks an empty place
+    tokens: Tensor  # [B, W, L]
+    last: Tensor  # [B · W, 1]
+    running: Tensor  # [B] whether the search of a sentence goes on
+
+    def only(self, kept: Tensor) -> None:
+        """The sentences that go on, of those that did."""
+        width = self.sums.shape[1]
+        self.sentences, self.sums, self.tokens = self.sentences[kept], self.sums[kept], self.tokens[kept]
+        self.running, self.last = self.running[kept], self.last.view(-1, width)[kept].reshape(-1, 1)
+        self.state.keep(kept)
+
+
 def search(
     model: EncoderDecoder | Decoder, encoded: Any, strategy: Beam, frame: Frame, watch: Watch | None = None
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each sentence, best first. `watch` is shown every step."""
     device, width, count = frame.limits.device, strategy.width, len(frame.limits)
-    divisors = torch.tensor([strategy.penalty.divisor(n) for n in range(1, frame.steps + 1)], device=device)
-    shape = (count, width)
-    going = _Open(
-        torch.arange(count, device=device),
-        torch.full(shape, NEVER, device=device),
-        torch.full((*shape, frame.steps), frame.end, device=device),
-    )
-    going.sums[:, 0] = 0.0  # all beginnings are the same, so one is enough
+    shape, wide = (count, width), turns.room(frame.steps, device)
     finished = _Finished(
         torch.full(shape, NEVER, device=device),
         torch.full(shape, NEVER, device=device),
         torch.zeros(shape, dtype=torch.long, device=device),
         torch.zeros(shape, dtype=torch.bool, device=device),
-        torch.full((*shape, frame.steps), frame.end, device=device),
+        torch.full((*shape, wide), frame.end, device=device),
     )
-    running = torch.ones(count, dtype=torch.bool, device=device)
-    t = torch.zeros(1, dtype=torch.long, device=device)
-    state = model.start(encoded, width=width, capacity=frame.capacity)
-    last = frame.first.repeat_interleave(width, dim=0)
+    going = _Going(
+        model.start(encoded, width=width, capacity=turns.room(frame.capacity, device)),
+        frame,
+        finished,
+        torch.tensor([strategy.penalty.divisor(n) for n in range(1, wide + 1)], device=device),
+        torch.zeros(1, dtype=torch.long, device=device),
+        torch.arange(count, device=device),
+        torch.full(shape, NEVER, device=device),
+        torch.full((*shape, wide), frame.end, device=device),
+        frame.first.repeat_interleave(width, dim=0),
+        torch.ones(count, dtype=torch.bool, device=device),
+    )
+    going.sums[:, 0] = 0.0  # all beginnings are the same, so one is enough
 
-    def turn(*, first: bool = False) -> None:
-        logits = model.step(last, state)[:, -1]
-        rows = going.sentences.repeat_interleave(width)
-        gains = torch.log_softmax(frame.allowed(logits, t, rows, first=first), dim=-1)
-        withheld = frame.withheld(gains, t, rows, going.tokens.flatten(0, 1), first=first)
-        gains = gains if withheld is None else gains.masked_fill(withheld, NEVER)
-        parents = _advance(going, finished, gains, t, strategy, frame, divisors, watch)
-        running.copy_((going.sums > NEVER).any(dim=1) & ~_decided(going, finished, strategy, t, divisors, frame.limits))
-        state.reorder(parents)
+    def turn(going: _Going, *, first: bool = False) -> None:
+        _turn(model, going, strategy, watch, first=first)
         if not first:
-            last.copy_(_at(going.tokens, t).reshape(-1, 1))
-        t.add_(1)
+            going.last.copy_(_at(going.tokens, going.t - 1).reshape(-1, 1))
 
-    turn(first=True)
-    last = going.tokens[:, :, 0].flatten()[:, None].clone()
-    state.share()
-    record = turns.recordable(device) and watch is None and state.fix()
-    repeat = Turns(turn, record=record)
-    for done in range(1, frame.steps):
-        if not record or done % CHECKED == 0:
-            kept = running.nonzero()[:, 0]
+    if not frame.alike:
+        turn(going, first=True)
+        going.last = going.tokens[:, :, 0].flatten()[:, None].clone()
+    going.state.share()
+    record = turns.recordable(device) and watch is None and going.state.fix()
+    repeat = Turns(turn, going, record=record, model=model, said=(strategy, frame.said))
+    for done in range(0 if frame.alike else 1, frame.steps):
+        going = repeat.going
+        if (not record or done % CHECKED == 0) and done:
+            kept = going.running.nonzero()[:, 0]
             if len(kept) == 0:
                 break
-            # A recording is of one number of rows: it is made anew when half of them have left.
-            if len(kept) < len(running) and (not record or 2 * len(kept) <= len(running)):
-                going = _Open(going.sentences[kept], going.sums[kept], going.tokens[kept])
-                running, last = running[kept], last.view(-1, width)[kept].reshape(-1, 1)
-                state.keep(kept)
-                repeat = Turns(turn, record=record)
+            # A recording is of one number of rows: another one is needed when half of them have left.
+            if len(kept) < len(going.running) and (not record or 2 * len(kept) <= len(going.running)):
+                going = copy.deepcopy(going) if record else going  # a recording keeps what it works on
+                going.only(kept)
+                repeat.begin(going)
         repeat()
-    return _best(finished, strategy.n_best)
+    return _best(repeat.going.finished, strategy.n_best)
+
+
+def _turn(model: EncoderDecoder | Decoder, going: _Going, strategy: Beam, watch: Watch | None, *, first: bool) -> None:
+    frame, t, width = going.frame, going.t, strategy.width
+    rows = going.sentences.repeat_interleave(width, output_size=len(going.sentences) * width)
+    logits = frame.allowed(model.step(going.last, going.state)[:, -1], t, rows, first=first)
+    withheld = frame.withheld(logits, t, rows, going.tokens.flatten(0, 1), first=first)
+    count = min(2 * width, logits.shape[1])
+    gains, tokens, normaliser = top(logits, count)  # [rows, 2W]: no beam has more among the best of all
+    if withheld is not None:
+        # What is withheld has its share of the probability, and is not chosen.
+        gains, tokens, _ = top(logits.masked_fill(withheld, NEVER), count)
+    going.state.reorder(_advance(going, gains - normaliser[:, None], tokens, strategy, watch))
+    undecided = ~_decided(going, strategy)
+    going.running.copy_((going.sums > NEVER).any(dim=1) & undecided)
+    t.add_(1)
 
 
 def _at(tokens: Tensor, t: Tensor) -> Tensor:
@@ -116,24 +144,15 @@ def _at(tokens: Tensor, t: Tensor) -> Tensor:
     return tokens.index_select(2, t)[:, :, 0]
 
 
-def _advance(
-    going: _Open,
-    finished: _Finished,
-    gains: Tensor,
-    t: Tensor,
-    strategy: Beam,
-    frame: Frame,
-    divisors: Tensor,
-    watch: Watch | None,
-) -> Tensor:
-    """One step of every open sentence, from the log-probabilities of its next tokens [rows, V]: fills `finished`, replaces the
-    open hypotheses, returns the row each came from."""
+def _advance(going: _Going, gains: Tensor, words: Tensor, strategy: Beam, watch: Watch | None) -> Tensor:
+    """One step of every open sentence, from the best next tokens of each row and their log-probabilities [rows, n]: fills
+    `finished`, replaces the open hypotheses, returns the row each came from."""
+    frame, finished, t = going.frame, going.finished, going.t
     batch, width = going.sums.shape
-    vocabulary = gains.shape[-1]
-    totals = going.sums[:, :, None] + gains.view(batch, width, vocabulary)
+    totals = (going.sums[:, :, None] + gains.view(batch, width, -1)).flatten(1)
     # Twice the width holds `width` continuations even if every hypothesis also offers its end.
-    sums, index = totals.flatten(1).topk(min(2 * width, width * vocabulary), dim=1)  # [B, 2W]
-    parents, tokens = index // vocabulary, index % vocabulary
+    sums, index = totals.topk(min(2 * width, totals.shape[1]), dim=1)  # [B, 2W]
+    parents, tokens = index // gains.shape[1], words.view(batch, -1).gather(1, index)
     rows = torch.arange(batch, device=gains.device)[:, None]
     history = going.tokens[rows, parents]  # [B, 2W, L]
     history.index_copy_(2, t, tokens[:, :, None])
@@ -141,12 +160,12 @@ def _advance(
     rank = torch.arange(sums.shape[1], device=gains.device)[None]
     at_limit = (frame.limits[going.sentences] == t + 1)[:, None]
     ends = frame.ends(tokens)
-    closing = (rank < _places(finished, going, strategy)) & (ends | at_limit)
-    scores = torch.where(closing, sums / divisors[t], NEVER)
+    closing = (rank < _places(going, strategy)) & (ends | at_limit)
+    scores = torch.where(closing, sums / going.divisors[t], NEVER)
     finished.enter(going.sentences, _Finished(scores, sums, t + 1 - ends.long(), ends, history))
     # What is left of the places goes to the best continuations, in order.
     open_rank = torch.where(ends, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
-    full = rank[:, :width] >= _places(finished, going, strategy)
+    full = rank[:, :width] >= _places(going, strategy)
     going.sums.copy_(sums.gather(1, open_rank).masked_fill(full | at_limit, NEVER))
     going.tokens.copy_(history[rows, open_rank])
     if watch is not None:
@@ -154,16 +173,17 @@ def _advance(
     return (rows * width + parents.gather(1, open_rank)).flatten()
 
 
-def _places(finished: _Finished, going: _Open, strategy: Beam) -> Tensor | int:
+def _places(going: _Going, strategy: Beam) -> Tensor | int:
     """How many hypotheses of each sentence go on: [B, 1]."""
     if strategy.places == "refilled":
         return strategy.width
-    return strategy.width - finished.count(going.sentences)[:, None]
+    return strategy.width - going.finished.count(going.sentences)[:, None]
 
 
-def _decided(going: _Open, finished: _Finished, strategy: Beam, t: Tensor, divisors: Tensor, limits: Tensor) -> Tensor:
+def _decided(going: _Going, strategy: Beam) -> Tensor:
     """[B] True where the search of a sentence stops."""
-    scores, best = finished.scores[going.sentences], going.sums.max(dim=1).values
+    t, divisors, limits = going.t, going.divisors, going.frame.limits
+    scores, best = going.finished.scores[going.sentences], going.sums.max(dim=1).values
     worst = scores[:, -1]  # −∞ until the pool is full
     match strategy.stop:
         case "full":

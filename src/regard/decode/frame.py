@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,21 @@ class Frame:
     also: tuple[int, ...] = ()
     rules: Rules | None = None
 
+    @property
+    def alike(self) -> bool:
+        """Whether the first turn is like the others."""
+        return (
+            self.opening is None
+            and not (self.not_first is not None and len(self.not_first))
+            and self.first.shape[1] == 1
+        )
+
+    @property
+    def said(self) -> tuple[Hashable, ...]:
+        """What turns depend on besides tensors."""
+        rules = None if self.rules is None else (self.rules.least, self.rules.no_repeat)
+        return self.end, self.opening, self.closing, self.also, rules
+
     def ends(self, tokens: Tensor) -> Tensor:
         """Which of these tokens end an output."""
         found = tokens == self.end
@@ -51,12 +67,13 @@ class Frame:
         return self.steps + self.first.shape[1] - 1
 
     def allowed(self, logits: Tensor, t: Tensor, sentences: Tensor, *, first: bool) -> Tensor:
-        """logits [rows, V] of step t, with −∞ from now on for what may not be chosen; `sentences` [rows] says whose they are."""
-        logits = logits.float().index_fill_(1, self.banned, NEVER)  # in place: they are many
+        """logits [rows, V] of step t, with −∞ for what may not be chosen, in their place; `sentences` [rows] says whose they
+        are."""
+        logits = logits.index_fill_(1, self.banned, NEVER)
         if self.opening is not None and first:
             return _only(logits, self.opening)
         if self.not_first is not None and first:
-            logits = logits.index_fill(1, self.not_first, NEVER)
+            logits = logits.index_fill_(1, self.not_first, NEVER)
         if self.closing:
             last = self.limits[sentences] == t + 1
             return torch.where(last[:, None], _only(logits, self.end), logits)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.state import State
 from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
@@ -15,6 +18,33 @@ from regard.decode.top import top
 from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
+
+
+@dataclass
+class _Going:
+    """The sentences that go on."""
+
+    state: State
+    frame: Frame
+    t: Tensor  # [1] how many tokens each has
+    sentences: Tensor  # [rows] which they are
+    limits: Tensor  # [rows]
+    last: Tensor  # [rows, 1]
+    chosen: Tensor  # [rows, L]
+    sums: Tensor  # [rows] log-probability
+    ended: Tensor  # [rows] by its end token
+    noise: Tensor | None  # [rows, L]
+
+    def done(self) -> Tensor:
+        """[rows] True for those that have ended or reached their limit."""
+        return self.ended | (self.limits <= self.t)
+
+    def only(self, kept: Tensor) -> None:
+        """Those that go on, of those that did."""
+        for name in ("sentences", "limits", "last", "chosen", "sums", "ended"):
+            setattr(self, name, getattr(self, name)[kept])
+        self.noise = None if self.noise is None else self.noise[kept]
+        self.state.keep(kept)
 
 
 def generate(
@@ -26,58 +56,85 @@ def generate(
     watch: Watch | None = None,
 ) -> list[Hypothesis]:
     """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
-    limits, end, steps = frame.limits, frame.end, frame.steps
-    device, count = limits.device, len(limits)
-    t = torch.zeros(1, dtype=torch.long, device=device)
-    sentences = torch.arange(count, device=device)
-    chosen = torch.full((count, steps), end, device=device)  # [B, L]
-    sums = torch.zeros(count, device=device)
-    ended = torch.zeros(count, dtype=torch.bool, device=device)  # by its end token
-    noise = _noise(strategy, keys, steps, device)
-    state = model.start(encoded, capacity=frame.capacity)
-    last = frame.first
+    device, count, steps = frame.limits.device, len(frame.limits), frame.steps
+    wide = turns.room(steps, device)
+    going = _Going(
+        model.start(encoded, capacity=turns.room(frame.capacity, device)),
+        frame,
+        torch.zeros(1, dtype=torch.long, device=device),
+        torch.arange(count, device=device),
+        frame.limits,
+        frame.first,
+        torch.full((count, wide), frame.end, device=device),
+        torch.zeros(count, device=device),
+        torch.zeros(count, dtype=torch.bool, device=device),
+        _noise(strategy, keys, wide, device),
+    )
 
-    def turn(*, first: bool = False) -> None:
-        logits = frame.allowed(model.step(last, state)[:, -1], t, sentences, first=first)  # [B, V]
-        withheld = frame.withheld(logits, t, sentences, chosen[sentences], first=first)
-        logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
-        if isinstance(strategy, Sample):
-            assert noise is not None
-            tokens = choose(logits, strategy, noise[sentences, t])
-        else:
-            tokens = top(logits, 1)[1][:, 0]
-        done = ended[sentences] | (limits[sentences] <= t)
-        gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
-        sums[sentences] += gain.masked_fill(done, 0.0)
-        ends = frame.ends(tokens) & ~done
-        tokens = tokens.masked_fill(done | ends, end)
-        chosen[sentences, t] = tokens
-        ended[sentences] |= ends
-        if watch is not None:
-            watch(Chosen(int(t), sentences, logits, tokens))
+    def turn(going: _Going, *, first: bool = False) -> None:
+        tokens = _turn(model, going, strategy, watch, first=first)
         if not first:
-            last.copy_(tokens[:, None])
-        t.add_(1)
+            going.last.copy_(tokens[:, None])
 
-    turn(first=True)
-    last = chosen[:, :1].clone()
-    record = turns.recordable(device) and watch is None and state.fix()
-    repeat = Turns(turn, record=record)
-    for done in range(1, steps):
-        if not record or done % CHECKED == 0:
-            kept = (~ended[sentences] & (limits[sentences] > t)).nonzero()[:, 0]
+    if not frame.alike:
+        turn(going, first=True)
+        going.last = going.chosen[:, :1]
+    going.last = going.last.clone()
+    record = turns.recordable(device) and watch is None and going.state.fix()
+    repeat = Turns(turn, going, record=record, model=model, said=(strategy, frame.said))
+    written: dict[int, Hypothesis] = {}
+    for step in range(0 if frame.alike else 1, steps):
+        going = repeat.going
+        if (not record or step % CHECKED == 0) and step:
+            kept = (~going.done()).nonzero()[:, 0]
             if len(kept) == 0:
                 break
-            # A recording is of one number of rows: it is made anew when half of them have left.
-            if len(kept) < len(sentences) and (not record or 2 * len(kept) <= len(sentences)):
-                sentences, last = sentences[kept], last[kept]
-                state.keep(kept)
-                repeat = Turns(turn, record=record)
+            # A recording is of one number of rows: another one is needed when half of them have left.
+            if len(kept) < len(going.sentences) and (not record or 2 * len(kept) <= len(going.sentences)):
+                written |= _written(going)
+                going = copy.deepcopy(going) if record else going  # a recording keeps what it works on
+                going.only(kept)
+                repeat.begin(going)
         repeat()
-    return [
-        _hypothesis(row[:limit], end, total, done)
-        for row, limit, total, done in zip(chosen.tolist(), limits.tolist(), sums.tolist(), ended.tolist(), strict=True)
-    ]
+    written |= _written(repeat.going)
+    return [written[sentence] for sentence in range(count)]
+
+
+def _turn(
+    model: EncoderDecoder | Decoder, going: _Going, strategy: Greedy | Sample, watch: Watch | None, *, first: bool
+) -> Tensor:
+    """The next token of each row."""
+    frame, t, sentences = going.frame, going.t, going.sentences
+    logits = frame.allowed(model.step(going.last, going.state)[:, -1], t, sentences, first=first)  # [rows, V]
+    withheld = frame.withheld(logits, t, sentences, going.chosen, first=first)
+    logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
+    if isinstance(strategy, Sample):
+        assert going.noise is not None
+        logits = logits.float()
+        tokens = choose(logits, strategy, going.noise[:, t][:, 0])
+        gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
+    else:
+        best, places, normaliser = top(logits, 1)
+        tokens, gain = places[:, 0], best[:, 0] - normaliser
+    done = going.done()
+    going.sums += gain.masked_fill(done, 0.0)
+    ends = frame.ends(tokens) & ~done
+    tokens = tokens.masked_fill(done | ends, frame.end)
+    going.chosen.index_copy_(1, t, tokens[:, None])
+    going.ended |= ends
+    if watch is not None:
+        watch(Chosen(int(t), sentences, logits.float(), tokens))
+    t.add_(1)
+    return tokens
+
+
+def _written(going: _Going) -> dict[int, Hypothesis]:
+    """What there is of each sentence so far."""
+    columns = (going.sentences, going.chosen, going.limits, going.sums, going.ended)
+    return {
+        sentence: _hypothesis(row[:limit], going.frame.end, total, ended)
+        for sentence, row, limit, total, ended in zip(*(column.tolist() for column in columns), strict=True)
+    }
 
 
 def _hypothesis(row: list[int], end: int, total: float, finished: bool) -> Hypothesis:

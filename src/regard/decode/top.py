@@ -1,22 +1,37 @@
-"""The largest of many scores. On a CPU, PyTorch compares one number at a time where it must say which is the largest, and
-sixteen where it need not: so the maxima of blocks say first in which few of them to look."""
+"""What a search asks of the scores of all tokens: the best few, and what makes probabilities of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from regard.core.mix import HAS_TRITON
+
+MANY = 32  # more than that are not looked for one by one
 _BLOCK = 128
 
 
-def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row [B, V], largest first, and where they are: [B, count] each. All of them are in the
-    `count` blocks with the largest maxima, or in the rest behind the last block."""
+def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """scores [rows, V] → the best of each row, highest first, and their places [rows, count], and log Σ exp [rows]."""
+    if scores.is_cuda and HAS_TRITON and count <= MANY:
+        from regard.decode import top_kernel
+
+        return top_kernel.top(scores, count)
+    scores = scores.float()
+    values, places = _best(scores, count)
+    first = scores.log_softmax(dim=-1).gather(1, places[:, :1])  # two readings; torch.logsumexp makes four of it
+    return values, places, (values[:, :1] - first)[:, 0]
+
+
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """On a CPU, PyTorch compares one number at a time where it must say which is the largest, and sixteen where it need not:
+    so the maxima of blocks say first in which few of them to look. What is searched is in the `count` blocks with the largest
+    maxima, or in the rest behind the last block."""
     rows, length = scores.shape
     blocks = length // _BLOCK
     if rows == 1 or blocks < 4 * count:
         return _largest(scores, count)
-    split = scores[:, : blocks * _BLOCK].view(rows, blocks, _BLOCK)
+    split = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
     chosen = _largest(split.amax(dim=2), count)[1].sort(dim=1).values  # in order: of equals, the first is found
     row = torch.arange(rows, device=scores.device)[:, None]
     candidates = torch.cat([split[row, chosen].flatten(1), scores[:, blocks * _BLOCK :]], dim=1)

@@ -123,6 +123,8 @@ def _eps(*stacks: kinds.Stack) -> float:
 def _options(ct2: Any, part: kinds.Stack, tokens: kinds.Tokens | None) -> dict[str, Any]:
     """What a stack of theirs must be told, or why there is none."""
     block, attention = part.block, part.block.attention
+    if isinstance(block.residual, kinds.Reversible) or part.turns or not isinstance(attention.mixer, kinds.Softmax):
+        _cannot("layers other than one kind of softmax attention on one stream")
     if attention.d_k != attention.d_v:
         _cannot(f"values of another width than keys ({attention.d_v} and {attention.d_k})")
     if block.cross is not None and (block.cross.heads, block.cross.d_k) != (attention.heads, attention.d_k):
@@ -286,7 +288,7 @@ def _feedforward(made: Any, part: Any) -> None:
 
 def _linear(made: Any, linear: Any) -> None:
     made.weight = _array(linear.weight)
-    bias = linear._full_bias()
+    bias = linear.whole_bias()
     if bias is not None:
         made.bias = _array(bias)
 

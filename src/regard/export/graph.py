@@ -37,6 +37,11 @@ def write(out: Path, model: Model, opened: folders.Opened) -> None:
     """model.onnx, and model.onnx.data beside it for large models."""
     _import("onnx")
     _import("onnxscript")
+    if isinstance(opened.spec, kinds.Encoder | kinds.Decoder) and opened.spec.stack.rings:
+        raise ModelError(
+            "the chunks on a ring follow from the length of the input, and a graph is one for all lengths",
+            "export a model without such layers, or run this one with regard",
+        )
     batch = _batch(opened)
     names = list(batch.given)
     _prepare(model, opened.positions)
@@ -127,7 +132,7 @@ def _length(name: str, part: kinds.Input, opened: folders.Opened, least: int = 1
     if isinstance(part, kinds.Waves):
         return torch.export.Dim(name, min=least // 2)
     match part.position if isinstance(part, kinds.Tokens) else None:
-        case kinds.Learned(length) | kinds.Fixed(length):
+        case kinds.Learned(length=length) | kinds.Fixed(length=length) | kinds.Axial(length=length):
             return torch.export.Dim(name, max=length)
         case kinds.Sinusoidal():
             return torch.export.Dim(name, max=opened.positions)

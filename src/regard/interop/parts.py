@@ -108,9 +108,9 @@ def sizes(d_model: int, stack: kinds.Stack, drops: Drops | None = None) -> dict[
 
 @dataclass(frozen=True)
 class Layer:
-    """Their names for the parts of a layer of an encoder: BERT's, unless said."""
+    """Their names for the parts of a layer of an encoder: BERT's, unless said. Where queries are keys, they have one name."""
 
-    qkv: tuple[str, str, str] = ("attention.self.query", "attention.self.key", "attention.self.value")
+    qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
     output: str = "attention.output.dense"
     first_norm: str = "attention.output.LayerNorm"
     inner: str = "intermediate.dense"
@@ -119,16 +119,22 @@ class Layer:
     path: str = "encoder.layer.{i}"
 
     def rules(self, model: kinds.Encoder, inside: str, ours: str = "") -> list[Moved]:
-        """`inside` stands before their names, `ours` before ours."""
-        theirs, here = inside + self.path, f"{ours}stack.blocks.{{i}}"
-        biased = "q" in model.stack.block.attention.bias
+        """Of all layers; `inside` stands before their names, `ours` before ours."""
+        return self.of(model.stack.block, f"{ours}stack.blocks.{{i}}", inside + self.path)
+
+    def of(self, block: kinds.Block, here: str, theirs: str) -> list[Moved]:
+        """Of one layer, which is called `here` with us."""
+        looks, reversible = block.attention, isinstance(block.residual, kinds.Reversible)
+        norms = [f"{here}.residual." + (f"norms.{i}" if reversible else f"each.{i}.norm") for i in (0, 1)]
+        project = f"{here}.attention.project.{'qkv' if len(self.qkv) == 3 else 'qv'}"
+        widths = (looks.heads * looks.d_k,) * len(self.qkv)
         return [
-            *modules(f"{here}.attention.project.qkv", _under(theirs, self.qkv), (model.d_model,) * 3, biased),
-            *module(f"{here}.attention.output", f"{theirs}.{self.output}"),
-            *norm(f"{here}.residual.each.0.norm", f"{theirs}.{self.first_norm}"),
+            *modules(project, _under(theirs, self.qkv), widths, "q" in looks.bias),
+            *module(f"{here}.attention.output", f"{theirs}.{self.output}", "o" in looks.bias),
+            *norm(norms[0], f"{theirs}.{self.first_norm}"),
             *module(f"{here}.feedforward.inner", f"{theirs}.{self.inner}"),
             *module(f"{here}.feedforward.outer", f"{theirs}.{self.outer}"),
-            *norm(f"{here}.residual.each.1.norm", f"{theirs}.{self.last_norm}"),
+            *norm(norms[1], f"{theirs}.{self.last_norm}"),
         ]
 
 

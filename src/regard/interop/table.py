@@ -302,9 +302,9 @@ def outline(model: spec.Model) -> Model:
         raise ModelError(f"no model of these sizes can be built: {error}", "correct the sizes in config.json") from None
 
 
-def labels_of(model: spec.Encoder) -> spec.Labels | None:
-    """Its labels, if they are of one voice."""
-    return model.labels if isinstance(model.labels, spec.Labels) else None
+def labels_of(model: spec.Encoder | spec.Decoder) -> spec.Labels | None:
+    """Its labels, if there are any and they are of one voice."""
+    return model.labels if isinstance(model, spec.Encoder) and isinstance(model.labels, spec.Labels) else None
 
 
 # ------------------------------------------------------------------ keys of config.json
@@ -339,6 +339,18 @@ class OrNone:
     """The default of a size where null is not the same as absence: null says that there is none."""
 
     absent: int
+
+
+@dataclass(frozen=True)
+class FromZero:
+    """The default of a whole number that is no size: it may be 0."""
+
+    absent: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The default of one size or a list of them, which is read as a tuple; none where there is none."""
 
 
 @dataclass(frozen=True)
@@ -378,15 +390,26 @@ class Keys:
 def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
     if isinstance(default, OrNone):
         return config.get(key, default.absent)
+    if isinstance(default, Sizes):
+        value = config.get(key)
+        return tuple(value) if isinstance(value, list) else None if value is None else (value,)
+    if isinstance(default, FromZero):
+        default = default.absent
     return default if config.get(key) is None else config[key]
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Of the kind of the default; whole numbers are sizes, so they start at 1."""
+    """Of the kind of the default, and so are the items of a list; whole numbers are sizes, so they start at 1."""
     if default is None or isinstance(default, OrNone):
         return value is None or _like(value, 1)
+    if isinstance(default, Sizes):
+        return value is None or (len(value) > 0 and all(_like(item, 1) for item in value))
+    if isinstance(default, list) and default:
+        return isinstance(value, list) and all(_like(item, default[0]) for item in value)
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, FromZero):
+        return isinstance(value, int) and value >= 0
     if isinstance(default, int):
         return isinstance(value, int) and value >= 1
     if isinstance(default, float):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.core.embed import Embedding
 from regard.core.frontend import Frames, Patches
-from regard.core.position import Alibi, Buckets, Disentangled, Fixed, Grid, Learned, Rope, Sinusoidal
+from regard.core.position import Alibi, Axial, Buckets, Disentangled, Fixed, Grid, Learned, Rope, Sinusoidal
 from regard.errors import SettingError
 from regard.look import draw, terminal
 from regard.look.looking import array
@@ -58,7 +58,7 @@ def positions(held: Subject | Holds, length: int = 32, *, stack: str | None = No
     part = stacks(subject.model)[name].position
     places = torch.arange(length, device=subject.device)
     match _input_position(subject.model, name), part:
-        case Sinusoidal() | Learned() | Fixed() as table, _:
+        case Sinusoidal() | Learned() | Fixed() | Axial() as table, _:
             rows = table.rows(length)[:length].float()
             return _of_vectors(f"{type(table).__name__.lower()} vectors added at the input of the {name}", rows)
         case None, Rope() as rope:
@@ -78,7 +78,7 @@ def _of_vectors(what: str, rows: Tensor) -> Positions:
     return Positions(what, array(rows), array(rows @ rows.mT))
 
 
-def _input_position(model: Model, stack: str) -> Sinusoidal | Learned | Fixed | Grid | None:
+def _input_position(model: Model, stack: str) -> Sinusoidal | Learned | Fixed | Axial | Grid | None:
     match model:
         case EncoderDecoder():
             front = model.source if stack == "encoder" else model.target

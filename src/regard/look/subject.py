@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.frontend import Patches
-from regard.core.position import Learned
+from regard.core.position import Axial, Learned
 from regard.core.state import State
 from regard.core.trace import PARTS, Edit, Looks, Trace
 from regard.decode.search import Ends, Settings, decode
@@ -288,9 +288,10 @@ def room(subject: Subject, length: int) -> int | None:
     model = subject.model
     assert isinstance(model, EncoderDecoder | Decoder)
     position = (model.target if isinstance(model, EncoderDecoder) else model.tokens).position
-    if not isinstance(position, Learned):
+    if not isinstance(position, Learned | Axial):
         return None
-    return len(position.table) - position.offset - (length if isinstance(model, Decoder) else len(subject.start))
+    known = position.length if isinstance(position, Axial) else len(position.table) - position.offset
+    return known - (length if isinstance(model, Decoder) else len(subject.start))
 
 
 def written(subject: Subject, found: Hypothesis) -> str:

@@ -6,6 +6,7 @@ the whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,8 +64,10 @@ def cache(model: spec.Model) -> int | None:
     if not isinstance(model, (spec.Decoder, spec.EncoderDecoder)):
         return None
     stack = model.stack if isinstance(model, spec.Decoder) else model.decoder
-    attention = stack.block.attention
-    return stack.layers * attention.key_heads * (attention.d_k + attention.d_v)
+    attentions = [block.attention for block in stack.blocks]
+    if any(isinstance(attention.mixer, spec.Chunks | spec.Lsh) for attention in attentions):
+        return 0  # of the tokens alone, which are read anew
+    return sum(attention.key_heads * (attention.d_k + attention.d_v) for attention in attentions)
 
 
 def letters(model: spec.Model) -> dict[str, str]:
@@ -130,10 +133,11 @@ def _memory(model: spec.MemoryNetwork) -> list[Station]:
 
 
 def _decoder(model: spec.Decoder | spec.RecurrentDecoder) -> list[Station]:
+    wide = model.stack.width(model.d_model) if isinstance(model, spec.Decoder) else model.d_model
     return [
         *_front(model.tokens, model.d_model, "T"),
         _side("decoder", model.stack, model.d_model, "T"),
-        *_head(model.head, model.tokens.vocabulary, model.d_model, "T", tied=model.tied),
+        *_head(model.head, model.tokens.vocabulary, wide, "T", tied=model.tied),
     ]
 
 
@@ -141,7 +145,8 @@ def _encoder(model: spec.Encoder) -> list[Station]:
     found = [*_front(model.input, model.d_model, "T"), _stack("encoder", model.stack, model.d_model, "T")]
     bare = replace(model, labels=None)
     if model.head is not None:
-        found += _head(model.head, model.tokens.vocabulary, model.d_model, "T", tied=model.tied)
+        wide = model.stack.width(model.d_model)
+        found += _head(model.head, model.tokens.vocabulary, wide, "T", tied=model.tied)
     if model.pool is not None:
         found.append(Station("pool", _pool(model.pool), _pooled(model.pool), _lacks(bare, pool=None)))
     match model.labels:
@@ -240,9 +245,12 @@ def _head(part: spec.LanguageHead, vocabulary: int, d: int, length: str, *, tied
         said, numbers = f"{d:,} → {width:,}, {kind}, {words.norm(norm)}", d * width + width + _norm(norm, width)
         yield Station("transform", said, f"[B, {length}, {width if width != d else 'D'}]", numbers)
     said = f"{width:,} → {vocabulary:,}, " + ("the embedding's matrix" if tied else "a matrix of its own")
-    said += (f" × {part.scale:.4g}" if part.scale != 1 else "") + (", bias" if part.bias else "")
+    said += (f" × {part.scale:.4g}" if part.scale != 1 else "") + (", bias" if part.bias is True else "")
     yield Station(
-        "head", said, f"[B, {length}, V]", (0 if tied else vocabulary * width) + (vocabulary if part.bias else 0)
+        "head",
+        said,
+        f"[B, {length}, V]",
+        (0 if tied else vocabulary * width) + (vocabulary if part.bias is True else 0),
     )
 
 
@@ -291,15 +299,10 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
         around.append(
             Station("positions", words.position(part.position) + ", for all layers", "", lacks(position=None))
         )
-    blocks = Station(
-        "block",
-        "; ".join(_always(part)),
-        shape,
-        inside=tuple(_block(part, d, length, memory)),
-        times=part.layers,
-        copies=1 if part.shared else part.layers,
-    )
-    around.append(blocks)
+    for one, times in Counter(part.blocks).items():  # in the order in which they come first
+        made = tuple(_block(replace(part, block=one, turns=()), d, length, memory))
+        told, copies = "; ".join(_always(part)), 1 if part.shared else times
+        around.append(Station("block", told, shape, inside=made, times=times, copies=copies))
     if part.beside is not None:
         beside = part.beside
         said = f"norm(first block + {words.activation(beside.activation)}(convolution over {beside.width}))"
@@ -312,6 +315,8 @@ def _stack(name: str, part: spec.Stack, d: int, length: str, memory: str = "") -
 def _always(part: spec.Stack) -> Iterator[str]:
     if part.shared:
         yield "the same one each time"
+    if part.turns:
+        yield "takes turns with others"
     if part.block.dropout:
         yield f"dropout {part.block.dropout:g}"
 
@@ -377,6 +382,8 @@ def _attention(name: str, part: spec.Attention, d: int, lengths: tuple[str, str]
 
 
 def _projection(part: spec.Attention, d: int, letter: str) -> int:
+    if letter == "k" and part.projection == "shared":
+        return 0  # the queries are the keys
     width = {"q": part.heads * part.d_k, "k": part.key_heads * part.d_k, "v": part.key_heads * part.d_v}[letter]
     return d * width + (width if letter in part.bias else 0)
 

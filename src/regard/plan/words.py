@@ -67,6 +67,9 @@ def position(part: Any) -> str:
             return f"learned, {length:,} positions"
         case spec.Fixed(length):
             return f"fixed, {length:,} positions, not trained"
+        case spec.Axial(shape, widths):
+            axes = " and ".join(f"{count:,} × {width:,}" for count, width in zip(shape, widths, strict=True))
+            return f"learned for each axis, {axes}, {part.length:,} positions"
         case spec.Rope(base, share, pairs, scaling):
             most = f", {share:.0%} of each head" if share != 1 else ""
             return f"rotary: q and k turned by angles, base {base:,.0f}{most}, pairs in {pairs}{_scaling(scaling)}"

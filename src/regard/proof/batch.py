@@ -108,7 +108,9 @@ def random_batch(model: kinds.Model, pad: int = 0, seed: int = 0) -> Batch:
             targets = _tokens(model.target.vocabulary, max(1, lengths[0] - 3), pad, chance)
             return replace(made, given={**made.given, "decoder_input_ids": targets})
         case kinds.Decoder() | kinds.RecurrentDecoder():
-            return replace(_front(model.tokens, model.stack, pad, chance), front=True)
+            # On a ring it is as good, and only there do others count places by themselves.
+            front = not (isinstance(model.stack, kinds.Stack) and model.stack.rings)
+            return replace(_front(model.tokens, model.stack, pad, chance), front=front)
         case kinds.Pair(text, image):
             made = random_batch(text, pad, seed)
             return replace(made, given={**made.given, **random_batch(image, pad, seed).given})
@@ -157,7 +159,7 @@ def _lengths(longest: int | None, window: int | None = None) -> tuple[int, ...]:
 
 
 def _longest(part: kinds.InputPosition | None) -> int | None:
-    return part.length if isinstance(part, (kinds.Learned, kinds.Fixed)) else None
+    return part.length if isinstance(part, kinds.Learned | kinds.Fixed | kinds.Axial) else None
 
 
 def _tokens(vocabulary: int, length: int, pad: int, chance: torch.Generator) -> Tensor:

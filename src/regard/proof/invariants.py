@@ -16,6 +16,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.build import Model
 from regard.core import mix
+from regard.core.state import Written
 from regard.interop import folder as folders
 from regard.interop.write import write_model
 from regard.model import Decoder, EncoderDecoder
@@ -100,6 +101,8 @@ def _cached(model: Model, batch: Batch, compare: Comparison) -> Finding:
         if isinstance(model, Decoder):
             tokens = batch.given["input_ids"]
             state = model.start(model.encode(tokens[:, :1]), capacity=tokens.shape[1])
+            if isinstance(state.layers[0].past, Written):
+                return Finding(name, None, 0.0, "this model reads the whole text anew for each token")
         else:
             tokens = batch.given["decoder_input_ids"]
             state = model.start(model.encode(batch.given[batch.main]), capacity=tokens.shape[1])
@@ -137,6 +140,8 @@ def _why_not_padded(model: kinds.Model) -> str:
         return "sound is filled with silence to one length, which this model hears"
     if isinstance(front, kinds.Waves) and any(isinstance(c.norm, kinds.TimeNorm) for c in front.convolutions):
         return "this model normalises over time, padding included: give it one recording at a time"
+    if isinstance(model, kinds.Encoder | kinds.Decoder) and isinstance(model.stack, kinds.Stack) and model.stack.rings:
+        return "chunks on a ring meet the padding at its end"
     return ""
 
 

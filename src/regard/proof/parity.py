@@ -18,7 +18,7 @@ from regard.proof.invariants import Comparison, Finding
 NAME = "here = transformers"
 TOLERANCE = 1e-5  # in float32, times the mean of what is compared, if that is above 1
 # Their angles, logarithms or long sums are rounded otherwise than ours.
-WIDER = {"deberta-v2", "whisper", "clip", "clip_text_model", "clip_vision_model", "wav2vec2", "gemma"}
+WIDER = {"deberta-v2", "whisper", "clip", "clip_text_model", "clip_vision_model", "wav2vec2", "gemma", "reformer"}
 
 
 def parity(folder: str | Path, model: Model, opened: folders.Opened, seed: int = 0) -> Finding:
@@ -71,7 +71,7 @@ def _open(transformers: Any, folder: str | Path, opened: folders.Opened) -> Any:
 def _outputs(theirs: Any, batch: Batch, model: kinds.Model) -> dict[str, Tensor]:
     """Theirs, under the names of `batch.outputs`."""
     given: dict[str, Any] = dict(batch.given)
-    if isinstance(model, kinds.Decoder) and batch.real is not None:
+    if isinstance(model, kinds.Decoder) and batch.real is not None and batch.front:
         given["position_ids"] = (batch.real.cumsum(1) - 1).clamp_min(0)  # theirs count padding in front, if not told
     with torch.inference_mode():
         out = theirs(**given)

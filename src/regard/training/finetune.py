@@ -174,7 +174,9 @@ def _most(held: Held, recipe: Recipe) -> int:
         kinds.SequenceToSequence: lambda s: (s.source, s.target), kinds.Encoder: lambda s: (s.input,),
         kinds.Decoder: lambda s: (s.tokens,), kinds.RecurrentDecoder: lambda s: (s.tokens,),
     }[type(held.spec)](held.spec)  # fmt: skip
-    lengths = [part.position.length for part in inputs if isinstance(part.position, kinds.Learned | kinds.Fixed)]
+    lengths = [
+        part.position.length for part in inputs if isinstance(part.position, kinds.Learned | kinds.Fixed | kinds.Axial)
+    ]
     return min([recipe.data.max_length, *lengths])
 
 

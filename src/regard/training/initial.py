@@ -12,7 +12,7 @@ from regard.core.attention import Attention
 from regard.core.embed import Table
 from regard.core.feedforward import Gated, Plain
 from regard.core.linear import Linear
-from regard.core.position import Buckets, Learned
+from regard.core.position import Axial, Buckets, Learned
 from regard.training.choice import Normal, Scaled, StartChoice, Xavier
 
 
@@ -28,6 +28,9 @@ def draw(model: nn.Module, choice: StartChoice) -> None:
                     module.weight.normal_(std=deviation)
                 elif isinstance(module, Learned | Buckets):
                     module.table.normal_(std=deviation)
+                elif isinstance(module, Axial):
+                    for table in module.tables:
+                        table.normal_(std=deviation)
         case _:
             assert_never(choice)
     if isinstance(choice, Scaled):

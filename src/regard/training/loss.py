@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.head import LanguageHead
+from regard.core.mix import HAS_TRITON
 
 IGNORED = -100  # the label of padding
 
@@ -70,7 +69,7 @@ def over_vocabulary(
     much of their disagreement.
     """
     hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
-    if hidden.is_cuda and _has_triton():
+    if hidden.is_cuda and HAS_TRITON:
         from regard.training.loss_kernel import OverVocabulary
 
         return OverVocabulary.apply(  # type: ignore[no-any-return]
@@ -82,8 +81,3 @@ def over_vocabulary(
         return loss, surprise
     one, other = logits.chunk(2)
     return loss / 2 + agreement * disagreement(one, other, labels.chunk(2)[0]), surprise / 2
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None

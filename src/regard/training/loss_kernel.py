@@ -15,24 +15,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK, _WARPS = 8192, 16
+_BLOCK, _WARPS = 2048, 8
 _ALIGNED = 64
 _NUMBERS = 1 << 31  # of logits that exist at once
 
 
 @triton.jit
 def _normaliser(row, size, BLOCK: tl.constexpr):
-    """log Σ exp(x) and Σ x."""
+    """log Σ exp(x) and Σ x. Each lane keeps its own maximum and sums: they meet once, at the end."""
     places = tl.arange(0, BLOCK)
-    top, total, plain = float("-inf"), 0.0, 0.0
-    for begin in range(0, size, BLOCK):
+    x = tl.load(row + places, mask=places < size, other=float("-inf")).to(tl.float32)
+    top, total = x, tl.where(places < size, 1.0, 0.0)
+    plain = tl.where(places < size, x, 0.0)
+    for begin in range(BLOCK, size, BLOCK):
         seen = begin + places < size
         x = tl.load(row + begin + places, mask=seen, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(top, tl.max(x, axis=0))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher), axis=0)
-        plain += tl.sum(tl.where(seen, x, 0.0), axis=0)
-        top = higher
-    return top + tl.log(total), plain
+        # Of e^(top − higher) and e^(x − higher) one is 1: a single exponential is enough.
+        less = tl.exp(-tl.abs(tl.where(seen, x - top, float("-inf"))))
+        total = tl.where(x > top, total * less + 1.0, total + less)
+        top = tl.maximum(top, x)
+        plain += tl.where(seen, x, 0.0)
+    highest = tl.max(top, axis=0)
+    return highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0)), tl.sum(plain, axis=0)
 
 
 @triton.jit
