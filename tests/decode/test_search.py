@@ -16,6 +16,7 @@ from regard.decode.frame import Frame
 from regard.decode.sample import choose
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Gnmt, Greedy, Hypothesis, Limit, Power, Sample
+from regard.decode.top import top
 from regard.errors import SettingError
 from regard.model import EncoderDecoder
 
@@ -81,6 +82,49 @@ def test_neighbours_do_not_matter_and_order_is_kept(strategy: object) -> None:
         for one, other in zip(together, alone, strict=True):
             assert [h.tokens for h in one] == [h.tokens for h in other]
             assert [h.score for h in one] == pytest.approx([h.score for h in other], rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_cores_that_share_the_work_find_the_same(strategy: object) -> None:
+    model, texts, threads = eager_model(), sources(30), torch.get_num_threads()
+    seen: list[int] = []
+    try:
+        found = []
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append(decode(model, texts, ENDS, Settings(strategy, LIMIT), progress=seen.append))  # type: ignore[arg-type]
+            assert torch.get_num_threads() == count
+        with pytest.raises(IndexError):
+            decode(model, [*texts[:-1], [99]], ENDS, Settings(strategy, LIMIT))  # type: ignore[arg-type]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [30, 10, 10, 10]
+    for one, other in zip(*found, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], rel=1e-4)
+
+
+def test_long_outputs_of_many_rows_are_those_of_one_row() -> None:
+    """More tokens than a state has room for at first, and enough rows for the kernel of many."""
+    model, texts, long = small_model(23, 3), sources(24, seed=3), Limit(0.0, 40)
+    few, many = (decode(model, texts, ENDS, Settings(Greedy(), long, tokens)) for tokens in (1, 4096))
+    assert max(len(h[0].tokens) for h in many) == 40
+    assert [h[0].tokens for h in few] == [h[0].tokens for h in many]
+    assert [h[0].score for h in few] == pytest.approx([h[0].score for h in many], rel=1e-4)
+
+
+@given(st.integers(1, 5), st.integers(1, 3000), st.integers(1, 12), st.integers(0, 100))
+def test_the_best_of_many_scores(rows: int, length: int, count: int, seed: int) -> None:
+    chance = torch.Generator().manual_seed(seed)
+    scores = torch.randint(50 * length, (rows, length), generator=chance).float() / (5 * length)
+    count = min(count, length)
+    values, places, normaliser = top(scores, count)
+    assert torch.equal(values, scores.sort(dim=1, descending=True).values[:, :count])
+    assert torch.equal(values, scores.gather(1, places))
+    assert all(len(set(row)) == count for row in places.tolist())
+    assert torch.allclose(normaliser, scores.logsumexp(dim=1), atol=1e-4)
+    assert torch.equal(top(scores, 1)[1][:, 0], scores.argmax(dim=1))
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))

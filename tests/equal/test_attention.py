@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.core.mix import attention_weights, explicit, fused
+from regard.core.mix import attention_weights, explicit, fused, products
 from regard.core.pattern import Causal, Everything, Padding, Sight
 
 
@@ -49,6 +49,17 @@ def test_fused_equals_explicit_forward_and_backward(
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         assert one.isfinite().all()
+
+
+@given(calls(), st.integers(0, 3))
+def test_two_products_equal_explicit_and_ignore_what_is_behind(
+    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight], room: int
+) -> None:
+    q, k, v, sight = call
+    behind = [torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)]
+    torch.testing.assert_close(
+        products(q, *behind, sight, 0.3), explicit(q, k, v, sight, 0.3, 0.0), rtol=1e-5, atol=1e-5
+    )
 
 
 @given(calls())

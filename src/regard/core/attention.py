@@ -20,7 +20,7 @@ from regard.core.trace import Attended, Trace
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """[B, T, H·K] → [B, H, T, K]"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 class SelfProjection(nn.Module):
@@ -164,9 +164,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         shape = x.shape
         shared = memory.k if isinstance(memory, Memory) else past.k if isinstance(past, KeyValues | Slots) else None
-        if shared is not None:
+        if shared is not None and shared.shape[0] != shape[0]:
             # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
-            x = x.reshape(len(shared), -1, shape[-1])
+            x = x.reshape(shared.shape[0], -1, shape[-1])
         if isinstance(past, Inputs):
             q, k, v = self._remembering(x, past, losses)
         else:
@@ -242,4 +242,5 @@ class Attention(nn.Module):
     def remember(self, memory: Tensor) -> Memory:
         """The keys and values of `memory`, for all the steps that will look at it."""
         assert isinstance(self.project, CrossProjection), "self-attention has no memory"
-        return self.project.remember(memory)
+        seen = self.project.remember(memory)
+        return Memory(seen.k.contiguous(), seen.v.contiguous())  # each head's places side by side, as they will be read

@@ -1,5 +1,6 @@
 """Other ways to multiply by weights that no longer change, for decoding on CPUs. Each takes the place of `functional.linear`
-and of the weight itself: what was frozen can neither be trained nor written."""
+and of the weight itself: what was frozen can neither be trained nor written. None is a module: a step calls them dozens of
+times, and what a module does before it is called would cost as much as their smallest products."""
 
 from __future__ import annotations
 
@@ -13,24 +14,22 @@ from regard.errors import SettingError
 _ROWS = 8  # oneDNN packs for a number of rows; this one is good for all that decoding has (LOG.md)
 
 
-class Packed(nn.Module):
+class Packed:
     """float32, in the order in which oneDNN reads it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().float().contiguous(), _ROWS)
         self.bias = None if bias is None else bias.detach().float().contiguous()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.weight, self.bias, "none", [], "")
         return out
 
 
-class Int8(nn.Module):
+class Int8:
     """Weights as 8-bit integers with a scale for each output; the input is quantised when it comes (dynamic quantisation)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
         weight = weight.detach().float()
         scales = weight.abs().amax(dim=1).clamp_min(1e-8) / 127
         zeros = torch.zeros(len(weight), dtype=torch.long)
@@ -41,24 +40,24 @@ class Int8(nn.Module):
         # Without VNNI, sums of pairs of 8-bit products overflow 16 bits: inputs are then quantised to 7 bits.
         self.narrow = not torch.cpu._is_vnni_supported()
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, self.narrow)
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.quantized.linear_dynamic.default(x, self.packed, self.narrow)
         return out
 
 
-class Half(nn.Module):
+class Half:
     """Weights and products in bfloat16, added up in float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
         self.weight = weight.detach().to(torch.bfloat16)
         self.bias = None if bias is None else bias.detach().to(torch.bfloat16)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x.to(torch.bfloat16), self.weight, self.bias).float()
 
 
-FROZEN: dict[str, type[Packed] | type[Int8] | type[Half]] = {"float32": Packed, "int8": Int8, "bf16": Half}
+Frozen = Packed | Int8 | Half
+FROZEN: dict[str, type[Frozen]] = {"float32": Packed, "int8": Int8, "bf16": Half}
 
 
 def check(precision: str) -> None:

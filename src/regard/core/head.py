@@ -11,6 +11,7 @@ from regard.core import quick
 from regard.core.dropout import Dropout
 from regard.core.embed import Table
 from regard.core.feedforward import ACTIVATIONS
+from regard.core.frozen import Frozen
 from regard.core.linear import Linear
 from regard.core.norm import Norm
 
@@ -27,7 +28,7 @@ class LanguageHead(nn.Module):
         self.kept = nn.Parameter(zeros, requires_grad=False) if bias == "kept" else None
         self.scale = scale
         self.transform = transform
-        self.frozen: nn.Module | None = None
+        self.frozen: Frozen | None = None
 
     def ready(self, x: Tensor) -> Tensor:
         """What is multiplied with the table."""
@@ -37,10 +38,10 @@ class LanguageHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.ready(x)
         if self.frozen is not None:
-            return self.frozen(x)  # type: ignore[no-any-return]
+            return self.frozen(x)
         return quick.scores(x, self.table.weight, self.bias)  # [..., V]
 
-    def freeze(self, kind: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+    def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
         """As `Linear.freeze`; the table stays for those that look tokens up in it."""
         self.frozen = kind(self.table.weight, self.bias)
         del self.table, self.bias

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.frozen import Frozen
+
 
 def normal(rows: int, width: int) -> Tensor:
     """Rows of a table, of length about 1 each. An outline on the meta device is left alone: drawing there costs a second."""
@@ -34,7 +36,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         held = sum(width for width, has in zip(self.parts, self.biased, strict=True) if has)
         self.bias = nn.Parameter(torch.zeros(held)) if held else None
-        self.frozen: nn.Module | None = None
+        self.frozen: Frozen | None = None
         self.added: nn.Module | None = None
         if not self.weight.is_meta:
             bound = math.sqrt(6.0 / (inputs + outputs))
@@ -42,11 +44,11 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.frozen is not None:
-            return self.frozen(x)  # type: ignore[no-any-return]
+            return self.frozen(x)
         y = functional.linear(x, self.weight, self.whole_bias())
         return y if self.added is None else y + self.added(x)
 
-    def freeze(self, kind: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+    def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
         """Gives the weight up for something faster that is made of it."""
         self.frozen = kind(self.weight, self.whole_bias())
         del self.weight, self.bias

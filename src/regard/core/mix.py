@@ -58,6 +58,34 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
     return out if mask is None or sight.sighted or q.device.type == "cpu" else out.masked_fill(sight.blind, 0.0)
 
 
+def products(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+    """Few queries of many rows: two products in a batch, where query heads of a group are rows of one matrix. The kernel for
+    whole texts takes twice as long. There may be more keys and values than the sight knows of, which are not looked at."""
+    (rows, groups, count, d_k), heads, queries, seen = k.shape, q.shape[1], q.shape[2], len(sight.keys)
+    scores = torch.bmm((q * scale).reshape(rows * groups, -1, d_k), k.flatten(0, 1).mT)
+    each = scores.view(rows, heads, queries, count)
+    if seen < count:
+        each[..., seen:] = float("-inf")
+    if not sight.all:
+        each[..., :seen].masked_fill_(~sight.mask, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    if not sight.all and not sight.sighted:
+        weights.view_as(each).masked_fill_(sight.blind, 0.0)
+    return torch.bmm(weights, v.flatten(0, 1)).view(rows, heads, queries, -1)
+
+
+def _by_products(q: Tensor, k: Tensor, sight: Sight) -> bool:
+    """Whether `products` is faster than the kernels for whole texts (LOG.md): all queries must see the same."""
+    return (
+        q.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and q.shape[2] <= FEW
+        and k.shape[0] * k.shape[1] >= 32
+        and sight.plain
+        and (sight.all or sight.mask.shape[2] == 1)
+    )
+
+
 def whole(width: int) -> bool:
     """Whether halves of a head of this width are what kernels can take."""
     return width in (32, 64, 128, 256)
@@ -116,6 +144,8 @@ class Softmax(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: Past | None = None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
+        if self.kernel is best and self.top is None and _by_products(q, k, sight):
+            return products(q, *(past.whole if isinstance(past, KeyValues) else (k, v)), sight, self.scale)
         if self.top is None:
             return self.kernel(q, k, v, sight, self.scale, dropout)
         weights = attention_weights(q, k, sight.mask, self.scale, sight.bias, self.top)

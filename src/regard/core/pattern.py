@@ -258,23 +258,24 @@ class Sight:
         """[B or 1, H, T, S]"""
         return self._bias if self._bias is not None or self.term is None else self.term(self.queries, self.keys)
 
-    @property
+    @cached_property
     def all(self) -> bool:
-        """Nothing is hidden and nothing is added: no mask is needed."""
-        return isinstance(self.pattern, Everything) and self._plain
+        """Nothing is hidden and nothing is added: no mask is needed. What comes last sees all that came before."""
+        last = self.start is not None and len(self.queries) == 1 and self.pattern == Causal()
+        return (isinstance(self.pattern, Everything) or last) and self.plain
 
-    @property
+    @cached_property
     def causal(self) -> bool:
         """Exactly the triangle that kernels know by name: only when queries and keys are the same places."""
-        return self.pattern == Causal() and self._plain and self.queries is self.keys
+        return self.pattern == Causal() and self.plain and self.queries is self.keys
 
     @property
     def bounded(self) -> bool:
         """Everything up to the `last` place is seen: kernels that stop there need no mask."""
-        return self.last is not None and self.pattern == Causal() and self._plain
+        return self.last is not None and self.pattern == Causal() and self.plain
 
     @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
         return self._bias is None and self.term is None
 
     @cached_property

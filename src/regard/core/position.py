@@ -45,9 +45,10 @@ class Sinusoidal(nn.Module):
 
     def rows(self, length: int) -> Tensor:
         """The table of the first `length` positions at least."""
-        if length > len(self.table):
-            self.table = self._compute(max(length, 2 * len(self.table))).to(self.table)
-        return self.table
+        table = self.table  # held on to: another thread may make another one
+        if length > len(table):
+            self.table = table = self._compute(max(length, 2 * len(table))).to(table)
+        return table
 
     known = rows  # as far as there are rows, which there are for all positions
 

@@ -71,7 +71,7 @@ class Stack(nn.Module):
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
         to `end`. With a `descent` [B, W, L], the beams of a sentence are queries of one row, at the same place."""
-        device, last = next(self.parameters()).device, None
+        device, last = self.device, None
         if isinstance(start, Tensor):
             assert end is not None
             keys, queries, begin = torch.arange(end, device=device), start, None
@@ -105,6 +105,11 @@ class Stack(nn.Module):
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
             sighted=begin is None, places=_counted(queries, real), last=last,
         )  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """Asked at every step; norms stay parameters whatever is frozen, and are found at once."""
+        return next(self.blocks[0].residual.parameters()).device  # type: ignore[union-attr]
 
     @property
     def behind(self) -> int | None:

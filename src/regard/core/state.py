@@ -11,6 +11,8 @@ from torch import Tensor
 
 from regard.errors import ModelError
 
+_ROOM = 16  # places by which keys and values grow on a CPU
+
 
 class Past(Protocol):
     """What an attention remembers of the tokens so far."""
@@ -28,7 +30,8 @@ class Past(Protocol):
 
 @dataclass
 class KeyValues:
-    """Keys and values of the tokens so far, in preallocated buffers [B, G, L, W, K] and [B, G, L, W, E].
+    """Keys and values of the tokens so far, in buffers [B, G, L, W, K] and [B, G, L, W, E] with room for more, which grow up to
+    `capacity` places.
 
     W is 1, or the beams of a sentence once they share its row: each writes into its own column and looks at all of them, and
     what it descends from is a matter of who may look at whom (`State.line`). `shareable`: whether its mixer asks for that.
@@ -36,6 +39,7 @@ class KeyValues:
 
     k: Tensor
     v: Tensor
+    capacity: int
     filled: int = 0
     shareable: bool = False
 
@@ -45,8 +49,9 @@ class KeyValues:
     ) -> KeyValues:
         """`shape` is (G, K, E)."""
         groups, d_k, d_v = shape
-        k, v = (like.new_empty(rows, groups, capacity, 1, width) for width in (d_k, d_v))
-        return cls(k, v, shareable=shareable)
+        room = capacity if like.is_cuda else min(capacity, _ROOM)
+        k, v = (like.new_zeros(rows, groups, room, 1, width) for width in (d_k, d_v))
+        return cls(k, v, capacity, shareable=shareable)
 
     @property
     def rows(self) -> int:
@@ -56,9 +61,25 @@ class KeyValues:
         """Adds new positions, or one position of all beams, and returns all of them up to now."""
         k, v = _beside(k, self.k), _beside(v, self.v)
         start, end = self.filled, self.filled + k.shape[2]
-        self.k[:, :, start:end], self.v[:, :, start:end] = k, v
+        if end > self.k.shape[2]:
+            self.grow(-(-end // _ROOM) * _ROOM)
+        self.k.narrow(2, start, end - start).copy_(k)
+        self.v.narrow(2, start, end - start).copy_(v)
         self.filled = end
-        return self.k[:, :, :end].flatten(2, 3), self.v[:, :, :end].flatten(2, 3)
+        return self.k.narrow(2, 0, end).flatten(2, 3), self.v.narrow(2, 0, end).flatten(2, 3)
+
+    @property
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """With the places that are still to be filled, which hold numbers of no meaning: memory without gaps is read at twice
+        the speed."""
+        return self.k.flatten(2, 3), self.v.flatten(2, 3)
+
+    def grow(self, length: int) -> None:
+        """Makes room for `length` places in all, if there may be so many."""
+        more = (min(length, self.capacity) - self.k.shape[2],)
+        self.k, self.v = (
+            torch.cat([x, x.new_zeros(*x.shape[:2], *more, *x.shape[3:])], dim=2) for x in (self.k, self.v)
+        )
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
@@ -105,7 +126,8 @@ class Slots:
 
 def _beside(x: Tensor, buffer: Tensor) -> Tensor:
     """[B, G, T, K] → [B, G, T / W, W, K] as the buffer has it."""
-    return x.unflatten(2, (-1, buffer.shape[3]))
+    rows, groups, _, width = x.shape
+    return x.view(rows, groups, -1, buffer.shape[3], width)
 
 
 @dataclass
@@ -334,7 +356,7 @@ class State:
             return
         for past in pasts:
             past.share(self.width)
-        count, length = len(pasts[0].k), pasts[0].k.shape[2]
+        count, length = len(pasts[0].k), pasts[0].capacity
         beams = torch.arange(self.width, device=pasts[0].k.device)[:, None]
         self.line = beams.expand(count, -1, length).contiguous()
 
@@ -367,6 +389,7 @@ class State:
         self.place = torch.tensor([self.position], device=pasts[0].k.device)
         for layer, past in zip(self.layers, pasts, strict=True):
             # What was never filled is looked at with a weight of zero, which does not help against infinities.
+            past.grow(past.capacity)
             past.k[:, :, past.filled :], past.v[:, :, past.filled :] = 0, 0
             layer.past = Slots(past.k, past.v, self.place)
         return True

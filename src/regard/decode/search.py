@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from regard.errors import DataError, SettingError
 from regard.model import Decoder, EncoderDecoder
 
 Source = Sequence[int] | Tensor
+SHARE = 8  # sentences at least that a core decodes at once, before another one helps
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,6 @@ class Settings:
     no_repeat: int = 0
 
 
-@torch.inference_mode()
 def decode(
     model: EncoderDecoder | Decoder,
     sources: Sequence[Source],
@@ -68,14 +69,21 @@ def decode(
     sources are decoded one by one."""
     if draft is not None:
         settings = replace(settings, tokens=1)
+
+    @torch.inference_mode()
+    def task(rows: list[int]) -> list[list[Hypothesis]]:
+        named = rows if keys is None else [keys[row] for row in rows]
+        shown = None if watch is None else functools.partial(_by_source, watch, torch.tensor(rows))
+        return _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown, draft)
+
+    device = next(model.parameters()).device
+    workers = torch.get_num_threads() if device.type == "cpu" and watch is None and draft is None else 1
+    groups = _for(workers, batches([_length(source) for source in sources], settings))
     was_training = model.training
     model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        for rows in batches([_length(source) for source in sources], settings):
-            named = rows if keys is None else [keys[row] for row in rows]
-            shown = None if watch is None else functools.partial(_by_source, watch, torch.tensor(rows))
-            batch = _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown, draft)
+        for rows, batch in zip(groups, _together(task, groups, workers), strict=True):
             for row, found in zip(rows, batch, strict=True):
                 results[row] = found
             if progress is not None:
@@ -102,6 +110,34 @@ def batches(lengths: Sequence[int], settings: Settings) -> list[list[int]]:
         else:
             groups.append([i])
     return groups
+
+
+def _for(workers: int, groups: list[list[int]]) -> list[list[int]]:
+    """Parts of these groups, so that each worker has one, if that leaves each `SHARE` sentences."""
+    parts = -(-workers // max(1, len(groups)))
+    found: list[list[int]] = []
+    for group in groups:
+        size = max(SHARE, -(-len(group) // parts))
+        found += [group[i : i + size] for i in range(0, len(group), size)]
+    return found
+
+
+def _together(
+    task: Callable[[list[int]], list[list[Hypothesis]]], groups: list[list[int]], workers: int
+) -> Iterator[list[list[Hypothesis]]]:
+    """What the task makes of each group, in order. A step has many small operations, which two cores cannot share: each core
+    takes a group of its own instead, if there are several."""
+    if workers == 1 or len(groups) == 1:
+        yield from map(task, groups)
+        return
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                yield from pool.map(task, groups)
+            finally:
+                pool.shutdown(cancel_futures=True)
+    finally:
+        torch.set_num_threads(workers)
 
 
 def _decode_batch(
