@@ -76,10 +76,11 @@ class KeyValues:
 
     def grow(self, length: int) -> None:
         """Makes room for `length` places in all, if there may be so many."""
-        more = (min(length, self.capacity) - self.k.shape[2],)
-        self.k, self.v = (
-            torch.cat([x, x.new_zeros(*x.shape[:2], *more, *x.shape[3:])], dim=2) for x in (self.k, self.v)
-        )
+        more = min(length, self.capacity) - self.k.shape[2]
+        if more > 0:
+            self.k, self.v = (
+                torch.cat([x, x.new_zeros(*x.shape[:2], more, *x.shape[3:])], dim=2) for x in (self.k, self.v)
+            )
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
