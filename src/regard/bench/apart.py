@@ -1,4 +1,6 @@
-"""What only a process of its own can tell: how long it takes from nothing to the first output, and its largest memory."""
+"""Contenders in processes of their own. Only there can one tell how long it takes from nothing to the first output, and the
+largest memory; and only there do they not slow each other down: two libraries in one process have two sets of threads, which
+wait for work by turning in circles."""
 
 from __future__ import annotations
 
@@ -8,21 +10,65 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from regard.allocator import keep_large_blocks
+from regard.errors import SettingError
 
 if TYPE_CHECKING:
     import torch
 
     from regard.bench.decode import Case
 
+_MARK = "regard:"
 
-def peak(case: Case, home: Path, name: str, device: torch.device, threads: int) -> int:
-    """The largest memory of one contender that decodes one batch of a case."""
-    asked = {"case": asdict(case), "home": str(home), "name": name, "device": str(device), "threads": threads}
-    return int(_alone("decode", asked)["peak"])
+
+class Waiting:
+    """A contender that decodes one batch of a case whenever it is called, in a process that waits in between."""
+
+    def __init__(
+        self, case: Case, home: Path, against: list[str], name: str, device: torch.device, threads: int
+    ) -> None:
+        asked = {
+            "case": asdict(case), "home": str(home), "against": against, "name": name, "device": str(device),
+            "threads": threads,
+        }  # fmt: skip
+        self.amount = float(case.batch * case.new)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "regard.bench.apart", "decode"],
+            env=_environment(asked),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
+
+    def __call__(self) -> float:
+        self._ask("go")
+        return self.amount
+
+    def peak(self) -> int:
+        """The largest memory so far."""
+        return int(self._ask("peak"))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _ask(self, what: str) -> str:
+        assert self.process.stdin is not None
+        print(what, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> str:
+        """What it says to us; libraries may say something, too."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(_MARK):
+                return line.removeprefix(_MARK).strip()
+        raise SettingError("a contender stopped before it had answered", "see what it said above")
 
 
 def first_output(home: Path, name: str, text: str, new: int) -> dict[str, float]:
@@ -33,11 +79,9 @@ def first_output(home: Path, name: str, text: str, new: int) -> dict[str, float]
 
 
 def _alone(what: str, request: dict[str, Any]) -> dict[str, Any]:
-    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    environment = {**os.environ, **quiet, "REGARD_BENCH": json.dumps(request)}
     done = subprocess.run(
         [sys.executable, "-m", "regard.bench.apart", what],
-        env=environment,
+        env=_environment(request),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -46,10 +90,15 @@ def _alone(what: str, request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _environment(request: dict[str, Any]) -> dict[str, str]:
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    return {**os.environ, **quiet, "REGARD_BENCH": json.dumps(request)}
+
+
 # ------------------------------------------------------------------ in that process
 
 
-def _decode(request: dict[str, Any]) -> dict[str, Any]:
+def _decode(request: dict[str, Any]) -> None:
     import numpy as np
     import torch
 
@@ -59,11 +108,19 @@ def _decode(request: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(request["threads"])
     case, device = Case(**request["case"]), torch.device(request["device"])
     sources = np.random.default_rng(0).integers(4, measured(case.model).vocabulary, (case.batch, case.given)).tolist()
-    contenders(case, Path(request["home"]), ["transformers", "ctranslate2"], device, request["threads"])[
-        request["name"]
-    ]()(sources)
-    on_device = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
-    return {"peak": on_device or _most()}
+    keep_large_blocks()
+    known = contenders(case, Path(request["home"]), request["against"], device, request["threads"])
+    decodes = known[request["name"]]()
+    torch.set_num_threads(request["threads"])
+    print(_MARK, "ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "go":
+            decodes(sources)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            print(_MARK, "done", flush=True)
+        else:
+            print(_MARK, torch.cuda.max_memory_allocated() if device.type == "cuda" else _most(), flush=True)
 
 
 def _load(request: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +158,9 @@ def _most() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-_TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"decode": _decode, "load": _load}
-
 if __name__ == "__main__":
-    print(json.dumps(_TASKS[sys.argv[1]](json.loads(os.environ["REGARD_BENCH"]))))
+    told = json.loads(os.environ["REGARD_BENCH"])
+    if sys.argv[1] == "decode":
+        _decode(told)
+    else:
+        print(json.dumps(_load(told)))

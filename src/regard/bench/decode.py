@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from regard import edit, size, spec
@@ -46,26 +46,19 @@ class Case:
 
 
 def run(case: Case, against: list[str], device: torch.device, command: str, *, memory: bool = False) -> Report:
-    """With `memory`, each contender also runs alone in a process of its own, which says what it took at most."""
+    """With `memory`, what each contender took at most is told, too."""
     model, threads = measured(case.model), torch.get_num_threads()
-    sources = np.random.default_rng(0).integers(4, model.vocabulary, (case.batch, case.given)).tolist()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        if against or memory:
+        if against:
             model.write(home)
-        makers = contenders(case, home, against, device, threads)
-        made = {name: maker() for name, maker in makers.items()}
-        torch.set_num_threads(threads)
-
-        def once(name: str) -> Callable[[], float]:
-            def go() -> float:
-                made[name](sources)
-                return float(case.batch * case.new)
-
-            return go
-
-        timings = turns({name: once(name) for name in made}, case.rounds, device)
-        peaks = {name: apart.peak(case, home, name, device, threads) for name in makers} if memory else {}
+        with ExitStack() as stack:
+            made = {}
+            for name in contenders(case, home, against, device, threads):
+                made[name] = apart.Waiting(case, home, against, name, device, threads)
+                stack.callback(made[name].close)
+            timings = turns(made, case.rounds, device)
+            peaks = {name: one.peak() for name, one in made.items()} if memory else {}
     limit = bandwidth(device)
     rows = [_row(name, timing, model, case, limit, peaks.get(name)) for name, timing in timings.items()]
     return Report(
