@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -126,18 +131,42 @@ def _together(
     task: Callable[[list[int]], list[list[Hypothesis]]], groups: list[list[int]], workers: int
 ) -> Iterator[list[list[Hypothesis]]]:
     """What the task makes of each group, in order. A step has many small operations, which two cores cannot share: each core
-    takes a group of its own instead, if there are several."""
+    takes groups of its own instead, if there are several, as a copy of this process. Where a process must not be copied, it
+    is a thread, which is slower: Python lets only one of them speak at a time."""
     if workers == 1 or len(groups) == 1:
         yield from map(task, groups)
         return
+    forks = _forks()
+    kind: Any = partial(ProcessPoolExecutor, mp_context=get_context("fork")) if forks else ThreadPoolExecutor
     try:
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with _lent(task), kind(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
-                yield from pool.map(task, groups)
+                yield from pool.map(_borrowed if forks else task, groups)
             finally:
                 pool.shutdown(cancel_futures=True)
     finally:
         torch.set_num_threads(workers)
+
+
+def _forks() -> bool:
+    """Whether this process may be copied: it has no other threads of Python's, and has not spoken to a GPU."""
+    return sys.platform.startswith("linux") and threading.active_count() == 1 and not torch.cuda.is_initialized()
+
+
+_TASKS: list[Callable[[list[int]], list[list[Hypothesis]]]] = []  # a copied process finds here what it is to do
+
+
+@contextmanager
+def _lent(task: Callable[[list[int]], list[list[Hypothesis]]]) -> Iterator[None]:
+    _TASKS.append(task)
+    try:
+        yield
+    finally:
+        _TASKS.pop()
+
+
+def _borrowed(rows: list[int]) -> list[list[Hypothesis]]:
+    return _TASKS[-1](rows)
 
 
 def _decode_batch(
