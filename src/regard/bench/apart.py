@@ -9,7 +9,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +52,21 @@ class Waiting:
         return self.amount
 
     def peak(self) -> int:
-        """The largest memory so far."""
-        return int(self._ask("peak"))
+        """The largest memory so far, that of the processes that it makes in a turn included."""
+        alone, found, done = int(self._ask("peak")), [0], threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.02):
+                found.append(sum(map(_share, [self.process.pid, *_children(self.process.pid)])))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            self()
+        finally:
+            done.set()
+            watcher.join()
+        return max(alone, *found)
 
     def close(self) -> None:
         self.process.kill()
@@ -69,6 +84,24 @@ class Waiting:
             if line.startswith(_MARK):
                 return line.removeprefix(_MARK).strip()
         raise SettingError("a contender stopped before it had answered", "see what it said above")
+
+
+def _children(process: int) -> list[int]:
+    """Of a process, which Linux lists by the thread that made them."""
+    found: list[int] = []
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, listed.read_text().split())
+    return found
+
+
+def _share(process: int) -> int:
+    """Bytes of a process, with its part of those that several share; 0 for one that has gone."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def first_output(home: Path, name: str, text: str, new: int) -> dict[str, float]:
