@@ -16,6 +16,10 @@ class RegardError(Exception):
         self.problem = problem
         self.repair = repair
 
+    def __reduce__(self) -> tuple[type[RegardError], tuple[str, str]]:
+        """So that it comes back whole from another process."""
+        return type(self), (self.problem, self.repair)
+
 
 class DataError(RegardError):
     """Text, corpora or tokenizers that cannot be used as they are."""

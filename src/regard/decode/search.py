@@ -131,17 +131,20 @@ def _together(
     task: Callable[[list[int]], list[list[Hypothesis]]], groups: list[list[int]], workers: int
 ) -> Iterator[list[list[Hypothesis]]]:
     """What the task makes of each group, in order. A step has many small operations, which two cores cannot share: each core
-    takes groups of its own instead, if there are several, as a copy of this process. Where a process must not be copied, it
-    is a thread, which is slower: Python lets only one of them speak at a time."""
+    takes groups of its own instead, if there are several: one of them here, the others in copies of this process. Where a
+    process must not be copied, it is a thread, which is slower: Python lets only one of them speak at a time."""
     if workers == 1 or len(groups) == 1:
         yield from map(task, groups)
         return
     forks = _forks()
     kind: Any = partial(ProcessPoolExecutor, mp_context=get_context("fork")) if forks else ThreadPoolExecutor
+    torch.set_num_threads(1)
     try:
-        with _lent(task), kind(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with _lent(task), kind(workers - 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            others = iter([pool.submit(_borrowed if forks else task, g) for i, g in enumerate(groups) if i % workers])
             try:
-                yield from pool.map(_borrowed if forks else task, groups)
+                for i, group in enumerate(groups):
+                    yield next(others).result() if i % workers else task(group)
             finally:
                 pool.shutdown(cancel_futures=True)
     finally:
