@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.core.mix import attention_weights, explicit, fused, products
+from regard.core.mix import Softmax, attention_weights, explicit, fused, products
 from regard.core.pattern import Causal, Everything, Padding, Sight
 
 
@@ -112,3 +112,13 @@ def test_the_cat_sat_on_the_mat() -> None:
     torch.testing.assert_close(weights, torch.tensor([0.16, 0.23, 0.15, 0.14, 0.16, 0.16]), rtol=0, atol=0.01)
     output = fused(q, k, v, sight, 4**-0.5, 0.0).flatten()
     torch.testing.assert_close(output, torch.tensor([0.22, 0.14, 0.24, 0.57]), rtol=0, atol=0.01)
+
+
+def test_few_queries_drop_weights_while_training_whether_or_not_gradients_are_kept() -> None:
+    """The way of decoding, which knows no dropout, is not taken then."""
+    mixer = Softmax(0.3, 0.5).train()
+    q, k, v = (torch.randn(8, 4, n, 8, generator=torch.Generator().manual_seed(n)) for n in (1, 5, 5))
+    sight = Sight(Everything(), torch.arange(1), torch.arange(5), 8)
+    with torch.no_grad():
+        assert not torch.equal(mixer(q, k, v, sight), mixer(q, k, v, sight))
+        assert torch.equal(mixer.eval()(q, k, v, sight), mixer(q, k, v, sight))

@@ -35,7 +35,7 @@ def best(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: f
 def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
     mask = None if sight.all or sight.causal else sight.additive
     if q.is_cuda and HAS_TRITON:
-        if _few(q, k, v) and (q.shape[2] == 1 or not sight.causal):
+        if dropout == 0 and _few(q, k, v) and (q.shape[2] == 1 or not sight.causal):
             from regard.core import step_kernel
 
             last, columns = sight.last or (None, 1)
@@ -144,7 +144,7 @@ class Softmax(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: Past | None = None) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if self.kernel is best and self.top is None and _by_products(q, k, sight):
+        if self.kernel is best and self.top is None and dropout == 0 and _by_products(q, k, sight):
             return products(q, *(past.whole if isinstance(past, KeyValues) else (k, v)), sight, self.scale)
         if self.top is None:
             return self.kernel(q, k, v, sight, self.scale, dropout)
