@@ -261,8 +261,10 @@ class Sight:
     @cached_property
     def all(self) -> bool:
         """Nothing is hidden and nothing is added: no mask is needed. What comes last sees all that came before."""
-        last = self.start is not None and len(self.queries) == 1 and self.pattern == Causal()
-        return (isinstance(self.pattern, Everything) or last) and self.plain
+        if isinstance(self.pattern, Everything):
+            return self.plain
+        # A shape and not len(): exporters take the latter for a number that never changes.
+        return self.pattern == Causal() and self.start is not None and self.queries.shape[0] == 1 and self.plain
 
     @cached_property
     def causal(self) -> bool:
