@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -47,6 +46,8 @@ class DivergenceError(RegardError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean X?' for a near miss, otherwise the list of what is known."""
+    import difflib  # only what goes wrong needs it
+
     options = sorted(known)
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options)}"
