@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.api.held import Held
+from regard.api.text import WithText
 from regard.data.audio import RATE, Samples, log_mel, read_wav
 from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Greedy, Limit, Strategy
@@ -36,7 +37,7 @@ _ENGLISH_ONLY = 51864  # tokens: one fewer than the models that know languages h
 BEGIN, BARE = "<|startoftranscript|>", "<|notimestamps|>"
 
 
-class Listener(Held):
+class Listener(WithText):
     """Writes down what it hears (Whisper); made by `regard.load(folder)`."""
 
     model: EncoderDecoder
@@ -50,17 +51,8 @@ class Listener(Held):
         text: Framed | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(model, description, config)
+        super().__init__(model, description, text, config)
         self.ids = ids
-        self._text = text
-
-    @property
-    def text(self) -> Framed:
-        if self._text is None:
-            if self.folder is None:
-                raise DataError("this model has no tokenizer", "give one when it is made, or open it from a folder")
-            self._text = Framed.open(self.folder)
-        return self._text
 
     @cached_property
     def generation(self) -> dict[str, Any]:
@@ -133,13 +125,7 @@ class Listener(Held):
             ends = self._ends(self._prompt(features, None, "transcribe"))
             return Given(features.to(self.device), pictured(features[0]), ends)
 
-        text = self.text
-        words = Words(
-            lambda said: text.encode([said])[0].ids,
-            lambda said: text.encode([said])[0].offsets,
-            lambda ids: [text.token(i) for i in ids],
-            text.decode,
-        )
+        words = Words.framed(self.text)
         return Subject(self.model, None, words, self._ends((self.ids.start,)), Medium("sound", read))
 
     def _written(self, recordings: list[Tensor], prompt: tuple[int, ...], strategy: Strategy | None) -> list[str]:

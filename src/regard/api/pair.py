@@ -4,37 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
-from regard.api.held import Held
 from regard.api.labels import Scores, scored
 from regard.api.reader import Reader
 from regard.api.seer import preparation, prepared, sight
+from regard.api.text import WithText
 from regard.data.image import Picture, Preparation
 from regard.errors import DataError
 from regard.model import Pair
-from regard.text.framed import Framed
 
 if TYPE_CHECKING:
     from regard.look import Subject
 
 
-class Matcher(Held):
+class Matcher(WithText):
     """Compares texts with pictures; made by `regard.load(folder)`."""
 
     model: Pair
     spec: kinds.Pair
-
-    def __init__(
-        self, model: Pair, description: kinds.Pair, text: Framed | None = None, config: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(model, description, config)
-        self._text = text
 
     @cached_property
     def reader(self) -> Reader:

@@ -15,14 +15,14 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.api.held import Held
 from regard.api.labels import Scores, label_names, scored
 from regard.api.sentence import Sentence
+from regard.api.text import WithText
 from regard.decode.search import Settings, batches
 from regard.decode.strategy import Greedy
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
-from regard.text.framed import Framed, Text
+from regard.text.framed import Text
 
 if TYPE_CHECKING:
     from regard.look import Subject
@@ -73,45 +73,17 @@ class Suspect:
     end: int
 
 
-class Reader(Held):
+class Reader(WithText):
     """Reads text; made by `regard.load(folder)`."""
 
     model: Encoder
     spec: kinds.Encoder
-
-    def __init__(
-        self,
-        model: Encoder,
-        description: kinds.Encoder,
-        text: Framed | None = None,
-        config: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(model, description, config)
-        self._text = text
-        self.budget = 8192  # how many positions are read at once
-
-    @property
-    def text(self) -> Framed:
-        """Its tokenizer, opened when text first comes: without one, the model can still be called with ids."""
-        if self._text is None:
-            if self.folder is None:
-                raise DataError("this model has no tokenizer", "give one when it is made, or open it from a folder")
-            self._text = Framed.open(self.folder)
-        return self._text
+    budget = 8192  # how many positions are read at once
 
     def subject(self) -> Subject:
         from regard.look import Subject, Words
 
-        words = self.text
-        return Subject(
-            self.model,
-            Words(
-                lambda text: words.encode([text])[0].ids,
-                lambda text: words.encode([text])[0].offsets,
-                lambda ids: [words.token(i) for i in ids],
-                words.decode,
-            ),
-        )
+        return Subject(self.model, Words.framed(self.text))
 
     @cached_property
     def sentence(self) -> Sentence:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.api.held import Held
 from regard.api.labels import Scores, scored
+from regard.api.text import WithText
 from regard.errors import DataError
 from regard.model import MemoryNetwork
-from regard.text.framed import Framed
 
 if TYPE_CHECKING:
     from regard.look import Subject
@@ -27,30 +26,11 @@ def sentences(text: str) -> list[str]:
     return [found.strip() for found in _SENTENCE.findall(text)]
 
 
-class Recaller(Held):
+class Recaller(WithText):
     """Answers questions about stories; made by `regard.load(folder)`."""
 
     model: MemoryNetwork
     spec: kinds.MemoryNetwork
-
-    def __init__(
-        self,
-        model: MemoryNetwork,
-        description: kinds.MemoryNetwork,
-        text: Framed | None = None,
-        config: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(model, description, config)
-        self._text = text
-
-    @property
-    def text(self) -> Framed:
-        """Its tokenizer, opened when text first comes."""
-        if self._text is None:
-            if self.folder is None:
-                raise DataError("this model has no tokenizer", "give one when it is made, or open it from a folder")
-            self._text = Framed.open(self.folder)
-        return self._text
 
     def words(self, text: str) -> list[list[int]]:
         """The ids of each sentence of a story; the last one is the question."""

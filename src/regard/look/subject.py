@@ -23,6 +23,7 @@ from regard.decode.strategy import Beam, Hypothesis
 from regard.decode.watch import Watch
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.model import Decoder, DecoderPart, Encoder, EncoderDecoder, EncoderPart, MemoryNetwork, Pair
+from regard.text.framed import Framed
 from regard.text.tokenizer import Tokenizer
 
 Model = EncoderDecoder | Encoder | Decoder | Pair | MemoryNetwork
@@ -47,6 +48,16 @@ class Words:
             lambda text: [*before, *tokenizer.encode(text), *after],
             lambda text: [*[none] * len(before), *tokenizer.spans(text), *[none] * len(after)],
             tokenizer.tokens,
+            tokenizer.decode,
+        )
+
+    @staticmethod
+    def framed(tokenizer: Framed) -> Words:
+        """Of a tokenizer that sets the special tokens itself."""
+        return Words(
+            lambda text: tokenizer.encode([text])[0].ids,
+            lambda text: tokenizer.encode([text])[0].offsets,
+            lambda ids: [tokenizer.token(i) for i in ids],
             tokenizer.decode,
         )
 
