@@ -32,12 +32,18 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
             part.freeze(kind)
 
 
-@contextmanager
-def compiled(model: nn.Module) -> Iterator[None]:
-    """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
+def compile_blocks(model: nn.Module) -> list[Block]:
+    """The blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
     blocks = [part for part in model.modules() if isinstance(part, Block)]
     for block in blocks:
         block.compile(dynamic=True)
+    return blocks
+
+
+@contextmanager
+def compiled(model: nn.Module) -> Iterator[None]:
+    """Inside, the blocks are compiled."""
+    blocks = compile_blocks(model)
     try:
         yield
     finally:

@@ -90,7 +90,7 @@ def _work(description: Any, length: int) -> float:
 def _ours(model: Measured, device: torch.device, kind: torch.dtype, compiled: bool) -> Callable[[Batch], None]:
     built: Any = model.build().to(device).train()
     if compiled:
-        edit.compiled(built).__enter__()  # as long as it lives
+        edit.compile_blocks(built)
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
         given = [tensors[name] for name in ("source", "target", "tokens", "real") if name in tensors]
