@@ -17,58 +17,66 @@ from torch import Tensor
 
 _BLOCK, _WARPS = 2048, 8
 _ALIGNED = 64
+_WIDE = tl.constexpr(8)  # numbers that a lane reads at once
+_LOW = tl.constexpr(-3.0e38)
 _NUMBERS = 1 << 31  # of logits that exist at once
 
 
 @triton.jit
-def _normaliser(row, size, BLOCK: tl.constexpr):
-    """log Σ exp(x) and Σ x. Each lane keeps its own maximum and sums: they meet once, at the end."""
-    places = tl.arange(0, BLOCK)
-    x = tl.load(row + places, mask=places < size, other=float("-inf")).to(tl.float32)
-    top, total = x, tl.where(places < size, 1.0, 0.0)
-    plain = tl.where(places < size, x, 0.0)
-    for begin in range(BLOCK, size, BLOCK):
+def _normaliser(row, size, PLAIN: tl.constexpr, BLOCK: tl.constexpr):
+    """log Σ exp(x), and Σ x if it is asked for. Each lane keeps its own maximum and sums, which it changes once for all that
+    it reads at a time; they meet at the end."""
+    places = tl.arange(0, BLOCK // _WIDE)[:, None] * _WIDE + tl.arange(0, _WIDE)[None, :]
+    top = tl.full([BLOCK // _WIDE], _LOW, dtype=tl.float32)
+    total, plain = tl.zeros_like(top), tl.zeros_like(top)
+    for begin in range(0, size, BLOCK):
         seen = begin + places < size
         x = tl.load(row + begin + places, mask=seen, other=float("-inf")).to(tl.float32)
-        # Of e^(top − higher) and e^(x − higher) one is 1: a single exponential is enough.
-        less = tl.exp(-tl.abs(tl.where(seen, x - top, float("-inf"))))
-        total = tl.where(x > top, total * less + 1.0, total + less)
-        top = tl.maximum(top, x)
-        plain += tl.where(seen, x, 0.0)
+        higher = tl.maximum(top, tl.max(x, axis=1))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), axis=1)
+        top = higher
+        if PLAIN:
+            plain += tl.sum(tl.where(seen, x, 0.0), axis=1)
     highest = tl.max(top, axis=0)
     return highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0)), tl.sum(plain, axis=0)
 
 
 @triton.jit
-def _single(logits, labels, losses, surprises, width, size, smoothing, rest, BLOCK: tl.constexpr):
+def _single(logits, labels, losses, surprises, width, size, smoothing, rest, PLAIN: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     row = logits + place * width
     label = tl.load(labels + place)
     real = label >= 0
     label = tl.maximum(label, 0)
-    normaliser, plain = _normaliser(row, size, BLOCK)
+    normaliser, plain = _normaliser(row, size, PLAIN, BLOCK)
     surprise = normaliser - tl.load(row + label).to(tl.float32)
     loss = (1 - smoothing - rest) * surprise + rest * (size * normaliser - plain)
     tl.store(surprises + place, tl.where(real, surprise, 0.0))
     tl.store(losses + place, tl.where(real, loss, 0.0))
     places = tl.arange(0, BLOCK)
+    rest = tl.where(real, rest, 0.0)
+    normaliser = tl.where(real, normaliser, float("inf"))  # of padding all is zero
     for begin in range(0, width, BLOCK):
         columns = begin + places
-        x = tl.load(row + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
-        gradient = tl.exp(x - normaliser) - tl.where(columns == label, 1 - smoothing, rest)
-        tl.store(row + columns, tl.where(real & (columns < size), gradient, 0.0), mask=columns < width)
+        inside = columns < size
+        x = tl.load(row + columns, mask=inside, other=float("-inf")).to(tl.float32)
+        tl.store(row + columns, tl.exp(x - normaliser) - tl.where(inside, rest, 0.0), mask=columns < width)
+    tl.debug_barrier()  # one number of what was just written is another
+    tl.store(row + label, tl.exp(-surprise) - (1 - smoothing), mask=real)
 
 
 @triton.jit
-def _twins(logits, labels, losses, surprises, pairs, width, size, smoothing, rest, agreement, BLOCK: tl.constexpr):
+def _twins(
+    logits, labels, losses, surprises, pairs, width, size, smoothing, rest, agreement, PLAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Half of both rows' loss, and `agreement` times half of KL(p‖q) + KL(q‖p)."""
     place = tl.program_id(0).to(tl.int64)
     one, other = logits + place * width, logits + (place + pairs) * width
     label = tl.load(labels + place)
     real = label >= 0
     label = tl.maximum(label, 0)
-    first, first_plain = _normaliser(one, size, BLOCK)
-    second, second_plain = _normaliser(other, size, BLOCK)
+    first, first_plain = _normaliser(one, size, PLAIN, BLOCK)
+    second, second_plain = _normaliser(other, size, PLAIN, BLOCK)
     surprise = (first + second - tl.load(one + label).to(tl.float32) - tl.load(other + label).to(tl.float32)) / 2
     everyone = (size * (first + second) - first_plain - second_plain) / 2
     places = tl.arange(0, BLOCK)
@@ -143,13 +151,12 @@ def _replace(logits: Tensor, labels: Tensor, size: int, smoothing: float, agreem
     """Puts the gradient in the place of the logits; the sums of loss and −log p."""
     found = torch.empty(2, len(labels), device=logits.device)
     rest = smoothing / (size - 1)
-    common = (logits, labels, found[0], found[1])
+    common, grid = (logits, labels, found[0], found[1]), (len(labels),)
+    told: dict[str, Any] = {"PLAIN": smoothing > 0, "BLOCK": _BLOCK, "num_warps": _WARPS}
     if agreement:
-        _twins[(len(labels),)](
-            *common, len(labels), logits.shape[1], size, smoothing, rest, agreement, BLOCK=_BLOCK, num_warps=_WARPS
-        )
+        _twins[grid](*common, len(labels), logits.shape[1], size, smoothing, rest, agreement, **told)
     else:
-        _single[(len(labels),)](*common, logits.shape[1], size, smoothing, rest, BLOCK=_BLOCK, num_warps=_WARPS)
+        _single[grid](*common, logits.shape[1], size, smoothing, rest, **told)
     return found.sum(dim=1)
 
 
