@@ -140,8 +140,9 @@ class Stack(nn.Module):
         """A `memory` is one for all layers, or one each. `losses` takes up what parts want minimised besides, by name;
         `each` what each layer makes."""
         self._settle(sight, memory_sight)
-        embedded = x = trace.through("embedded", x) if trace else x
         streams = self.blocks[0].residual if isinstance(self.blocks[0].residual, Reversible) else None
+        x = x if streams is not None else _narrow(x)
+        embedded = x = trace.through("embedded", x) if trace else x
         if streams is not None:
             x = doubled(x)
             if self.training and trace is None and states is None and each is None:
@@ -221,6 +222,14 @@ class Stack(nn.Module):
         x = like.new_zeros(rows, self.memory, width)
         nothing = torch.zeros(rows, self.memory, dtype=torch.bool, device=like.device)
         return [LayerState(Inputs(x, nothing)) for _ in range(self.layers)]
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """In mixed precision the residual sum is bf16 like its summands: what goes to and from memory is half as much. (In fp16
+    it could grow out of range, and going back through reversible blocks needs all digits.)"""
+    kind = x.device.type
+    narrow = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return x.to(torch.bfloat16) if narrow and x.dtype == torch.float32 else x
 
 
 def _of(memory: Tensor | Sequence[Tensor] | None, layer: int) -> Tensor | None:
