@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from regard.core.block import Block
 
 ROWS = 64
+Told = tuple[str, Tensor, Tensor | None, float, float]  # a norm as kernels are told of it
 _NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
@@ -77,7 +78,9 @@ def _usual(attention: Attention) -> bool:
 
 def step(block: Block, x: Tensor, sight: Sight, memory_sight: Sight | None, state: LayerState) -> Tensor:
     """x [rows, 1, D], one new token each."""
-    sublayers: list[Callable[[Tensor, Norm | None, Tensor], Tensor]] = [
+    from regard.core.step_kernel import normed
+
+    sublayers: list[Callable[[Tensor, Told | None, Tensor], Tensor]] = [
         lambda y, norm, rest: _self(block.attention, y, norm, rest, sight, state)
     ]
     if block.cross is not None:
@@ -87,34 +90,34 @@ def step(block: Block, x: Tensor, sight: Sight, memory_sight: Sight | None, stat
     y = x[:, 0]
     for residual, sublayer in zip(block.residual.each, sublayers, strict=True):  # type: ignore[arg-type]
         if isinstance(residual, PreNorm):
-            y = sublayer(y, residual.norm, y)
+            y = sublayer(y, _norm(residual.norm), y)
         else:
             assert isinstance(residual, PostNorm)
-            y = residual.norm(sublayer(y, None, y))
+            y = normed(sublayer(y, None, y), _norm(residual.norm))
     return y[:, None]
 
 
-def _self(attention: Attention, x: Tensor, norm: Norm | None, rest: Tensor, sight: Sight, state: LayerState) -> Tensor:
+def _self(attention: Attention, x: Tensor, norm: Told | None, rest: Tensor, sight: Sight, state: LayerState) -> Tensor:
     from regard.core.step_kernel import attend, linear
 
     part, past, mixer = attention.project, state.past, attention.mixer
     assert isinstance(part, SelfProjection)
     assert isinstance(past, Slots)
     assert isinstance(mixer, mix.Softmax)
-    made = linear(x, part.qkv.weight, part.qkv.whole_bias(), norm=_norm(norm))
+    made = linear(x, part.qkv.weight, part.qkv.whole_bias(), norm=norm)
     q, k, v = (
         piece.view(len(x), -1, 1, part.d_k) for piece in made.split(part.qkv.parts, dim=-1)
     )  # [rows, H or G, 1, K]
     seen = None if sight.all or sight.bounded else sight.additive
     mixed = attend(
         q, past.k[:, :, :, 0], past.v[:, :, :, 0], seen, mixer.scale, last=past.place, new=(k, v),
-        angles=sight.angles if attention.rope is not None else None,
+        angles=sight.angles if attention.rope is not None else None, settled=True,
     )  # fmt: skip
     return linear(mixed.view(len(x), -1), attention.output.weight, attention.output.whole_bias(), rest=rest)
 
 
 def _cross(
-    attention: Attention, x: Tensor, norm: Norm | None, rest: Tensor, sight: Sight | None, state: LayerState
+    attention: Attention, x: Tensor, norm: Told | None, rest: Tensor, sight: Sight | None, state: LayerState
 ) -> Tensor:
     from regard.core.step_kernel import attend, linear
 
@@ -123,25 +126,23 @@ def _cross(
     assert isinstance(mixer, mix.Softmax)
     assert memory is not None
     assert sight is not None
-    q = linear(x, part.q.weight, part.q.whole_bias(), norm=_norm(norm)).view(len(x), -1, 1, part.d_k)
-    mixed = attend(q, memory.k, memory.v, None if sight.all else sight.additive, mixer.scale)
+    q = linear(x, part.q.weight, part.q.whole_bias(), norm=norm).view(len(x), -1, 1, part.d_k)
+    mixed = attend(q, memory.k, memory.v, None if sight.all else sight.additive, mixer.scale, settled=True)
     return linear(mixed.view(len(x), -1), attention.output.weight, attention.output.whole_bias(), rest=rest)
 
 
-def _feed(part: Plain | Gated, x: Tensor, norm: Norm | None, rest: Tensor) -> Tensor:
+def _feed(part: Plain | Gated, x: Tensor, norm: Told | None, rest: Tensor) -> Tensor:
     from regard.core.step_kernel import linear
 
     inner, outer = part.inner, part.outer
     hidden = linear(
-        x, inner.weight, inner.whole_bias(), norm=_norm(norm), activation=_NAMES[part.activation],
+        x, inner.weight, inner.whole_bias(), norm=norm, activation=_NAMES[part.activation],
         gated=isinstance(part, Gated),
     )  # fmt: skip
     return linear(hidden, outer.weight, outer.whole_bias(), rest=rest)
 
 
-def _norm(norm: Norm | None) -> tuple[str, Tensor, Tensor | None, float, float] | None:
-    if norm is None:
-        return None
+def _norm(norm: Norm) -> Told:
     if isinstance(norm, LayerNorm):
         return "layer", norm.weight, norm.bias, norm.eps, 0.0
     assert isinstance(norm, RmsNorm)

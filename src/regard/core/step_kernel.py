@@ -1,16 +1,51 @@
-"""What one token of a few rows costs on a GPU is mostly the number of kernels. These two do the work of many: a linear map
-with the norm before it and the activation and the residual sum after it, and attention of few queries, which turns them,
-writes what is new into its slot and looks at all slots so far."""
+"""What one token of a few rows costs on a GPU is mostly waiting: for kernels to start, and for what they read first.
+
+These do the work of many: a linear map with the norm before it and the activation and the residual sum after it, and
+attention of few queries, which turns them, writes what is new into its slot and looks at all slots so far. Each begins while
+the one before it still runs (`AHEAD`) and asks for what no kernel of this step makes, its weights and the slots filled so far;
+then it waits for the one before. What it reads before that wait must have been there before the step's first ordinary
+kernel, and every kernel waits: so each of them, once it has waited, follows all that came before.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
+
+from regard.core.quick import Told
+
+_LINE = tl.constexpr(64)  # numbers of two bytes in what a cache fetches at once
+
+
+@cache
+def _ahead(device: torch.device) -> bool:
+    """Whether kernels of this device can begin before the one before them has ended."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@triton.jit
+def _let_next(AHEAD: tl.constexpr):
+    if AHEAD:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def _wait(AHEAD: tl.constexpr):
+    if AHEAD:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def _fetch(place):
+    """Into the cache that all of the device shares."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [place.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -35,10 +70,11 @@ def _activated(x, KIND: tl.constexpr):
 def _one_row(
     x, w, bias, gain, shift, rest, out, N, K, w_n, eps, offset,
     NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, SHIFT: tl.constexpr,
-    REST: tl.constexpr, WHOLE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    REST: tl.constexpr, WHOLE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """x [K] → out [N]: BN numbers of it by each program. Weights are asked for one turn before they are needed, the first of
-    them before the norm is taken."""
+    them before x is there."""
+    _let_next(AHEAD)
     n, k = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
     inside = n < N
     place = w + n[:, None].to(tl.int64) * w_n + k[None, :]
@@ -47,6 +83,15 @@ def _one_row(
     other = weight
     if GATED:
         other = tl.load(place + N.to(tl.int64) * w_n, mask=first, other=0.0, eviction_policy="evict_first")
+    added = tl.zeros([BN], dtype=tl.float32)
+    if BIAS:
+        added = tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
+    gained, shifted = tl.zeros([BK], dtype=tl.float32), tl.zeros([BK], dtype=tl.float32)
+    if NORM != "none":
+        gained = tl.load(gain + k, mask=k < K, other=0.0).to(tl.float32)
+        if SHIFT:
+            shifted = tl.load(shift + k, mask=k < K, other=0.0).to(tl.float32)
+    _wait(AHEAD)
     mean, scale = 0.0, 1.0
     if NORM != "none":
         every = tl.arange(0, WHOLE)
@@ -59,21 +104,20 @@ def _one_row(
     for begin in range(0, K, BK):
         there = begin + k < K
         part = tl.load(x + begin + k, mask=there, other=0.0).to(tl.float32)
+        after = begin + BK + k < K
         if NORM != "none":
-            part = (part - mean) * scale * (tl.load(gain + begin + k, mask=there, other=0.0).to(tl.float32) + offset)
+            part = (part - mean) * scale * (gained + offset) + shifted
+            gained = tl.load(gain + begin + BK + k, mask=after, other=0.0).to(tl.float32)
             if SHIFT:
-                part += tl.load(shift + begin + k, mask=there, other=0.0).to(tl.float32)
+                shifted = tl.load(shift + begin + BK + k, mask=after, other=0.0).to(tl.float32)
         total += weight.to(tl.float32) * part[None, :]
         place += BK
-        ahead = inside[:, None] & (begin + BK + k < K)[None, :]
+        ahead = inside[:, None] & after[None, :]
         weight = tl.load(place, mask=ahead, other=0.0, eviction_policy="evict_first")
         if GATED:
             gate += other.to(tl.float32) * part[None, :]
             other = tl.load(place + N.to(tl.int64) * w_n, mask=ahead, other=0.0, eviction_policy="evict_first")
-    y = tl.sum(total, axis=1)
-    if BIAS:
-        y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
-    y = _activated(y, ACT)
+    y = _activated(tl.sum(total, axis=1) + added, ACT)
     if GATED:
         value = tl.sum(gate, axis=1)
         if BIAS:
@@ -84,15 +128,43 @@ def _one_row(
     tl.store(out + n, y, mask=inside)
 
 
+@triton.jit
+def _normed(
+    x, gain, shift, out, K, eps, offset, KIND: tl.constexpr, SHIFT: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr
+):
+    """One row of x [M, K] by each program."""
+    _let_next(AHEAD)
+    k = tl.arange(0, BK)
+    there, row = k < K, tl.program_id(0) * K + k
+    gained = tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset
+    shifted = tl.zeros([BK], dtype=tl.float32)
+    if SHIFT:
+        shifted = tl.load(shift + k, mask=there, other=0.0).to(tl.float32)
+    _wait(AHEAD)
+    y = tl.load(x + row, mask=there, other=0.0).to(tl.float32)
+    if KIND == "layer":
+        y = tl.where(there, y - tl.sum(y, axis=0) / K, 0.0)
+    y *= 1.0 / tl.sqrt(tl.sum(y * y, axis=0) / K + eps)
+    tl.store(out + row, y * gained + shifted, mask=there)
+
+
 @triton.jit(do_not_specialize=["M"])
 def _few_rows(
     x, w, bias, rest, out, M, N, K, w_n,
     ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, REST: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, EXACT: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """x [M, K] → out [M, N]: BN columns of it by each program."""
+    _let_next(AHEAD)
     n, m = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BM + tl.arange(0, BM)
     inside, rows = n < N, m < M
+    if AHEAD:
+        line = tl.arange(0, WHOLE // _LINE)[None, :] * _LINE
+        lines = w + tl.minimum(n, N - 1)[:, None].to(tl.int64) * w_n + tl.minimum(line, K - 1)
+        _fetch(lines)
+        if GATED:
+            _fetch(lines + N.to(tl.int64) * w_n)
+    _wait(AHEAD)
     total, gate = tl.zeros([BM, BN], dtype=tl.float32), tl.zeros([BM, BN], dtype=tl.float32)
     for begin in range(0, K, BK):
         k = begin + tl.arange(0, BK)
@@ -118,17 +190,25 @@ def _few_rows(
     tl.store(out + m[:, None].to(tl.int64) * N + n[None, :], y, mask=outside)
 
 
-Norm = tuple[str, Tensor, Tensor | None, float, float]
+def normed(x: Tensor, norm: Told) -> Tensor:
+    """x [M, K]. `norm` is (layer or rms, gain, shift, ε, what is added to the gain)."""
+    (rows, width), (kind, gain, shift, eps, offset), out = x.shape, norm, torch.empty_like(x)
+    ahead, block = _ahead(x.device), triton.next_power_of_2(width)
+    _normed[(rows,)](
+        x, gain, gain if shift is None else shift, out, width, eps, offset, KIND=kind, SHIFT=shift is not None, BK=block,
+        AHEAD=ahead, num_warps=4 if block <= 4096 else 8, launch_pdl=ahead,
+    )  # fmt: skip
+    return out
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, norm: Norm | None = None, activation: str = "none",
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, norm: Told | None = None, activation: str = "none",
     gated: bool = False, rest: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """rest + activation(norm(x) Wᵀ + b) for x [M, K]. `norm` is (layer or rms, gain, shift, ε, what is added to the gain); of a
-    gated map the activation is that of the first half of the outputs, which multiply the second."""
+    """rest + activation(norm(x) Wᵀ + b) for x [M, K]. Of a gated map the activation is that of the first half of the outputs,
+    which multiply the second."""
     (rows, inputs), outputs = x.shape, len(weight) // 2 if gated else len(weight)
-    out = x.new_empty(rows, outputs)
+    out, ahead = x.new_empty(rows, outputs), _ahead(x.device)
     bias_or, rest_or = x if bias is None else bias, x if rest is None else rest
     said: dict[str, Any] = {"ACT": activation, "GATED": gated, "BIAS": bias is not None, "REST": rest is not None}
     if rows == 1:
@@ -137,23 +217,18 @@ def linear(
         _one_row[(triton.cdiv(outputs, block),)](
             x, weight, bias_or, gain, gain if shift is None else shift, rest_or, out, outputs, inputs, weight.stride(0),
             eps, offset, NORM=kind, SHIFT=shift is not None, **said, WHOLE=triton.next_power_of_2(inputs), BN=block,
-            BK=depth, num_warps=warps,
+            BK=depth, AHEAD=ahead, num_warps=warps, launch_pdl=ahead,
         )  # fmt: skip
         return out
     if norm is not None:  # inside it would be taken anew by each program: of several rows that costs more than a kernel
-        kind, gain, shift, eps, offset = norm
-        gain = gain + offset if offset else gain
-        x = (
-            functional.layer_norm(x, (inputs,), gain, shift, eps)
-            if kind == "layer"
-            else functional.rms_norm(x, (inputs,), gain, eps)
-        )
+        x = normed(x, norm)
     high = max(16, min(64, triton.next_power_of_2(rows)))
     block, depth, stages = (16, 256 if high <= 32 else 128, 3) if outputs <= 8192 else (64, 64, 4)
     exact = "ieee" if x.dtype == torch.float32 else "tf32"
     _few_rows[(triton.cdiv(outputs, block), triton.cdiv(rows, high))](
         x, weight, bias_or, rest_or, out, rows, outputs, inputs, weight.stride(0), **said, BM=high, BN=block, BK=depth,
-        EXACT=exact, num_warps=4, num_stages=stages,
+        WHOLE=max(_LINE.value, triton.next_power_of_2(inputs)), EXACT=exact, AHEAD=ahead, num_warps=4, num_stages=stages,
+        launch_pdl=ahead,
     )  # fmt: skip
     return out
 
@@ -174,9 +249,11 @@ def _few_queries(
     q_b, q_h, q_t, k_b, k_g, k_s, v_b, v_g, v_s, nk_b, nk_g, nv_b, nv_g, m_b, m_h, m_t, m_s, o_b, o_h, o_t,
     G, T, R, S, columns, scale,
     BQ: tl.constexpr, BS: tl.constexpr, K: tl.constexpr, MASK: tl.constexpr, NEW: tl.constexpr, LAST: tl.constexpr,
-    ROPE: tl.constexpr, EXACT: tl.constexpr,
+    ROPE: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """T queries of each of R heads look at the keys of their group, each half of the width by itself, as rotation wants it."""
+    _let_next(AHEAD)
+    _wait(AHEAD)
     HALF: tl.constexpr = K // 2
     program = tl.program_id(0)
     b, g = (program // G).to(tl.int64), program % G
@@ -245,13 +322,85 @@ def _few_queries(
     tl.store(out_at, mixed, mask=there[:, None])
 
 
+@triton.jit
+def _turned(x, at, wide, cos, sin, K: tl.constexpr):
+    """x [K], which lies at `at`: each half turned by the other."""
+    HALF: tl.constexpr = K // 2
+    other = tl.load(at + (wide + HALF) % K).to(tl.float32)
+    return x * tl.load(cos + wide % HALF) + tl.where(wide < HALF, -other, other) * tl.load(sin + wide % HALF)
+
+
+@triton.jit(do_not_specialize=["S", "m_b", "m_h", "m_s", "columns"])
+def _one_query(
+    q, k, v, new_k, new_v, mask, last, cos, sin, out,
+    q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, nk_b, nk_h, nv_b, nv_h, m_b, m_h, m_s, o_b, o_h, H, S, columns, scale,
+    BS: tl.constexpr, K: tl.constexpr, MASK: tl.constexpr, NEW: tl.constexpr, LAST: tl.constexpr, ROPE: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    """One query of a head that has keys of its own."""
+    _let_next(AHEAD)
+    b, h = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
+    s, wide = tl.arange(0, BS), tl.arange(0, K)
+    kind = q.dtype.element_ty
+    end = S
+    if LAST:
+        end = tl.load(last).to(tl.int32) * columns
+        if not NEW:
+            end += columns
+    key_at = k + b * k_b + h * k_h + s[:, None].to(tl.int64) * k_s + wide[None, :]
+    value_at = v + b * v_b + h * v_h + s[:, None].to(tl.int64) * v_s + wide[None, :]
+    keys = tl.load(key_at, mask=(s < end)[:, None], other=0.0)
+    values = tl.load(value_at, mask=(s < end)[:, None], other=0.0)
+    _wait(AHEAD)
+    query_at = q + b * q_b + h * q_h
+    query = tl.load(query_at + wide).to(tl.float32)
+    if ROPE:
+        query = _turned(query, query_at, wide, cos, sin, K).to(kind).to(tl.float32)
+    seen_at = mask + b * m_b + h * m_h
+    top, total, mixed = float("-inf"), 0.0, tl.zeros([K], dtype=tl.float32)
+    if NEW:
+        new_at = new_k + b * nk_b + h * nk_h
+        key = tl.load(new_at + wide).to(tl.float32)
+        if ROPE:
+            key = _turned(key, new_at, wide, cos, sin, K).to(kind).to(tl.float32)
+        value = tl.load(new_v + b * nv_b + h * nv_h + wide)
+        tl.store(k + b * k_b + h * k_h + end.to(tl.int64) * k_s + wide, key)
+        tl.store(v + b * v_b + h * v_h + end.to(tl.int64) * v_s + wide, value)
+        top = tl.sum(query * key, axis=0) * scale
+        if MASK == 2:
+            top += tl.load(seen_at + end * m_s).to(tl.float32)
+        total = 1.0
+        mixed = value.to(tl.float32)
+    for begin in range(0, end, BS):
+        at = begin + s
+        visible, after = at < end, at + BS < end
+        scores = tl.sum(keys.to(tl.float32) * query[None, :], axis=1) * scale
+        key_at += BS * k_s.to(tl.int64)
+        keys = tl.load(key_at, mask=after[:, None], other=0.0)
+        if MASK == 1:
+            visible = visible & (tl.load(seen_at + at * m_s, mask=visible, other=0) != 0)
+        if MASK == 2:
+            scores += tl.load(seen_at + at * m_s, mask=visible, other=0.0).to(tl.float32)
+        scores = tl.where(visible, scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=0))
+        safe = tl.where(higher == float("-inf"), 0.0, higher)
+        weights, shrunk = tl.exp(scores - safe), tl.exp(top - safe)
+        total = total * shrunk + tl.sum(weights, axis=0)
+        mixed = mixed * shrunk + tl.sum(values.to(tl.float32) * weights[:, None], axis=0)
+        value_at += BS * v_s.to(tl.int64)
+        values = tl.load(value_at, mask=after[:, None], other=0.0)
+        top = higher
+    tl.store(out + b * o_b + h * o_h + wide, mixed / tl.where(total == 0.0, 1.0, total))
+
+
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, *, last: Tensor | None = None, columns: int = 1,
-    new: tuple[Tensor, Tensor] | None = None, angles: tuple[Tensor, Tensor] | None = None,
+    new: tuple[Tensor, Tensor] | None = None, angles: tuple[Tensor, Tensor] | None = None, settled: bool = False,
 ) -> Tensor:  # fmt: skip
     """q [B, H, T, K], k and v [B, G, S, K] → [B, T, H, K]. `mask` [B or 1, H or 1, T or 1, S]: who may look, or what is added
     to the scores. `last` [1] is the last place that is looked at, each place being `columns` keys. `new` are the keys and
-    values [B, G, 1, K] of that place, which are written there; `angles` turn queries and new keys."""
+    values [B, G, 1, K] of that place, which are written there; `angles` turn queries and new keys. `settled`: all other keys
+    and values were there before this step."""
     batch, heads, length, width = q.shape
     groups, keys = k.shape[1:3]
     out = q.new_empty(batch, length, heads, width)
@@ -260,6 +409,22 @@ def attend(
     wide = None if mask is None else mask.expand(batch, heads, length, keys)
     if wide is not None and wide.dtype == torch.bool:
         wide = wide.view(torch.uint8)
+    ahead, kind = settled and _ahead(q.device), 0 if wide is None else 1 if wide.dtype == torch.uint8 else 2
+    said: dict[str, Any] = {
+        "NEW": new is not None,
+        "LAST": last is not None,
+        "ROPE": angles is not None,
+        "AHEAD": ahead,
+    }
+    if length == 1 and heads == groups:
+        m_b, m_h, _, m_s = (0,) * 4 if wide is None else wide.stride()
+        _one_query[(batch * heads,)](
+            q, k, v, new_k, new_v, q if wide is None else wide, q if last is None else last, cos, sin, out,
+            *q.stride()[:2], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], m_b, m_h, m_s,
+            out.stride(0), out.stride(2), heads, keys, columns, scale,
+            BS=max(16, 16384 // (width * q.element_size())), K=width, MASK=kind, **said, num_warps=4, launch_pdl=ahead,
+        )  # fmt: skip
+        return out
     exact = "ieee" if q.dtype == torch.float32 else "tf32"
     many = batch * groups > 256  # programs; fewer of them have a part of the device each
     _few_queries[(batch * groups,)](
@@ -268,7 +433,6 @@ def attend(
         *((0,) * 4 if wide is None else wide.stride()), out.stride(0), out.stride(2), out.stride(1),
         groups, length, heads // groups, keys, columns, scale,
         BQ=max(16, triton.next_power_of_2(length * heads // groups)), BS=32 if many else 128, K=width,
-        MASK=0 if wide is None else 1 if wide.dtype == torch.uint8 else 2, NEW=new is not None, LAST=last is not None,
-        ROPE=angles is not None, EXACT=exact, num_warps=1 if many else 4, num_stages=3 if many else 2,
+        MASK=kind, **said, EXACT=exact, num_warps=1 if many else 4, num_stages=3 if many else 2, launch_pdl=ahead,
     )  # fmt: skip
     return out
