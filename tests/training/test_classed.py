@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from regard.errors import SettingError
 from regard.text.score import Rated
 from regard.training import recipe as recipes
 from regard.training.place import begin
-from regard.training.run import Result, run
+from regard.training.report import Talk
+from regard.training.run import Result, job, run
 
 TINY: dict[str, Any] = {
     "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 512, "steps": 4, "warmup": 2, "builtin_lines": 100,
@@ -58,3 +62,25 @@ def test_a_file_of_ones_own_is_learnt(tmp_path: Path) -> None:
 def test_settings_of_others_are_refused() -> None:
     with pytest.raises(SettingError, match="test_text"):
         recipes.load(None, {"objective": "causal", "text": "a.txt", "test_text": "b.txt"})
+
+
+@pytest.mark.parametrize(("name", "unit"), [("listops", "examples"), ("stories", "stories"), (None, "tokens")])
+def test_the_log_says_what_it_counts(
+    name: str | None, unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And counts it: as many as there are labels, one for each example, story or token."""
+    changes = {key: TINY[key] for key in ("layers", "batch_tokens", "builtin_lines", "test_lines", "threads", "device")}
+    if name != "stories":
+        changes["context"] = 32
+    if name is None:  # a language model
+        (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 60)
+        changes |= {"objective": "causal", "text": str(tmp_path / "text.txt"), "tokenizer": "characters"}
+    recipe = recipes.load(name, changes | {"steps": 2, "warmup": 1, "log_every": 2, "samples": 0})
+    place = begin(recipe, tmp_path / "run", "test")
+    run(place, recipe, "test", quiet=False)
+    said = capsys.readouterr().err
+    assert re.findall(r"step 2/2  loss \S+  \S+ (\S+)/s", said) == [unit]
+    line = next(line for line in map(json.loads, place.metrics.read_text().splitlines()) if "event" not in line)
+    batches = islice(job(place, recipe, Talk(1, quiet=True)).task.batches(0, 0), 2)
+    counts = [(batch.tensors["labels"] >= 0).sum().item() for _, batch in batches]
+    assert (line["unit"], line["tokens"]) == (unit, sum(counts))

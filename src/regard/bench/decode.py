@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from regard import edit, size, spec
-from regard.bench import apart
+from regard.bench import apart, published
 from regard.bench.measure import Timing, bandwidth, turns
 from regard.bench.models import IDS, Measured, measured
 from regard.bench.peers import library
-from regard.bench.report import Report, Row, machine, row
+from regard.bench.report import Report, Row, accelerator, machine, row
 from regard.build import Model
 from regard.decode.search import Ends, Settings, decode
 from regard.decode.strategy import Beam, Greedy, Limit, Power
@@ -47,6 +47,7 @@ class Case:
 
 def run(case: Case, against: list[str], device: torch.device, command: str, *, memory: bool = False) -> Report:
     """With `memory`, what each contender took at most is told, too."""
+    told, against = published.split(against, case, accelerator(device))
     model, threads = measured(case.model), torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -61,9 +62,8 @@ def run(case: Case, against: list[str], device: torch.device, command: str, *, m
             peaks = {name: one.peak() for name, one in made.items()} if memory else {}
     limit = bandwidth(device)
     rows = [_row(name, timing, model, case, limit, peaks.get(name)) for name, timing in timings.items()]
-    return Report(
-        command, str(case), machine(device), "tokens/s", tuple(rows), {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
-    )
+    notes = {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
+    return Report(command, str(case), machine(device), "tokens/s", (*rows, *told), notes)
 
 
 def _row(name: str, timing: Timing, model: Measured, case: Case, limit: float, peak: int | None) -> Row:

@@ -20,13 +20,15 @@ HEAD = """# Results
 
 Each section is written by the command under its heading; running it again replaces the section. All contenders of a table
 took turns in one run: medians, ± half of the distance from fastest to slowest. Compare rows of one table, not of two.
+What is marked as published was not in the run: it is a figure given elsewhere for the same case and kind of machine.
 
 """
 
 
 @dataclass(frozen=True)
 class Row:
-    """`ours` are the rows a ratio is made for. `share` is of the machine's limit, measured in the same run."""
+    """`ours` are the rows a ratio is made for. `share` is of the machine's limit, measured in the same run. What is
+    `published` (where and how, in words) was in no run of ours, and no ratio is made to it."""
 
     name: str
     rate: float
@@ -34,6 +36,7 @@ class Row:
     ours: bool = False
     peak: int | None = None  # bytes
     share: float | None = None
+    published: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,17 @@ class Report:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def peers(self) -> list[Row]:
+        """The others that were measured."""
+        return [row for row in self.rows if not row.ours and not row.published]
+
+    @property
     def fastest(self) -> Row | None:
-        """Of the others."""
-        return max((row for row in self.rows if not row.ours), key=lambda row: row.rate, default=None)
+        return max(self.peers, key=lambda row: row.rate, default=None)
 
     def as_json(self) -> dict[str, Any]:
         ratios = {
-            ours.name: {peer.name: ours.rate / peer.rate for peer in self.rows if not peer.ours}
-            for ours in self.rows
-            if ours.ours
+            ours.name: {peer.name: ours.rate / peer.rate for peer in self.peers} for ours in self.rows if ours.ours
         }
         return {**asdict(self), "notes": dict(self.notes), "ratios": ratios}
 
@@ -73,13 +78,14 @@ class Report:
             for line in cells
         ]
         notes = ", ".join(f"{key} {value}" for key, value in self.notes.items())
-        return [*made, *(["", notes] if notes else [])]
+        sources = dict.fromkeys(f"published: {row.published}" for row in self.rows if row.published)
+        return [*made, *(["", notes] if notes else []), *(line for source in sources for line in ("", source))]
 
     def _cells(self, row: Row, columns: list[str]) -> list[str]:
         all_cells = {
-            "": row.name,
+            "": f"{row.name} (published)" if row.published else row.name,
             self.unit: f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
-            "±": f"{100 * row.spread:.0f} %",
+            "±": "" if row.published else f"{100 * row.spread:.0f} %",
             "× fastest peer": "" if not row.ours or self.fastest is None else f"{row.rate / self.fastest.rate:.2f}",
             "peak memory": "" if row.peak is None else amount(row.peak),
             "of the limit": "" if row.share is None else f"{100 * row.share:.0f} %",
@@ -107,11 +113,16 @@ def keep(page: Path, report: Report) -> None:
 
 def machine(device: torch.device) -> str:
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, PyTorch {_version()}"
+        return f"{accelerator(device)}, PyTorch {_version()}"
     kind = torch.backends.cpu.get_cpu_capability().replace("_", "-").lower()
     return (
         f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()} {kind}, PyTorch {_version()}"
     )
+
+
+def accelerator(device: torch.device) -> str | None:
+    """What its driver calls a GPU; a CPU is none."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def _version() -> str:

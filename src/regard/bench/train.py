@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import edit, size, spec
+from regard.bench import published
 from regard.bench.measure import matrix_rate, turns
 from regard.bench.models import Measured, measured
 from regard.bench.peers import TRAINED, Forward
-from regard.bench.report import Report, machine, row
+from regard.bench.report import Report, accelerator, machine, row
 from regard.data.batch import IGNORED, Batch, plan
 from regard.errors import SettingError
 from regard.training.loss import over_vocabulary
@@ -51,6 +52,7 @@ class Case:
 
 
 def run(case: Case, against: list[str], device: torch.device, command: str) -> Report:
+    told, against = published.split(against, case, accelerator(device))
     model = measured(case.model)
     kind = {"float32": torch.float32, "bf16": torch.bfloat16}[case.precision]
     lengths = _lengths(case)
@@ -72,7 +74,7 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
         "matrix rate": f"{ceiling / 1e9:,.0f} GFLOP/s",
         "padding": f"{100 * _padding(ours):.0f} % in our batches, {100 * _padding(theirs):.0f} % in theirs",
     }
-    return Report(command, str(case), machine(device), "target tokens/s", tuple(rows), notes)
+    return Report(command, str(case), machine(device), "target tokens/s", (*rows, *told), notes)
 
 
 def _work(description: Any, length: int) -> float:

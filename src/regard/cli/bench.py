@@ -46,10 +46,12 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _against(names: list[str]) -> Callable[..., Any]:
+def _against(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
+    told = f"; only as published, for one case and machine: {', '.join(published)}" if published else ""
     return click.option(
-        "--against", multiple=True, type=click.Choice(names), help="a peer, if it is installed; repeatable"
-    )
+        "--against", multiple=True, type=click.Choice([*names, *published]),
+        help=f"a peer, if it is installed; repeatable{told}",
+    )  # fmt: skip
 
 
 @command.command(context_settings=_SETTINGS)
@@ -63,7 +65,10 @@ def _against(names: list[str]) -> Callable[..., Any]:
 @click.option("--batches", type=click.IntRange(1), default=4, show_default=True, help="in a round")
 @click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
 @click.option("--compile", is_flag=True, help="torch.compile of our blocks, on a GPU")
-@_against(["nn.Transformer", "transformers", "x-transformers"])
+@_against(
+    ["nn.Transformer", "transformers", "x-transformers"],
+    published=("nanoGPT", "nn.Transformer-compiled", "transformers-compiled"),
+)
 @_common
 def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     """Training steps of an encoder–decoder or a language model: real target tokens a second. Peers get our batches, and such
@@ -84,7 +89,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 @click.option("--given", type=click.IntRange(1), default=32, show_default=True, help="tokens of the source or prompt")
 @click.option("--new", type=click.IntRange(1), default=64, show_default=True, help="tokens after them")
 @click.option("--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own")
-@_against(["transformers", "ctranslate2"])
+@_against(["transformers", "ctranslate2"], published=("transformers-compiled",))
 @_common
 def decode(
     name: str, batch: str, beam: str, given: int, new: int, memory: bool, against: tuple[str, ...], **flags: Any

@@ -349,7 +349,10 @@ class Sight:
     @property
     def sparse(self) -> bool:
         """Whether so little can be seen that kernels should look for it; a bias that is made already is as large as all."""
-        if self.start is None or self._bias is not None or len(self.queries) <= 2 * min(SIZES):
+        length = self.queries.shape[0]
+        if isinstance(length, torch.SymInt):
+            return False  # blocks follow from the length, and a graph that is exported for any has none
+        if self.start is None or self._bias is not None or length <= 2 * min(SIZES):
             return False
         return self.stride > self.step or self.block is not None
 

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def write(out: Path, model: Model, opened: folders.Opened) -> None:
             "export a model without such layers, or run this one with regard",
         )
     batch = _batch(opened)
-    names = list(batch.given)
+    names, axes = list(batch.given), tuple(_axes(batch, opened))
     _prepare(model, opened.positions)
     large = 4 * size.parameters(opened.spec) > LARGE
     with torch.no_grad(), with_kernel(model, mix.explicit), _quiet():
@@ -56,7 +56,7 @@ def write(out: Path, model: Model, opened: folders.Opened) -> None:
                 tuple(batch.given.values()),
                 input_names=names,
                 output_names=produced,
-                dynamic_shapes={"given": tuple(_axes(batch, opened))},
+                dynamic_shapes={"given": axes},
                 dynamo=True,
                 verbose=False,
             )
@@ -70,7 +70,18 @@ def write(out: Path, model: Model, opened: folders.Opened) -> None:
                 f"torch 2.13, and this is a {type(opened.spec).__name__} ({opened.kind}) with {torch.__version__}",
             ) from error
         assert program is not None
+        _refuse_fixed(program, axes)
         program.save(str(out / FILE), external_data=large)
+
+
+def _refuse_fixed(program: Any, axes: Sequence[Mapping[int, Any]]) -> None:
+    """The exporter goes on with the lengths of the example where it cannot do otherwise, and does not say so."""
+    for given, free in zip(program.model.graph.inputs, axes, strict=True):
+        if any(isinstance(given.shape[axis], int) for axis in free):
+            raise ModelError(
+                f"the ONNX exporter of PyTorch made a graph for {given.name} of one size only: {given.shape}",
+                "something in this model counts on that size; `--to regard` writes it for all",
+            )
 
 
 def _refuse_cells(spec: kinds.Model) -> None:

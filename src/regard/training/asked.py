@@ -62,6 +62,8 @@ def asked(place: Place, recipe: Recipe, talk: Talk, changes: dict[str, object]) 
 class Asking:
     """Batches of stories of like lengths."""
 
+    unit = "stories"
+
     def __init__(
         self,
         recaller: Recaller,

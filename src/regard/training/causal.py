@@ -30,6 +30,8 @@ class Causal:
     """Windows of `context` tokens at places of the text that chance chooses, as nanoGPT does it: there are no epochs. Which
     ones make up batch i follows from the seed and i alone. A `teacher` says besides how likely it finds each token."""
 
+    unit = "tokens"
+
     def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe, teacher: Teacher | None = None) -> None:
         self.teacher = teacher
         self.writer, self.settings, self.context = writer, recipe.train, recipe.data.context

@@ -239,10 +239,11 @@ class Loop:
                 "tokens": progress.tokens,
                 "seconds": round(seconds, 3),
                 "tokens_per_second": round(rate, 1),
+                "unit": self.task.unit,  # of what the names above call tokens
             }
         )
         left = seconds / progress.step * (self.settings.steps - progress.step)
-        self.talk.step(progress.step, loss / max(1.0, tokens), rate, seconds, left)
+        self.talk.step(progress.step, loss / max(1.0, tokens), rate, self.task.unit, seconds, left)
 
     def _validate(self) -> None:
         self._inspect()

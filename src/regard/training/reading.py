@@ -43,6 +43,8 @@ class Row:
 class Reading(ABC, Generic[Example]):
     """Batches of rows of like lengths; each task says how its scores are judged."""
 
+    unit = "examples"
+
     def __init__(
         self,
         reader: Reader,
@@ -174,6 +176,8 @@ class Classifying(Reading[Classed]):
 
 
 class Tagging(Reading[Words]):
+    unit = "words"
+
     def rows(self, examples: Sequence[Words]) -> list[Row]:
         known = {name: i for i, name in enumerate(self.reader.labels)}
         return [
@@ -222,6 +226,8 @@ def aligned(
 
 
 class Answering(Reading[Question]):
+    unit = "windows"  # of contexts, which may be long
+
     def rows(self, examples: Sequence[Question]) -> list[Row]:
         return [
             Row(row.ids, row.type_ids, list(span))

@@ -88,8 +88,8 @@ class Talk:
         if not self.quiet:
             self.bar.console.print(text, markup=False)
 
-    def step(self, step: int, loss: float, rate: float, elapsed: float, left: float) -> None:
-        note = f"loss {loss:.3f}  {rate:,.0f} tokens/s"
+    def step(self, step: int, loss: float, rate: float, unit: str, elapsed: float, left: float) -> None:
+        note = f"loss {loss:.3f}  {rate:,.0f} {unit}/s"
         self.bar.update(self.task, completed=step, note=note)
         if not self.live and elapsed >= self._next_line:
             self._next_line = elapsed + 15.0

@@ -23,6 +23,8 @@ class OverRows(ABC):
     """Batches of rows, of which `collate` hides something. With a `multiple` above 1 all batches are as wide as the context,
     so that few shapes occur."""
 
+    unit = "tokens"  # of those, the ones that were hidden
+
     def __init__(self, data: Texts, recipe: Recipe, device: torch.device, multiple: int) -> None:
         self.words, self.train, self.held_out = data.tokenizer, data.train, data.valid
         self.settings, self.context, self.multiple, self.device = recipe.train, recipe.data.context, multiple, device

@@ -24,11 +24,15 @@ class Task(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
+    @property
+    def unit(self) -> str:
+        """What its batches count (`Batch.tokens`) and its loss is a mean over, in the plural."""
+
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         """Batches without end from a position on, each with the position after it: a pure function of the recipe."""
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """What is minimised, and −log p of the labels, both summed over the tokens that count."""
+        """What is minimised, and −log p of the labels, both summed over the units that count."""
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """These rows in words, for a report about them."""

@@ -32,6 +32,8 @@ class Translation:
     """Trains a translator on prepared pairs. `multiple`: what lengths are rounded up to; above 1, batches are filled up
     so that few shapes occur. A `teacher` says besides how likely it finds each token."""
 
+    unit = "tokens"
+
     def __init__(
         self,
         translator: Translator,

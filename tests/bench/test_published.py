@@ -1,0 +1,100 @@
+"""Published figures stand beside what is measured for their own case and machine only, and are never taken for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.bench import decode, published, train
+from regard.bench.models import measured
+from regard.bench.published import MACHINE, PEERS, Figure, split
+from regard.bench.report import Report, Row, keep
+from regard.cli import bench as command
+from regard.errors import SettingError
+
+ALL = [pytest.param(peer, one, id=f"{peer} {i}") for peer, found in PEERS.items() for i, one in enumerate(found)]
+CPU = torch.device("cpu")
+
+
+def case_of(figure: Figure) -> Any:
+    return (train if "lengths" in figure.case else decode).Case(**figure.case)
+
+
+@pytest.mark.parametrize(("peer", "figure"), ALL)
+def test_a_figure_is_told_for_its_case(peer: str, figure: Figure) -> None:
+    told, left = split(["transformers", peer], case_of(figure), MACHINE)
+    assert [(row.name, row.rate, row.share) for row in told] == [(peer, figure.rate, figure.share)]
+    assert all(row.published and not row.ours for row in told)
+    assert left == ["transformers"]
+    assert split(["transformers"], case_of(figure), MACHINE) == ([], ["transformers"])  # nobody asked
+
+
+@pytest.mark.parametrize(("peer", "figure"), ALL)
+def test_a_figure_is_told_for_nothing_else(peer: str, figure: Figure) -> None:
+    case = case_of(figure)
+    for machine in (None, "NVIDIA H100 80GB HBM3", "NVIDIA H200 NVL", "NVIDIA A100-SXM4-80GB"):
+        with pytest.raises(SettingError, match=MACHINE):
+            split([peer], case, machine)
+    for key, value in figure.case.items():
+        other = value + 7 if isinstance(value, int) else {"equal": "natural", "bf16": "float32"}.get(value, "tiny")
+        with pytest.raises(SettingError, match=f"{key} {value}"):
+            split([peer], replace(case, **{key: other}), MACHINE)
+
+
+@pytest.mark.parametrize(("peer", "figure"), [one for one in ALL if one.values[1].share is not None])
+def test_shares_count_work_as_we_do(peer: str, figure: Figure) -> None:
+    """Rate × our work for a token over their matrix rate is the share that they tell: the shapes are understood."""
+    case = case_of(figure)
+    work = train._work(measured(case.model).spec, case.length)
+    assert figure.rate * work / 772e12 == pytest.approx(figure.share, abs=0.006)
+
+
+def test_what_was_not_published_is_refused_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in (train, decode):
+        monkeypatch.setattr(room, "turns", lambda *_: pytest.fail("measured"))
+    with pytest.raises(SettingError, match="nanoGPT"):
+        train.run(train.Case("gpt2", "equal", 1024, precision="bf16"), ["nanoGPT"], CPU, "bench")
+    with pytest.raises(SettingError, match="transformers-compiled"):
+        decode.run(decode.Case("gpt2", 1, given=16, new=128), ["transformers-compiled"], CPU, "bench")
+
+
+def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that calls itself so, for a case small enough to be measured here."""
+    case = {"model": "gpt2-tiny", "length": 16}
+    monkeypatch.setitem(PEERS, "nanoGPT", (Figure(case, 1e9, 0.5), Figure({"model": "gpt2-tiny", "new": 4}, 1e9)))
+    small = train.Case("gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1)
+    written = decode.Case("gpt2-tiny", 1, given=3, new=4, rounds=1)
+    for room, asked in ((train, small), (decode, written)):
+        monkeypatch.setattr(room, "accelerator", lambda device: MACHINE)
+        found: Report = room.run(asked, ["nanoGPT"], CPU, "bench")  # type: ignore[arg-type]
+        assert [row.name for row in found.rows if row.published] == ["nanoGPT"]
+        assert found.rows[0].ours
+        assert found.rows[-1].published
+
+
+def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
+    ours, peer = Row("regard", 300.0, 0.1, True), Row("transformers", 100.0, 0.05)
+    told, _ = split(["nanoGPT"], train.Case("gpt2", "equal", 1024, precision="bf16"), MACHINE)
+    report = Report("regard bench x", "case", "here", "tokens/s", (ours, peer, *told))
+    assert report.fastest == peer
+    assert report.as_json()["ratios"] == {"regard": {"transformers": 3.0}}
+    assert [row["published"] for row in report.as_json()["rows"]] == ["", "", published.WHERE]
+    assert Report("regard bench x", "case", "here", "tokens/s", (ours, *told)).fastest is None
+    keep(tmp_path / "RESULTS.md", report)
+    lines = (tmp_path / "RESULTS.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| nanoGPT")]
+    assert cells == [["nanoGPT (published)", "506,000", "", "", "56 %"]]
+    assert f"published: {published.WHERE}" in lines
+    alone = Report("regard bench x", "case", "here", "tokens/s", (ours, peer))
+    assert not any("published" in line for line in alone.lines())
+
+
+def test_each_command_offers_what_there_are_figures_for() -> None:
+    for verb, key in ((command.train, "lengths"), (command.decode, "given")):
+        offered = next(option for option in verb.params if option.name == "against").type.choices  # type: ignore[attr-defined]
+        known = {peer for peer, found in PEERS.items() if any(key in one.case for one in found)}
+        assert known == {name for name in offered if name in PEERS}

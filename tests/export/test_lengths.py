@@ -1,0 +1,60 @@
+"""What is traced once computes every length: nothing about the length of the example may be taken for a number.
+
+Tracing alone is quick. The slow tests of `test_convert` go on to ONNX with every family.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard import spec
+from regard.build import build
+from regard.core import mix
+from regard.core.stack import Stack
+from regard.errors import ModelError
+from regard.export import graph
+from regard.family import gpt
+from regard.interop import folder as folders
+from regard.model import Function
+from regard.proof.invariants import with_kernel
+
+TERMS: list[tuple[spec.StackPosition, spec.Pattern]] = [
+    (spec.Buckets(6, 9), spec.Everything()),
+    (spec.Buckets(6, 9), spec.Window(2)),
+    (spec.Alibi(), spec.Causal()),
+]
+
+
+@pytest.mark.parametrize(("position", "pattern"), TERMS)
+def test_a_stack_is_traced_for_any_length(position: spec.StackPosition, pattern: spec.Pattern) -> None:
+    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(6))
+    model = build(spec.Encoder(8, spec.Tokens(20, None), spec.Stack(1, block, pattern, position))).eval()
+    whole = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
+    with torch.no_grad(), with_kernel(model, mix.explicit):
+        given, length = torch.randint(20, (2, 7)), torch.export.Dim("length")
+        program = torch.export.export(whole, (given,), dynamic_shapes={"given": ({1: length},)}).module()
+        for other in (5, 12):
+            tokens = torch.randint(20, (2, other))
+            torch.testing.assert_close(program(tokens), whole(tokens), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter makes one without a word where the length is taken for a number."""
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package)
+    made = gpt.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
+    opened = folders.Opened(made, {}, None, folders.describe(made, None))
+    real = Stack.sight
+
+    def counted(self: Stack, start: int, length: int, *more: Any) -> Any:
+        return real(self, start, int(length), *more)
+
+    monkeypatch.setattr(Stack, "sight", counted)
+    with pytest.raises(ModelError, match="one size only"):
+        graph.write(tmp_path, build(made), opened)
+    assert not list(tmp_path.iterdir())
