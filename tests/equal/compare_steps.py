@@ -43,8 +43,31 @@ for rows, (inputs, outputs), norm, gated in itertools.product(
         y = functional.linear(normed, weight, bias)
         first, second = y.chunk(2, dim=-1) if gated else (y, 1.0)
         expected = ACTIVATIONS[name](first) * second + rest
-        same(step_kernel.linear(x, weight, bias, norm=told, activation=name, gated=gated, rest=rest), expected, 1e-3)
+        before, inside = (x, told) if rows == 1 else (normed, None)  # the norm of several rows is a kernel of its own
+        found = step_kernel.linear(before, weight, bias, norm=inside, activation=name, gated=gated, rest=rest)
+        same(found, expected, 1e-3)
     same(step_kernel.linear(x, weight), functional.linear(x, weight))
+
+for rows, (inputs, outputs), norm in itertools.product(
+    (3, 18), ((24, 10), (150, 70), (1100, 40)), (None, "layer", "rms")
+):
+    x, rest, weight, bias = random(rows, inputs), random(rows, outputs), random(outputs, inputs), random(outputs)
+    gain, shift = random(outputs), random(outputs)
+    cut = step_kernel.parts(x, weight)
+    assert len(cut) > 1 or inputs < 512
+    total = rest + functional.linear(x, weight, bias)
+    told = {None: None, "layer": ("layer", gain, shift, 1e-3, 0.0), "rms": ("rms", gain, None, 1e-3, 1.0)}[norm]
+    expected = {
+        None: total,
+        "layer": functional.layer_norm(total, (outputs,), gain, shift, 1e-3),
+        "rms": functional.rms_norm(total, (outputs,), gain + 1.0, 1e-3),
+    }[norm]
+    for whole, normed in (
+        step_kernel.summed(step_kernel.Sum(rest, cut, bias), told, total=True),
+        step_kernel.summed(step_kernel.Sum(total), told),
+    ):
+        same(whole, total, 1e-3)
+        same(normed, expected, 1e-3)
 
 for (heads, groups), length, slots, kind in itertools.product(
     ((2, 2), (4, 2)), (1, 3), (5, 70), ("all", "rows", "pairs", "bias")
@@ -125,3 +148,28 @@ for size, count in itertools.product((5, 16, 50), (1, 4)):
     same(scores.gather(1, places), values)
     same(normaliser, scores.logsumexp(dim=-1))
     assert all(len(set(row)) == count for row in places.tolist())
+
+# A greedy choice with its bookkeeping, against the one in PyTorch's words.
+from regard.decode import sample  # noqa: E402
+from regard.decode.frame import Frame  # noqa: E402
+from regard.decode.strategy import Greedy  # noqa: E402
+
+written = []
+for fast in (False, True):
+    torch.manual_seed(1)
+    limits = torch.tensor([9, 3, 9, 5, 9, 9, 1], device=device)
+    frame = Frame(torch.zeros(7, 1, dtype=torch.long, device=device), limits, 2, torch.tensor([0], device=device))
+    numbers = lambda *shape: torch.zeros(*shape, dtype=torch.long, device=device)  # noqa: E731
+    going = sample._Going(
+        None, frame, numbers(1), torch.arange(7, device=device), limits, numbers(7, 1), numbers(7, 9) + 2,
+        torch.zeros(7, device=device), torch.zeros(7, dtype=torch.bool, device=device), None,
+    )  # type: ignore[arg-type]  # fmt: skip
+    model = type("Model", (), {"step": lambda self, last, state: random(7, 1, 5)})()  # ends come soon
+    sample.at_once = lambda logits, fast=fast: fast
+    for _ in range(9):
+        sample._turn(model, going, Greedy(), None, first=False)
+        going.t.add_(1)
+    written.append((going.chosen, going.last, going.ended, going.sums))
+for ours, theirs in zip(*written, strict=True):
+    same(ours, theirs)
+assert 0 < written[0][2].sum() < 7

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.core import quick
 from regard.core.attention import Attention
 from regard.core.experts import Experts
 from regard.core.feedforward import Gated, Plain
@@ -41,8 +40,6 @@ class Block(nn.Module):
         losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """`losses` takes up what parts of the block want minimised besides."""
-        if state is not None and trace is None and quick.fits(self, x, sight, state):
-            return quick.step(self, x, sight, memory_sight, state)
         return self.residual(x, self.sublayers(sight, memory, memory_sight, state, trace, losses))
 
     def sublayers(

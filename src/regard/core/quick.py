@@ -1,16 +1,17 @@
-"""One token of a few rows on a GPU: the same function as `Block.forward`, in five kernels instead of some twenty.
+"""One token of a few rows on a GPU: the same function as `Stack.forward`, in five to seven kernels a block instead of some
+twenty.
 
-Small steps cost what starting their kernels costs. Blocks of the usual parts (a norm before or after each sublayer, softmax
-attention, a plain or gated feed-forward) are told apart here; all others take the ordinary way.
+Small steps cost what starting their kernels costs. Stacks of blocks of the usual parts (a norm before or after each sublayer,
+softmax attention, a plain or gated feed-forward) are told apart here; all others take the ordinary way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core import mix
@@ -19,33 +20,47 @@ from regard.core.feedforward import ACTIVATIONS, Gated, Plain
 from regard.core.linear import Linear
 from regard.core.norm import LayerNorm, Norm, RmsNorm
 from regard.core.pattern import Sight
-from regard.core.residual import PostNorm, PreNorm, Sequence
+from regard.core.residual import PostNorm, PreNorm
+from regard.core.residual import Sequence as Sequential
 from regard.core.state import LayerState, Slots
 
 if TYPE_CHECKING:
     from regard.core.block import Block
+    from regard.core.stack import Stack
+    from regard.core.step_kernel import Sum
 
 ROWS = 64
 Told = tuple[str, Tensor, Tensor | None, float, float]  # a norm as kernels are told of it
 _NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
-def fits(block: Block, x: Tensor, sight: Sight, state: LayerState) -> bool:
-    """Whether `step` knows all the parts of this block, and what it has to look at."""
-    past, memory = state.past, state.memory
+def fits(stack: Stack, x: Tensor, sight: Sight, states: Sequence[LayerState]) -> bool:
+    """Whether `step` knows all the parts of this stack, and what it has to look at."""
     return (
         few(x)
-        and isinstance(past, Slots)
-        and past.k.shape[3] == 1
-        and len(past.k) == len(x)
-        and (memory is None or len(memory.k) == len(x))
+        and not stack.training
+        and stack.universal is None
+        and stack.beside is None
         and sight.relative is None
-        and isinstance(block.residual, Sequence)
+        and all(_known(block) for block in stack.blocks)
+        and all(_slots(state, len(x)) for state in states)
+    )
+
+
+def _known(block: nn.Module) -> bool:
+    return (
+        isinstance(block.residual, Sequential)
         and isinstance(block.feedforward, Plain | Gated)
         and block.feedforward.activation in _NAMES
-        and all(_usual(part) for part in (block.attention, block.cross) if part is not None)
+        and all(_usual(part) for part in (block.attention, block.cross) if isinstance(part, Attention))
         and all(part.frozen is None and part.added is None for part in block.modules() if isinstance(part, Linear))
     )
+
+
+def _slots(state: LayerState, rows: int) -> bool:
+    past, memory = state.past, state.memory
+    own = isinstance(past, Slots) and past.k.shape[3] == 1 and len(past.k) == rows
+    return own and (memory is None or len(memory.k) == rows)
 
 
 def few(x: Tensor) -> bool:
@@ -76,28 +91,42 @@ def _usual(attention: Attention) -> bool:
     )
 
 
-def step(block: Block, x: Tensor, sight: Sight, memory_sight: Sight | None, state: LayerState) -> Tensor:
-    """x [rows, 1, D], one new token each."""
-    from regard.core.step_kernel import normed
+def step(stack: Stack, x: Tensor, sight: Sight, memory_sight: Sight | None, states: Sequence[LayerState]) -> Tensor:
+    """x [rows, 1, D], one new token each, through all blocks and what is after the last."""
+    from regard.core.step_kernel import Sum, summed
 
-    sublayers: list[Callable[[Tensor, Told | None, Tensor], Tensor]] = [
-        lambda y, norm, rest: _self(block.attention, y, norm, rest, sight, state)
-    ]
-    if block.cross is not None:
-        cross = block.cross
-        sublayers.append(lambda y, norm, rest: _cross(cross, y, norm, rest, memory_sight, state))
-    sublayers.append(lambda y, norm, rest: _feed(block.feedforward, y, norm, rest))  # type: ignore[arg-type]
-    y = x[:, 0]
-    for residual, sublayer in zip(block.residual.each, sublayers, strict=True):  # type: ignore[arg-type]
-        if isinstance(residual, PreNorm):
-            y = sublayer(y, _norm(residual.norm), y)
-        else:
-            assert isinstance(residual, PostNorm)
-            y = normed(sublayer(y, None, y), _norm(residual.norm))
-    return y[:, None]
+    rows, held = len(x), Sum(x[:, 0])
+    for i in range(stack.layers):
+        block = cast("Block", stack.blocks[i % len(stack.blocks)])
+        for residual, sublayer in zip(
+            cast(Sequential, block.residual).each, _sublayers(block, sight, memory_sight, states[i]), strict=True
+        ):
+            norm = _told(residual.norm)  # type: ignore[arg-type]
+            if isinstance(residual, PreNorm):
+                if rows == 1:
+                    held = sublayer(held.x, norm, held.x)
+                else:
+                    total, normed = summed(held, norm, total=True)
+                    held = sublayer(normed, None, total)
+            else:
+                assert isinstance(residual, PostNorm)
+                held = Sum(summed(sublayer(held.x, None, held.x), norm)[1])
+    if stack.final_norm is not None or held.parts is not None:
+        held = Sum(summed(held, None if stack.final_norm is None else _told(stack.final_norm))[1])
+    return held.x[:, None]
 
 
-def _self(attention: Attention, x: Tensor, norm: Told | None, rest: Tensor, sight: Sight, state: LayerState) -> Tensor:
+def _sublayers(
+    block: Block, sight: Sight, memory_sight: Sight | None, state: LayerState
+) -> Iterator[Callable[[Tensor, Told | None, Tensor], Sum]]:
+    """Each takes x, the norm that is still to be taken of it (of one row alone), and the residual sum, and adds to that."""
+    yield lambda x, norm, rest: _self(block.attention, x, norm, rest, sight, state)
+    if (cross := block.cross) is not None:
+        yield lambda x, norm, rest: _cross(cross, x, norm, rest, memory_sight, state)
+    yield lambda x, norm, rest: _feed(cast("Plain | Gated", block.feedforward), x, norm, rest)
+
+
+def _self(attention: Attention, x: Tensor, norm: Told | None, rest: Tensor, sight: Sight, state: LayerState) -> Sum:
     from regard.core.step_kernel import attend, linear
 
     part, past, mixer = attention.project, state.past, attention.mixer
@@ -113,12 +142,12 @@ def _self(attention: Attention, x: Tensor, norm: Told | None, rest: Tensor, sigh
         q, past.k[:, :, :, 0], past.v[:, :, :, 0], seen, mixer.scale, last=past.place, new=(k, v),
         angles=sight.angles if attention.rope is not None else None, settled=True,
     )  # fmt: skip
-    return linear(mixed.view(len(x), -1), attention.output.weight, attention.output.whole_bias(), rest=rest)
+    return _added(mixed.view(len(x), -1), attention.output, rest)
 
 
 def _cross(
     attention: Attention, x: Tensor, norm: Told | None, rest: Tensor, sight: Sight | None, state: LayerState
-) -> Tensor:
+) -> Sum:
     from regard.core.step_kernel import attend, linear
 
     part, memory, mixer = attention.project, state.memory, attention.mixer
@@ -128,21 +157,33 @@ def _cross(
     assert sight is not None
     q = linear(x, part.q.weight, part.q.whole_bias(), norm=norm).view(len(x), -1, 1, part.d_k)
     mixed = attend(q, memory.k, memory.v, None if sight.all else sight.additive, mixer.scale, settled=True)
-    return linear(mixed.view(len(x), -1), attention.output.weight, attention.output.whole_bias(), rest=rest)
+    return _added(mixed.view(len(x), -1), attention.output, rest)
 
 
-def _feed(part: Plain | Gated, x: Tensor, norm: Told | None, rest: Tensor) -> Tensor:
+def _feed(part: Plain | Gated, x: Tensor, norm: Told | None, rest: Tensor) -> Sum:
     from regard.core.step_kernel import linear
 
-    inner, outer = part.inner, part.outer
+    inner = part.inner
     hidden = linear(
-        x, inner.weight, inner.whole_bias(), norm=norm, activation=_NAMES[part.activation],
+        x,
+        inner.weight,
+        inner.whole_bias(),
+        norm=norm,
+        activation=_NAMES[part.activation],
         gated=isinstance(part, Gated),
-    )  # fmt: skip
-    return linear(hidden, outer.weight, outer.whole_bias(), rest=rest)
+    )
+    return _added(hidden, part.outer, rest)
 
 
-def _norm(norm: Norm) -> Told:
+def _added(x: Tensor, part: Linear, rest: Tensor) -> Sum:
+    """Of several rows, what is added is summed up by the kernel that takes the next norm."""
+    from regard.core.step_kernel import Sum, linear, parts
+
+    bias = part.whole_bias()
+    return Sum(linear(x, part.weight, bias, rest=rest)) if len(x) == 1 else Sum(rest, parts(x, part.weight), bias)
+
+
+def _told(norm: Norm) -> Told:
     if isinstance(norm, LayerNorm):
         return "layer", norm.weight, norm.bias, norm.eps, 0.0
     assert isinstance(norm, RmsNorm)

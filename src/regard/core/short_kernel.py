@@ -146,8 +146,7 @@ def _made(like: Tensor) -> Tensor:
     return like.new_empty(b, t, h, k).transpose(1, 2)
 
 
-@torch.library.custom_op("regard::short_attention", mutates_args=())
-def _attention(
+def _mixed(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, seed: Tensor, causal: bool, scale: float, rate: float
 ) -> tuple[Tensor, Tensor]:
     b, h, t, _ = q.shape
@@ -159,6 +158,9 @@ def _attention(
         h, t, k.shape[2], q.shape[3], v.shape[3], scale, rate, **_settings(q, k, v, mask, causal, rate),
     )  # fmt: skip
     return out, sums
+
+
+_attention = torch.library.custom_op("regard::short_attention", _mixed, mutates_args=())
 
 
 @_attention.register_fake
@@ -208,7 +210,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
     """q [B, H, T, K], k [B, H, S, K], v [B, H, S, E] → [B, H, T, E]; `mask` [B or 1, 1, T or 1, S] says who may look."""
     # The chance of a call is one number from the default generator, drawn on the device.
     seed = (
-        torch.randint(2**31, (1,), device=q.device) if rate > 0 else torch.zeros(1, dtype=torch.long, device=q.device)
+        torch.randint(2**31, (1,), device=q.device) if rate > 0 else torch.empty(1, dtype=torch.long, device=q.device)
     )
-    mixed, _ = torch.ops.regard.short_attention(q, k, v, mask, seed, causal, scale, rate)
-    return mixed  # type: ignore[no-any-return]
+    # What an operator of torch's is wrapped in costs more than a short text does.
+    plain = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    mixed, _ = (_mixed if plain else torch.ops.regard.short_attention)(q, k, v, mask, seed, causal, scale, rate)
+    return mixed

@@ -10,7 +10,7 @@ kernel, and every kernel waits: so each of them, once it has waited, follows all
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.core.quick import Told
 
-_LINE = tl.constexpr(64)  # numbers of two bytes in what a cache fetches at once
+_PROGRAMS = 192  # that a device has room for, at least
 
 
 @cache
@@ -36,16 +36,10 @@ def _let_next(AHEAD: tl.constexpr):
 
 @triton.jit
 def _wait(AHEAD: tl.constexpr):
+    """For the kernel before; then the one after may begin, if it was not let to already."""
     if AHEAD:
         tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def _fetch(place):
-    """Into the cache that all of the device shares."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [place.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-    )
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -129,44 +123,53 @@ def _one_row(
 
 
 @triton.jit
-def _normed(
-    x, gain, shift, out, K, eps, offset, KIND: tl.constexpr, SHIFT: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr
-):
-    """One row of x [M, K] by each program."""
-    _let_next(AHEAD)
+def _summed(
+    x, parts, bias, gain, shift, total, out, far, K, eps, offset,
+    PARTS: tl.constexpr, BIAS: tl.constexpr, TOTAL: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr, BK: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    """One row of x [M, K] by each program: with what is added to it, and its norm."""
     k = tl.arange(0, BK)
     there, row = k < K, tl.program_id(0) * K + k
-    gained = tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset
-    shifted = tl.zeros([BK], dtype=tl.float32)
+    added, gained, shifted = (
+        tl.zeros([BK], dtype=tl.float32),
+        tl.zeros([BK], dtype=tl.float32),
+        tl.zeros([BK], dtype=tl.float32),
+    )
+    if BIAS:
+        added = tl.load(bias + k, mask=there, other=0.0).to(tl.float32)
+    if NORM != "none":
+        gained = tl.load(gain + k, mask=there, other=0.0).to(tl.float32) + offset
     if SHIFT:
         shifted = tl.load(shift + k, mask=there, other=0.0).to(tl.float32)
     _wait(AHEAD)
-    y = tl.load(x + row, mask=there, other=0.0).to(tl.float32)
-    if KIND == "layer":
+    y = tl.load(x + row, mask=there, other=0.0).to(tl.float32) + added
+    for i in tl.static_range(PARTS):
+        y += tl.load(parts + i * far + row, mask=there, other=0.0)
+    y = y.to(x.dtype.element_ty)
+    if TOTAL:
+        tl.store(total + row, y, mask=there)
+    y = y.to(tl.float32)
+    if NORM == "layer":
         y = tl.where(there, y - tl.sum(y, axis=0) / K, 0.0)
-    y *= 1.0 / tl.sqrt(tl.sum(y * y, axis=0) / K + eps)
-    tl.store(out + row, y * gained + shifted, mask=there)
+    if NORM != "none":
+        y = y * (1.0 / tl.sqrt(tl.sum(y * y, axis=0) / K + eps)) * gained + shifted
+    tl.store(out + row, y, mask=there)
 
 
 @triton.jit(do_not_specialize=["M"])
 def _few_rows(
-    x, w, bias, rest, out, M, N, K, w_n,
+    x, w, bias, rest, out, M, N, K, w_n, span,
     ACT: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, REST: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, WHOLE: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """x [M, K] → out [M, N]: BN columns of it by each program."""
-    _let_next(AHEAD)
+    """x [M, K] → out [M, N]: BN columns of it by each program. Or out [parts, M, N], each of `span` of the K."""
     n, m = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BM + tl.arange(0, BM)
     inside, rows = n < N, m < M
-    if AHEAD:
-        line = tl.arange(0, WHOLE // _LINE)[None, :] * _LINE
-        lines = w + tl.minimum(n, N - 1)[:, None].to(tl.int64) * w_n + tl.minimum(line, K - 1)
-        _fetch(lines)
-        if GATED:
-            _fetch(lines + N.to(tl.int64) * w_n)
     _wait(AHEAD)
     total, gate = tl.zeros([BM, BN], dtype=tl.float32), tl.zeros([BM, BN], dtype=tl.float32)
-    for begin in range(0, K, BK):
+    part_at = tl.program_id(2) * span
+    for begin in range(part_at, tl.minimum(part_at + span, K), BK):
         k = begin + tl.arange(0, BK)
         there = k < K
         part = tl.load(x + m[:, None] * K + k[None, :], mask=rows[:, None] & there[None, :], other=0.0)
@@ -187,26 +190,40 @@ def _few_rows(
     outside = rows[:, None] & inside[None, :]
     if REST:
         y += tl.load(rest + m[:, None] * N + n[None, :], mask=outside, other=0.0).to(tl.float32)
-    tl.store(out + m[:, None].to(tl.int64) * N + n[None, :], y, mask=outside)
+    row = (tl.program_id(2) * M + m).to(tl.int64)
+    tl.store(out + row[:, None] * N + n[None, :], y, mask=outside)
 
 
-def normed(x: Tensor, norm: Told) -> Tensor:
-    """x [M, K]. `norm` is (layer or rms, gain, shift, ε, what is added to the gain)."""
-    (rows, width), (kind, gain, shift, eps, offset), out = x.shape, norm, torch.empty_like(x)
-    ahead, block = _ahead(x.device), triton.next_power_of_2(width)
-    _normed[(rows,)](
-        x, gain, gain if shift is None else shift, out, width, eps, offset, KIND=kind, SHIFT=shift is not None, BK=block,
-        AHEAD=ahead, num_warps=4 if block <= 4096 else 8, launch_pdl=ahead,
+class Sum(NamedTuple):
+    """A residual sum [M, K], or what it will be the sum of: `parts` [P, M, K], and one bias."""
+
+    x: Tensor
+    parts: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def summed(held: Sum, norm: Told | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
+    """The sum, if the `total` is asked for or there are no parts, and its norm. `norm` is (layer or rms, gain, shift, ε, what
+    is added to the gain)."""
+    x, parts, bias = held
+    (rows, width), (kind, gain, shift, eps, offset) = x.shape, norm or ("none", x, None, 0.0, 0.0)
+    out, ahead, block = torch.empty_like(x), _ahead(x.device), triton.next_power_of_2(width)
+    keep = total and (parts is not None or bias is not None)
+    whole = torch.empty_like(x) if keep else x
+    _summed[(rows,)](
+        x, x if parts is None else parts, x if bias is None else bias, gain, gain if shift is None else shift, whole, out,
+        x.numel(), width, eps, offset, PARTS=0 if parts is None else len(parts), BIAS=bias is not None, TOTAL=keep,
+        NORM=kind, SHIFT=shift is not None, BK=block, AHEAD=ahead, num_warps=4 if block <= 4096 else 8, launch_pdl=ahead,
     )  # fmt: skip
-    return out
+    return whole, out
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, norm: Told | None = None, activation: str = "none",
     gated: bool = False, rest: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """rest + activation(norm(x) Wᵀ + b) for x [M, K]. Of a gated map the activation is that of the first half of the outputs,
-    which multiply the second."""
+    """rest + activation(norm(x) Wᵀ + b) for x [M, K]; only one row has a norm. Of a gated map the activation is that of the
+    first half of the outputs, which multiply the second."""
     (rows, inputs), outputs = x.shape, len(weight) // 2 if gated else len(weight)
     out, ahead = x.new_empty(rows, outputs), _ahead(x.device)
     bias_or, rest_or = x if bias is None else bias, x if rest is None else rest
@@ -220,17 +237,34 @@ def linear(
             BK=depth, AHEAD=ahead, num_warps=warps, launch_pdl=ahead,
         )  # fmt: skip
         return out
-    if norm is not None:  # inside it would be taken anew by each program: of several rows that costs more than a kernel
-        x = normed(x, norm)
-    high = max(16, min(64, triton.next_power_of_2(rows)))
-    block, depth, stages = (16, 256 if high <= 32 else 128, 3) if outputs <= 8192 else (64, 64, 4)
-    exact = "ieee" if x.dtype == torch.float32 else "tf32"
-    _few_rows[(triton.cdiv(outputs, block), triton.cdiv(rows, high))](
-        x, weight, bias_or, rest_or, out, rows, outputs, inputs, weight.stride(0), **said, BM=high, BN=block, BK=depth,
-        WHOLE=max(_LINE.value, triton.next_power_of_2(inputs)), EXACT=exact, AHEAD=ahead, num_warps=4, num_stages=stages,
+    assert norm is None, "inside it would be taken anew by each program: of several rows that costs more than a kernel"
+    _few(x, weight, bias_or, rest_or, out, 1, said)
+    return out
+
+
+def parts(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ for x [M, K] of several rows, as a sum that is still to be made: [P, M, N] in float32. A map to few outputs is cut
+    along its inputs as well, so that all of the device has work."""
+    (rows, inputs), outputs = x.shape, len(weight)
+    high, block, depth, _ = _tile(rows, inputs, outputs)
+    count = max(1, min(inputs // depth, _PROGRAMS // (triton.cdiv(outputs, block) * triton.cdiv(rows, high))))
+    span = triton.cdiv(triton.cdiv(inputs, count), depth) * depth
+    count = triton.cdiv(inputs, span)
+    out = x.new_empty(count, rows, outputs, dtype=torch.float32)
+    _few(x, weight, x, x, out, count, {"ACT": "none", "GATED": False, "BIAS": False, "REST": False}, span)
+    return out
+
+
+def _few(
+    x: Tensor, weight: Tensor, bias: Tensor, rest: Tensor, out: Tensor, count: int, said: dict[str, Any], span: int = 0
+) -> None:
+    (rows, inputs), outputs, ahead = x.shape, out.shape[-1], _ahead(x.device)
+    high, block, depth, stages = _tile(rows, inputs, outputs)
+    _few_rows[(triton.cdiv(outputs, block), triton.cdiv(rows, high), count)](
+        x, weight, bias, rest, out, rows, outputs, inputs, weight.stride(0), span or inputs, **said, BM=high, BN=block,
+        BK=depth, EXACT="ieee" if x.dtype == torch.float32 else "tf32", AHEAD=ahead, num_warps=4, num_stages=stages,
         launch_pdl=ahead,
     )  # fmt: skip
-    return out
 
 
 def _cut(inputs: int, outputs: int) -> tuple[int, int, int]:
@@ -243,6 +277,14 @@ def _cut(inputs: int, outputs: int) -> tuple[int, int, int]:
     return (4, 1024, 4) if inputs > 8192 else (4, 512, 4)
 
 
+def _tile(rows: int, inputs: int, outputs: int) -> tuple[int, int, int, int]:
+    """Rows, outputs and inputs that a program takes at once, and how many turns ahead it asks for them."""
+    high = max(16, min(64, triton.next_power_of_2(rows)))
+    if outputs > 8192:
+        return high, 64, 64, 4
+    return high, 16, 256 if high <= 32 else 128, 3
+
+
 @triton.jit(do_not_specialize=["S", "m_b", "m_h", "m_t", "m_s", "T", "R", "G", "columns"])
 def _few_queries(
     q, k, v, new_k, new_v, mask, last, cos, sin, out,
@@ -252,7 +294,6 @@ def _few_queries(
     ROPE: tl.constexpr, EXACT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """T queries of each of R heads look at the keys of their group, each half of the width by itself, as rotation wants it."""
-    _let_next(AHEAD)
     _wait(AHEAD)
     HALF: tl.constexpr = K // 2
     program = tl.program_id(0)
@@ -338,7 +379,6 @@ def _one_query(
     AHEAD: tl.constexpr,
 ):  # fmt: skip
     """One query of a head that has keys of its own."""
-    _let_next(AHEAD)
     b, h = (tl.program_id(0) // H).to(tl.int64), tl.program_id(0) % H
     s, wide = tl.arange(0, BS), tl.arange(0, K)
     kind = q.dtype.element_ty
@@ -416,17 +456,18 @@ def attend(
         "ROPE": angles is not None,
         "AHEAD": ahead,
     }
+    many = batch * groups > 256  # programs; fewer of them have a part of the device each
     if length == 1 and heads == groups:
         m_b, m_h, _, m_s = (0,) * 4 if wide is None else wide.stride()
         _one_query[(batch * heads,)](
             q, k, v, new_k, new_v, q if wide is None else wide, q if last is None else last, cos, sin, out,
             *q.stride()[:2], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2], m_b, m_h, m_s,
             out.stride(0), out.stride(2), heads, keys, columns, scale,
-            BS=max(16, 16384 // (width * q.element_size())), K=width, MASK=kind, **said, num_warps=4, launch_pdl=ahead,
+            BS=max(16, (8192 if many else 16384) // (width * q.element_size())), K=width, MASK=kind, **said, num_warps=4,
+            launch_pdl=ahead,
         )  # fmt: skip
         return out
     exact = "ieee" if q.dtype == torch.float32 else "tf32"
-    many = batch * groups > 256  # programs; fewer of them have a part of the device each
     _few_queries[(batch * groups,)](
         q, k, v, new_k, new_v, q if wide is None else wide, q if last is None else last, cos, sin, out,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2],

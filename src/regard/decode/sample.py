@@ -14,7 +14,7 @@ from regard.core.state import State
 from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
-from regard.decode.top import top
+from regard.decode.top import at_once, take_best, top
 from regard.decode.turns import CHECKED, Turns
 from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
@@ -72,9 +72,8 @@ def generate(
     )
 
     def turn(going: _Going, *, first: bool = False) -> None:
-        tokens = _turn(model, going, strategy, watch, first=first)
-        if not first:
-            going.last.copy_(tokens[:, None])
+        _turn(model, going, strategy, watch, first=first)
+        going.t.add_(1)
 
     if not frame.alike:
         turn(going, first=True)
@@ -102,12 +101,15 @@ def generate(
 
 def _turn(
     model: EncoderDecoder | Decoder, going: _Going, strategy: Greedy | Sample, watch: Watch | None, *, first: bool
-) -> Tensor:
-    """The next token of each row."""
+) -> None:
+    """The next token of each row. The first one may follow several, so that what comes `last` has another shape then."""
     frame, t, sentences = going.frame, going.t, going.sentences
     logits = frame.allowed(model.step(going.last, going.state)[:, -1], t, sentences, first=first)  # [rows, V]
     withheld = frame.withheld(logits, t, sentences, going.chosen, first=first)
     logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
+    if isinstance(strategy, Greedy) and at_once(logits) and not (first or watch or frame.also):
+        take_best(logits, frame.end, t, going.limits, going.ended, going.sums, going.chosen, going.last)
+        return
     if isinstance(strategy, Sample):
         assert going.noise is not None
         logits = logits.float()
@@ -124,8 +126,8 @@ def _turn(
     going.ended |= ends
     if watch is not None:
         watch(Chosen(int(t), sentences, logits.float(), tokens))
-    t.add_(1)
-    return tokens
+    if not first:
+        going.last.copy_(tokens[:, None])
 
 
 def _written(going: _Going) -> dict[int, Hypothesis]:

@@ -85,7 +85,8 @@ def decode(
     workers = torch.get_num_threads() if device.type == "cpu" and watch is None and draft is None else 1
     groups = _for(workers, batches([_length(source) for source in sources], settings))
     was_training = model.training
-    model.eval()
+    if was_training:  # telling all parts takes as long as some steps
+        model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for rows, batch in zip(groups, _together(task, groups, workers), strict=True):
@@ -95,7 +96,8 @@ def decode(
                 progress(len(rows))
         return results
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
 
 
 def _by_source(watch: Watch, rows: Tensor, event: Offered | Chosen) -> None:

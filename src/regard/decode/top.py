@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,18 @@ from regard.core.mix import HAS_TRITON
 
 MANY = 32  # more than that are not looked for one by one
 _BLOCK = 128
+
+
+def at_once(scores: Tensor) -> bool:
+    """Whether `take_best` can be asked."""
+    return scores.is_cuda and HAS_TRITON
+
+
+def take_best(scores: Tensor, *going: Any) -> None:
+    """See `top_kernel.take_best`."""
+    from regard.decode import top_kernel
+
+    top_kernel.take_best(scores, *going)
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -82,8 +82,17 @@ class Turns(Generic[Going]):
 
     def _key(self, going: Going) -> Hashable:
         """What two searches must share to share a recording: where the weights lie, and the shapes of all that changes."""
-        weights = tuple(x.data_ptr() for x in (*self.model.parameters(), *self.model.buffers()))
+        weights = tuple(x.data_ptr() for x in _held(self.model))
         return self.said, weights, tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors(going))
+
+
+def _held(part: nn.Module) -> Iterator[Tensor]:
+    """All parameters and buffers, as often as they occur; PyTorch's own walks make a name of each."""
+    for own in (part._parameters, part._buffers):
+        yield from (x for x in own.values() if x is not None)
+    for inner in part._modules.values():
+        if inner is not None:
+            yield from _held(inner)
 
 
 def tensors(x: Any) -> Iterator[Tensor]:

@@ -45,7 +45,7 @@ class Progress:
     finished: bool = False
     window: tuple[float, float, float] = (0.0, 0.0, 0.0)  # loss, −log p and tokens since the last line of the log
     metrics_position: int = 0
-    compiling: float = 0.0  # seconds of them in which programs were compiled
+    compiling: float = 0.0  # seconds of them in which programs were compiled and recorded
     threads: int = 0
 
 
@@ -164,13 +164,13 @@ class Loop:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Counts the time of a step as spent on compiling if anything was compiled in it."""
+        """Counts the time of a step as spent on compiling if anything was compiled or recorded in it."""
         if not self.compiles:
             yield
             return
         known, began = _programs(), time.perf_counter()
         yield
-        if _programs() > known:
+        if _programs() > known or not self.step.ready:
             torch.cuda.synchronize()
             self.progress.compiling += time.perf_counter() - began
 

@@ -33,6 +33,7 @@ class Step:
         self.tokens = torch.zeros((), dtype=torch.float64, device=self.device)
         self.record = record and self.device.type == "cuda"
         self.recorded: dict[Shape, _Recorded | None] = {}
+        self.ready = True  # whether nothing had to be made for the last step: programs of its shape, or its recording
 
     def __call__(self, batches: Sequence[Batch], step: int, seed: int) -> Tensor:
         """[skipped, gradient norm, loss, −log p] of the update, on the device."""
@@ -59,6 +60,7 @@ class Step:
 
     def _replayed(self, batch: Batch) -> Tensor:
         shape = tuple((name, tensor.shape) for name, tensor in batch.tensors.items())
+        self.ready = self.recorded.get(shape) is not None
         if shape not in self.recorded:
             # The first time is a plain step, which also makes ready all that a recording must find ready.
             self.recorded[shape] = None
