@@ -32,20 +32,18 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
             part.freeze(kind)
 
 
-def compile_blocks(model: nn.Module) -> list[Block]:
-    """The blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
+@contextmanager
+def compiled(model: nn.Module) -> Iterator[None]:
+    """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
+    from torch.fx.experimental import _config as shapes
+
     blocks = [part for part in model.modules() if isinstance(part, Block)]
     for block in blocks:
         block.compile(dynamic=True)
-    return blocks
-
-
-@contextmanager
-def compiled(model: nn.Module) -> Iterator[None]:
-    """Inside, the blocks are compiled."""
-    blocks = compile_blocks(model)
     try:
-        yield
+        # Sources and targets that are equally long in the first batch are not in the next: that is no other program.
+        with shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            yield
     finally:
         for block in blocks:
             block._compiled_call_impl = None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import small_model
-from regard.decode import beam, sample, turns
+from regard.decode import beam, turns
 from regard.decode.frame import Frame
 from regard.decode.sample import choose
 from regard.decode.search import Ends, Settings, batches, decode
@@ -63,8 +63,8 @@ def test_turns_that_are_all_alike_find_the_same(strategy: object, monkeypatch: p
     model, texts = eager_model(), sources(30)
     wanted = run(model, texts, strategy)
     monkeypatch.setattr(turns, "recordable", lambda device: True)
-    for module in (beam, sample):
-        monkeypatch.setattr(module, "CHECKED", 3)
+    monkeypatch.setattr(turns, "CHECKED", 3)
+    monkeypatch.setattr(turns, "EARLY", 1)
     found = run(model, texts, strategy)
     assert [[h.tokens for h in row] for row in found] == [[h.tokens for h in row] for row in wanted]
     assert [row[0].finished for row in found] == [row[0].finished for row in wanted]

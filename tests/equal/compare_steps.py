@@ -104,6 +104,12 @@ for (heads, groups), length, slots, kind in itertools.product(
     same(k, whole_k)
     same(v, whole_v)
 
+for rows, offset in itertools.product((1, 5), (0, 2)):
+    table, places = random(30, 24), random(12, 24)[offset:]
+    tokens, place = torch.randint(0, 30, (rows,), device=device), torch.tensor([7], device=device)
+    same(step_kernel.look_up(tokens, table, 3.0, places, place), 3 * table[tokens] + places[7])
+    same(step_kernel.look_up(tokens, table, 1.0, None, place), table[tokens])
+
 # Whole models: logits of some steps, with and without the kernels.
 llama = folders.FAMILIES["llama"].spec(
     {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,15 +58,17 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
     lengths = _lengths(case)
     ours = [_batch(lengths, rows, model) for rows in _bucketed(lengths, case)]
     theirs = [_batch(lengths, rows, model) for rows in _shuffled(lengths, case)]
-    contenders: dict[str, Callable[[], float]] = {"regard": _rounds(_ours(model, device, kind, case.compile), ours)}
-    for name in against:
-        if not isinstance(model.spec, spec.EncoderDecoder):
-            raise SettingError(f"{name} has no adapter for {case.model}", "compare tiny, small or base")
-        step = _theirs(*TRAINED[name](model.spec, device), kind)
-        contenders[f"{name}, our batches"] = _rounds(step, ours)
-        if case.lengths == "natural":
-            contenders[f"{name}, its batches"] = _rounds(step, theirs)
-    timings = turns(contenders, case.rounds, device)
+    contenders: dict[str, Callable[[], float]] = {}
+    with ExitStack() as inside:
+        contenders["regard"] = _rounds(_ours(model, device, kind, case.compile, inside), ours)
+        for name in against:
+            if not isinstance(model.spec, spec.EncoderDecoder):
+                raise SettingError(f"{name} has no adapter for {case.model}", "compare tiny, small or base")
+            step = _theirs(*TRAINED[name](model.spec, device), kind)
+            contenders[f"{name}, our batches"] = _rounds(step, ours)
+            if case.lengths == "natural":
+                contenders[f"{name}, its batches"] = _rounds(step, theirs)
+        timings = turns(contenders, case.rounds, device)
     ceiling = matrix_rate(device, kind)
     work = _work(model.spec, case.length)
     rows = [row(name, t, ours=name == "regard", share=t.rate * work / ceiling) for name, t in timings.items()]
@@ -89,10 +91,12 @@ def _work(description: Any, length: int) -> float:
     return 6.0 * size.parameters(description)
 
 
-def _ours(model: Measured, device: torch.device, kind: torch.dtype, compiled: bool) -> Callable[[Batch], None]:
+def _ours(
+    model: Measured, device: torch.device, kind: torch.dtype, compiled: bool, inside: ExitStack
+) -> Callable[[Batch], None]:
     built: Any = model.build().to(device).train()
     if compiled:
-        edit.compile_blocks(built)
+        inside.enter_context(edit.compiled(built))
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
         given = [tensors[name] for name in ("source", "target", "tokens", "real") if name in tensors]

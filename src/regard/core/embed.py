@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core import quick
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
@@ -64,6 +65,10 @@ class Embedding(nn.Module):
     ) -> Tensor:
         """tokens [B, T] from position `start` on; positions count from each row's first `real` token, or are the `places`
         [B, T]. A `start` that only the device knows lies before `end`."""
+        if isinstance(start, Tensor) and real is None and segments is None and places is None:
+            assert end is not None
+            if (found := quick.embedded(self, tokens, start, end)) is not None:
+                return found
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         x = x * self.scale if self.scale != 1.0 else x
         if self.segments is not None:

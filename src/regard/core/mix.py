@@ -156,9 +156,10 @@ class Softmax(nn.Module):
         """Makes what all layers will ask of a sight before the first of them does: compiled layers are then all alike."""
         if sight.bounded and sight.keys.is_cuda:
             return  # asked by those only that must
+        known = sight.all, sight.causal, sight.sparse
         if self.kernel is explicit or self.top is not None:
             _ = sight.mask
-        elif not (sight.all or sight.causal or sight.sparse or sight.relative is not None):
+        elif not any(known) and sight.relative is None:
             _ = sight.additive, sight.sighted or sight.blind
 
     def weights(self, q: Tensor, k: Tensor, sight: Sight, rows: Tensor, heads: Tensor | None = None) -> Tensor:

@@ -26,6 +26,7 @@ from regard.core.state import LayerState, Slots
 
 if TYPE_CHECKING:
     from regard.core.block import Block
+    from regard.core.embed import Embedding
     from regard.core.stack import Stack
     from regard.core.step_kernel import Sum
 
@@ -39,12 +40,15 @@ def fits(stack: Stack, x: Tensor, sight: Sight, states: Sequence[LayerState]) ->
     return (
         few(x)
         and not stack.training
-        and stack.universal is None
-        and stack.beside is None
         and sight.relative is None
-        and all(_known(block) for block in stack.blocks)
+        and known(stack)
         and all(_slots(state, len(x)) for state in states)
     )
+
+
+def known(stack: Stack) -> bool:
+    """Whether all parts of a stack are the usual ones."""
+    return stack.universal is None and stack.beside is None and all(_known(block) for block in stack.blocks)
 
 
 def _known(block: nn.Module) -> bool:
@@ -188,6 +192,20 @@ def _told(norm: Norm) -> Told:
         return "layer", norm.weight, norm.bias, norm.eps, 0.0
     assert isinstance(norm, RmsNorm)
     return "rms", norm.weight, None, norm.eps, norm.offset
+
+
+def embedded(part: Embedding, tokens: Tensor, place: Tensor, end: int) -> Tensor | None:
+    """What an embedding that only looks up and adds makes of tokens [rows, 1], all at the same place; None of others."""
+    table, position = part.table.weight, part.position
+    whole = part.segments is None and part.norm is None and part.project is None and part.beside is None
+    if not whole or part.training or not few(tokens[:, :, None]):
+        return None
+    rows = None if position is None else position.known(end)
+    if rows is not None and (rows.dtype != table.dtype or rows.stride() != table.stride()):
+        return None
+    from regard.core.step_kernel import look_up
+
+    return look_up(tokens[:, 0].contiguous(), table, part.scale, rows, place)[:, None]
 
 
 def scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:

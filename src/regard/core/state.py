@@ -387,7 +387,7 @@ class State:
         pasts = [layer.past for layer in self.layers if isinstance(layer.past, KeyValues)]
         if len(pasts) < len(self.layers):
             return False
-        self.place = torch.tensor([self.position], device=pasts[0].k.device)
+        self.place = torch.full((1,), self.position, dtype=torch.long, device=pasts[0].k.device)
         for layer, past in zip(self.layers, pasts, strict=True):
             # What was never filled is looked at with a weight of zero, which does not help against infinities.
             past.grow(past.capacity)

@@ -123,6 +123,20 @@ def _one_row(
 
 
 @triton.jit
+def _looked_up(
+    tokens, table, rows, place, out, scale, K, PLACES: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr
+):  # fmt: skip
+    """The row of one token by each program, and that of their place."""
+    _wait(AHEAD)
+    k = tl.arange(0, BK)
+    there, row = k < K, tl.program_id(0)
+    y = tl.load(table + tl.load(tokens + row) * K + k, mask=there, other=0.0).to(tl.float32) * scale
+    if PLACES:
+        y += tl.load(rows + tl.load(place) * K + k, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + row * K + k, y, mask=there)
+
+
+@triton.jit
 def _summed(
     x, parts, bias, gain, shift, total, out, far, K, eps, offset,
     PARTS: tl.constexpr, BIAS: tl.constexpr, TOTAL: tl.constexpr, NORM: tl.constexpr, SHIFT: tl.constexpr, BK: tl.constexpr,
@@ -192,6 +206,16 @@ def _few_rows(
         y += tl.load(rest + m[:, None] * N + n[None, :], mask=outside, other=0.0).to(tl.float32)
     row = (tl.program_id(2) * M + m).to(tl.int64)
     tl.store(out + row[:, None] * N + n[None, :], y, mask=outside)
+
+
+def look_up(tokens: Tensor, table: Tensor, scale: float, rows: Tensor | None, place: Tensor) -> Tensor:
+    """scale · table[tokens] + rows[place] for tokens [M] and place [1]."""
+    out, ahead = table.new_empty(len(tokens), table.shape[1]), _ahead(table.device)
+    _looked_up[(len(tokens),)](
+        tokens, table, table if rows is None else rows, place, out, scale, table.shape[1], PLACES=rows is not None,
+        BK=triton.next_power_of_2(table.shape[1]), AHEAD=ahead, num_warps=4, launch_pdl=ahead,
+    )  # fmt: skip
+    return out
 
 
 class Sum(NamedTuple):

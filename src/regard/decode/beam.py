@@ -19,7 +19,7 @@ from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Beam, Hypothesis
 from regard.decode.top import top
-from regard.decode.turns import CHECKED, Turns
+from regard.decode.turns import Turns
 from regard.decode.watch import Offered, Watch
 from regard.model import Decoder, EncoderDecoder
 
@@ -110,7 +110,7 @@ def search(
     repeat = Turns(turn, going, record=record, model=model, said=(strategy, frame.said))
     for done in range(0 if frame.alike else 1, frame.steps):
         going = repeat.going
-        if (not record or done % CHECKED == 0) and done:
+        if repeat.due(done, lambda going: going.running):
             kept = going.running.nonzero()[:, 0]
             if len(kept) == 0:
                 break

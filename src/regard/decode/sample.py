@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core import quick
+from regard.core.pattern import Causal
+from regard.core.stack import Stack
 from regard.core.state import State
 from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
 from regard.decode.top import at_once, take_best, top
-from regard.decode.turns import CHECKED, Turns
+from regard.decode.turns import Turns
 from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
 
@@ -57,34 +60,46 @@ def generate(
 ) -> list[Hypothesis]:
     """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
     device, count, steps = frame.limits.device, len(frame.limits), frame.steps
-    wide = turns.room(steps, device)
-    going = _Going(
-        model.start(encoded, capacity=turns.room(frame.capacity, device)),
-        frame,
-        torch.zeros(1, dtype=torch.long, device=device),
-        torch.arange(count, device=device),
-        frame.limits,
-        frame.first,
-        torch.full((count, wide), frame.end, device=device),
-        torch.zeros(count, device=device),
-        torch.zeros(count, dtype=torch.bool, device=device),
-        _noise(strategy, keys, wide, device),
-    )
+    capacity, wide = turns.room(steps + frame.first.shape[1] - 1, device), turns.room(steps, device)
+    record = turns.recordable(device) and watch is None
+
+    def begin(given: tuple[Any, Frame, Tensor | None]) -> _Going:
+        encoded, frame, noise = given
+        going = _Going(
+            model.start(encoded, capacity=capacity),
+            frame,
+            torch.zeros(1, dtype=torch.long, device=device),
+            torch.arange(count, device=device),
+            frame.limits,
+            frame.first.clone(),
+            torch.full((count, wide), frame.end, device=device),
+            torch.zeros(count, device=device),
+            torch.zeros(count, dtype=torch.bool, device=device),
+            noise,
+        )
+        if record and frame.alike:
+            going.state.fix()
+        return going
 
     def turn(going: _Going, *, first: bool = False) -> None:
         _turn(model, going, strategy, watch, first=first)
         going.t.add_(1)
 
+    given, said = (encoded, frame, _noise(strategy, keys, wide, device)), (strategy, frame.said)
+    if record and frame.alike and _usual(model):
+        going = turns.begun(begin, given, model=model, said=(*said, capacity, wide))
+    else:
+        going = begin(given)
     if not frame.alike:
         turn(going, first=True)
-        going.last = going.chosen[:, :1]
-    going.last = going.last.clone()
-    record = turns.recordable(device) and watch is None and going.state.fix()
-    repeat = Turns(turn, going, record=record, model=model, said=(strategy, frame.said))
+        going.last = going.chosen[:, :1].clone()
+        record = record and going.state.fix()
+    record = record and going.state.place is not None
+    repeat = Turns(turn, going, record=record, model=model, said=said)
     written: dict[int, Hypothesis] = {}
     for step in range(0 if frame.alike else 1, steps):
         going = repeat.going
-        if (not record or step % CHECKED == 0) and step:
+        if repeat.due(step, lambda going: ~going.done()):
             kept = (~going.done()).nonzero()[:, 0]
             if len(kept) == 0:
                 break
@@ -97,6 +112,12 @@ def generate(
         repeat()
     written |= _written(repeat.going)
     return [written[sentence] for sentence in range(count)]
+
+
+def _usual(model: EncoderDecoder | Decoder) -> bool:
+    """Whether a device can be told all at once how a search begins: that no part of it asks what it was told before."""
+    stack = model.stack if isinstance(model, Decoder) else model.decoder
+    return isinstance(stack, Stack) and stack.pattern == Causal() and quick.known(stack)
 
 
 def _turn(

@@ -6,6 +6,7 @@ with into them and is replayed from its first turn.
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 CHECKED = 16  # turns between two looks at who has finished, where looking means waiting for the device
+EARLY = 4  # turns by which it is asked for before
 KEPT = 4  # recordings of a model, which hold on to their memory
+Given = TypeVar("Given")
 Going = TypeVar("Going")
 
 
@@ -38,6 +41,36 @@ class Recording(Generic[Going]):
 _KEPT: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording[Any]]] = WeakKeyDictionary()
 
 
+_BEGUN: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording[Any] | None]] = WeakKeyDictionary()
+_SEEN = 64  # beginnings of a model that are known to have been
+
+
+def begun(begin: Callable[[Given], Going], given: Given, *, model: nn.Module, said: Hashable) -> Going:
+    """begin(given), where the tensors of the result follow from those of `given` and nothing else. The second time that a
+    model begins in the same shapes it is recorded, and replayed from then on: what was returned before is overwritten."""
+    if not torch.cuda.is_available():
+        return begin(given)
+    kept, key = _BEGUN.setdefault(model, OrderedDict()), _key(model, said, given)
+    if key not in kept:
+        kept[key] = None
+        while len(kept) > _SEEN:
+            kept.popitem(last=False)
+        return begin(given)
+    kept.move_to_end(key)
+    known = kept[key]
+    if known is None:
+        held, graph = copy.deepcopy(given), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            going = begin(held)
+        known = kept[key] = Recording(graph, (held, going))
+        for old in [name for name, recording in kept.items() if recording is not None][:-KEPT]:
+            del kept[old]
+    held, going = known.going
+    torch._foreach_copy_(list(tensors(held)), list(tensors(given)))
+    known.graph.replay()
+    return going
+
+
 class Turns(Generic[Going]):
     """`turn` must do the same each time to the tensors of what it is given, and leave its results in them. `going` is that:
     where a recording is found, the one that it works on."""
@@ -47,8 +80,10 @@ class Turns(Generic[Going]):
     ) -> None:
         """`said` is what a turn depends on besides tensors."""
         self.turn, self.model, self.said = turn, model, said
-        self.record = record and torch.cuda.is_available()
+        self.alike, self.record = record, record and torch.cuda.is_available()
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.asked: Tensor | None = None
+        self.told = torch.cuda.Event() if self.record else None
         self.begin(going)
 
     def begin(self, going: Going) -> None:
@@ -56,13 +91,29 @@ class Turns(Generic[Going]):
         self.going, self.graph, self.warm = going, None, False
         if not self.record:
             return
-        own, key = list(tensors(going)), self._key(going)
+        own, key = list(tensors(going)), _key(self.model, self.said, going)
         kept = _KEPT.setdefault(self.model, OrderedDict())
         known = kept.get(key)
         if known is not None:
             kept.move_to_end(key)
             torch._foreach_copy_(list(tensors(known.going)), own)
             self.going, self.graph = known.going, known.graph
+
+    def due(self, step: int, running: Callable[[Going], Tensor]) -> bool:
+        """Whether it is worth asking which rows are still `running` [rows]: before each turn, or, of recorded ones, if half
+        of them have stopped. The device is asked for that some turns before, so that it need not be waited for."""
+        if not self.alike:
+            return step > 0
+        if step % CHECKED == CHECKED - EARLY:
+            self.asked = running(self.going).to("cpu", non_blocking=True, copy=True)
+            if self.told is not None:
+                self.told.record()
+        if step % CHECKED or self.asked is None:
+            return False
+        answer, self.asked = self.asked, None
+        if self.told is not None:
+            self.told.synchronize()
+        return 2 * int(answer.sum()) <= len(answer)
 
     def __call__(self) -> None:
         if self.graph is not None:
@@ -73,26 +124,31 @@ class Turns(Generic[Going]):
                 self.turn(self.going)
             self.graph.replay()
             kept = _KEPT.setdefault(self.model, OrderedDict())
-            kept[self._key(self.going)] = Recording(self.graph, self.going)
+            kept[_key(self.model, self.said, self.going)] = Recording(self.graph, self.going)
             while len(kept) > KEPT:
                 kept.popitem(last=False)
         else:
             self.turn(self.going)
             self.warm = True
 
-    def _key(self, going: Going) -> Hashable:
-        """What two searches must share to share a recording: where the weights lie, and the shapes of all that changes."""
-        weights = tuple(x.data_ptr() for x in _held(self.model))
-        return self.said, weights, tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors(going))
+
+def _held(model: nn.Module) -> list[int]:
+    """Where all parameters and buffers lie. (PyTorch's own walks make a name of each, which takes as long as some turns.)"""
+    found: list[Tensor | None] = []
+    parts: list[nn.Module | None] = [model]
+    while parts:
+        part = parts.pop()
+        if part is not None:
+            found += (*part._parameters.values(), *part._buffers.values())
+            parts += part._modules.values()
+    return [x.data_ptr() for x in found if x is not None]
 
 
-def _held(part: nn.Module) -> Iterator[Tensor]:
-    """All parameters and buffers, as often as they occur; PyTorch's own walks make a name of each."""
-    for own in (part._parameters, part._buffers):
-        yield from (x for x in own.values() if x is not None)
-    for inner in part._modules.values():
-        if inner is not None:
-            yield from _held(inner)
+def _key(model: nn.Module, said: Hashable, given: Any) -> Hashable:
+    """What two searches must share to share a recording: where the weights lie, and the shapes of all that changes."""
+    shapes = tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors(given))
+    narrow = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    return said, narrow, tuple(_held(model)), shapes
 
 
 def tensors(x: Any) -> Iterator[Tensor]:
