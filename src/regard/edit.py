@@ -27,11 +27,13 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     afterwards."""
     frozen.check(precision)
     merge(model)
-    parts = [part for part in model.eval().modules() if isinstance(part, (Linear, LanguageHead)) and part.frozen is None]
+    parts = [
+        part for part in model.eval().modules() if isinstance(part, (Linear, LanguageHead)) and part.frozen is None
+    ]
     # One by one, so that little is held twice; the head, for which a whole table is read, while little else is there.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
         part.freeze(frozen.FROZEN[precision])
-        give_back()
+    give_back()
 
 
 @contextmanager
