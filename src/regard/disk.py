@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,29 +106,83 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
-        save_file(plain, path, {"format": "pt", "sha256": _content(plain)})
+        save_file(plain, path, {"format": "pt", "sha256": _content(sorted(plain.items()))})
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))
         raise OSError(int(code[1]) if code else 0, str(error)) from error
 
 
-def altered(path: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether these tensors, read from `path`, are others than were written there; files of others do not say."""
+def mapped(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file. Nothing is read before it is used, and each has a mapping of its own, from which the
+    memory of what was read is given back as soon as that tensor is given up: in one mapping for all, the last tensor in use
+    holds the whole file."""
+    from safetensors import safe_open
+
+    before = path.stat()
+    with safe_open(path, "pt") as file, path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        places = json.loads(raw.read(length))
+        found = {
+            name: _alone(path, file.get_tensor(name), 8 + length + places[name]["data_offsets"][0])
+            for name in file.keys()  # noqa: SIM118 (it is no mapping)
+        }
+    if not os.path.samestat(before, path.stat()):
+        raise OSError(f"{path} was replaced while it was opened")
+    return found
+
+
+def _alone(path: Path, tensor: Tensor, begin: int) -> Tensor:
+    """The same tensor, `begin` bytes into the file, in a mapping that ends with it."""
+    import torch
+
+    if not tensor.nbytes:
+        return tensor
+    try:
+        bytes_ = torch.from_file(str(path), shared=False, size=begin + tensor.nbytes, dtype=torch.uint8)
+    except RuntimeError:  # a limit on addresses
+        return tensor
+    return bytes_[begin:].view(tensor.dtype).view(tensor.shape)
+
+
+def forget(tensor: Tensor) -> None:
+    """Gives back what was read of a tensor of `mapped`, as if it had just been opened. What was written to is left alone, and
+    so is any other tensor: Linux tells, of each page, whether the file still has it."""
+    if not tensor.is_contiguous() or tensor.device.type != "cpu" or not sys.platform.startswith("linux"):
+        return
+    import numpy as np
+
+    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    first, count = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE - -(-begin // mmap.PAGESIZE)
+    try:
+        pages = np.fromfile("/proc/self/pagemap", np.uint64, max(0, count), offset=8 * first)
+    except OSError:
+        return
+    absent, of_file = pages >> 62 == 0, pages >> 61 == 0b101  # present, not swapped, of a file
+    if len(pages) == count and bool((absent | of_file).all()):
+        place, size = ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t(count * mmap.PAGESIZE)
+        ctypes.CDLL(None).madvise(place, size, mmap.MADV_DONTNEED)
+
+
+def altered(path: Path) -> bool:
+    """Whether the tensors at `path` are others than were written there; files of others do not say."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
         expected = (file.metadata() or {}).get("sha256")
-    return expected is not None and expected != _content(tensors)
+    if expected is None:
+        return False
+    found = mapped(path)
+    return expected != _content((name, found.pop(name)) for name in sorted(found))
 
 
-def _content(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of names and bytes. It travels inside the file, so that file and hash cannot come apart."""
+def _content(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """A hash of names, in their order, and bytes. It travels inside the file, so that file and hash cannot come apart."""
     import torch
 
     digest = hashlib.sha256()
-    for name in sorted(tensors):
+    for name, tensor in tensors:
         digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

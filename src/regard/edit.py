@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from regard.allocator import give_back
 from regard.core import frozen
 from regard.core.attention import Attention
 from regard.core.block import Block
@@ -26,10 +27,13 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     afterwards."""
     frozen.check(precision)
     merge(model)
-    kind = frozen.FROZEN[precision]
-    for part in model.eval().modules():
-        if isinstance(part, (Linear, LanguageHead)) and part.frozen is None:
-            part.freeze(kind)
+    parts = [
+        part for part in model.eval().modules() if isinstance(part, (Linear, LanguageHead)) and part.frozen is None
+    ]
+    # One by one, so that little is held twice; the head, for which a whole table is read, while little else is there.
+    for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
+        part.freeze(frozen.FROZEN[precision])
+    give_back()
 
 
 @contextmanager

@@ -255,29 +255,33 @@ class Decoder(nn.Module):
         else:
             state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
             if length > 1:
-                self.step(prompt.tokens[:, :-1], state, trace)
+                self._go_on(prompt.tokens[:, :-1], state, trace)
         state.widen(width, prompt.tokens.device)
         return state
 
     def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
+        return self.head(self._go_on(tokens, state, trace))
+
+    def _go_on(self, tokens: Tensor, state: State, trace: Trace | None) -> Tensor:
+        """As `step`, without the head: of a long prompt, nobody asks for the scores of all words at every place."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
         each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
         if isinstance(written := state.layers[0].past, Written):
             state.advance(new)
-            return self.head(self._anew(written.add(tokens), each, trace)[:, -new:])
+            return self._anew(written.add(tokens), each, trace)[:, -new:]
         if remembers(state.layers):
             now = _grown(each, end)
-            hidden, _ = self(tokens, None if now is None else now[:, -new:], trace, states=state.layers)
+            hidden: Tensor = self(tokens, None if now is None else now[:, -new:], trace, states=state.layers)[0]
             state.advance(new)
-            return self.head(hidden)
+            return hidden
         x = self.tokens(tokens, state.next, end=end, real=each)
         real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
         within = _padding(_grown(real, end))
         sight = self.stack.sight(state.next, new, batch // state.beams, within, real, end=end, **shared)
-        x = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
+        hidden = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
         state.advance(new)
-        return self.head(x)
+        return hidden
 
     def _anew(self, tokens: Tensor, real: Tensor | None, trace: Trace | None) -> Tensor:
         """Hidden states of whole texts, where padding would change what is in a chunk: rows that begin at the same place are

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import small_model
+from regard.build import build
 from regard.decode import beam, turns
 from regard.decode.frame import Frame
 from regard.decode.sample import choose
@@ -18,7 +19,8 @@ from regard.decode.search import Ends, Settings, batches, decode
 from regard.decode.strategy import Beam, Gnmt, Greedy, Hypothesis, Limit, Power, Sample
 from regard.decode.top import top
 from regard.errors import SettingError
-from regard.model import EncoderDecoder
+from regard.family.gpt import preset
+from regard.model import Decoder, EncoderDecoder
 
 ENDS = Ends(pad=0, start=1, end=2, banned=(0, 1, 3))
 LIMIT = Limit(1.0, 5)
@@ -301,3 +303,14 @@ def test_impossible_strategies_are_refused() -> None:
     ):
         with pytest.raises(SettingError):
             make()
+
+
+def test_no_scores_are_made_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(preset("tiny", 50, 64)).eval()
+    assert isinstance(model, Decoder)
+    scored: list[int] = []
+    plain = model.head.forward
+    monkeypatch.setattr(model.head, "forward", lambda x: (scored.append(x.shape[1]), plain(x))[1])
+    for strategy in (Greedy(), Beam(3)):
+        decode(model, [[5, 6, 7, 8, 9]] * 2, Ends(0, None, 2), Settings(strategy, Limit(0, 4)))
+    assert set(scored) == {1}

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Path] = []
-    monkeypatch.setattr(folders, "load_file", lambda path: loaded.append(path))
+    monkeypatch.setattr(disk, "mapped", lambda path: loaded.append(path))
     monkeypatch.setattr(memory, "available", lambda: 10_000)
     with pytest.raises(ModelError, match=r"KB of memory, and 10\.0 KB are free") as caught:
         folders.open_model(good)

@@ -31,7 +31,8 @@ class Int8:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         weight = weight.detach().float()
-        scales = weight.abs().amax(dim=1).clamp_min(1e-8) / 127
+        largest = torch.maximum(weight.amax(dim=1), -weight.amin(dim=1))  # of `weight.abs()`, without a copy of it all
+        scales = largest.clamp_min(1e-8) / 127
         zeros = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tensor type is deprecated, the kernels are not replaced yet

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from regard import disk
 from regard.core import quick
 from regard.core.dropout import Dropout
 from regard.core.embed import Table
@@ -42,8 +43,9 @@ class LanguageHead(nn.Module):
         return quick.scores(x, self.table.weight, self.bias)  # [..., V]
 
     def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
-        """As `Linear.freeze`; the table stays for those that look tokens up in it."""
+        """As `Linear.freeze`; the table stays for those that look tokens up in it: few of its rows, if it is in a file."""
         self.frozen = kind(self.table.weight, self.bias)
+        disk.forget(self.table.weight)
         del self.table, self.bias
 
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import tokenizers
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from tokenizers import processors
 from torch import Tensor
 
@@ -459,8 +458,8 @@ def _names(files: Iterable[Path]) -> list[str]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     with _damage(path):
-        tensors = load_file(path)
-    if disk.altered(path, tensors):
+        tensors, altered = disk.mapped(path), disk.altered(path)
+    if altered:
         raise CheckpointError(f"{path} is damaged: its content is not what was written", _AGAIN)
     return tensors
 
