@@ -305,7 +305,7 @@ def _tile(rows: int, inputs: int, outputs: int) -> tuple[int, int, int, int]:
     """Rows, outputs and inputs that a program takes at once, and how many turns ahead it asks for them."""
     high = max(16, min(64, triton.next_power_of_2(rows)))
     if outputs > 8192:
-        return high, 64, 64, 4
+        return high, 128, 64, 4
     return high, 16, 256 if high <= 32 else 128, 3
 
 
