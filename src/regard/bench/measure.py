@@ -34,14 +34,16 @@ class Timing:
 
 
 def turns(cases: Mapping[str, Callable[[], float]], rounds: int, device: torch.device) -> dict[str, Timing]:
-    """Every case once to warm up, then `rounds` times each, one after the other; a case returns how much it did."""
+    """Every case to warm up, then `rounds` times each, one after the other; a case returns how much it did. On a GPU things
+    are compiled the first time, and may be recorded the second."""
+    warm = 3 if device.type == "cuda" else 1
     threads = torch.get_num_threads()
     amounts: dict[str, float] = {}
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for turn in range(rounds + 1):
+    for turn in range(warm + rounds):
         for name, case in cases.items():
             torch.set_num_threads(threads)  # some libraries change it for the whole process
-            if turn == 0:
+            if turn < warm:
                 amounts[name] = case()
                 continue
             _finished(device)

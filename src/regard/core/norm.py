@@ -35,3 +35,11 @@ class RmsNorm(nn.Module):
 
 
 Norm = LayerNorm | RmsNorm
+Told = tuple[str, Tensor, Tensor | None, float, float]
+
+
+def told(norm: Norm) -> Told:
+    """A norm as kernels are told of it: its kind, gain, shift, ε, and what is added to the gain."""
+    if isinstance(norm, LayerNorm):
+        return "layer", norm.weight, norm.bias, norm.eps, 0.0
+    return "rms", norm.weight, None, norm.eps, norm.offset

@@ -18,7 +18,7 @@ from regard.core import mix
 from regard.core.attention import Attention, CrossProjection, SelfProjection
 from regard.core.feedforward import ACTIVATIONS, Gated, Plain
 from regard.core.linear import Linear
-from regard.core.norm import LayerNorm, Norm, RmsNorm
+from regard.core.norm import Told, told
 from regard.core.pattern import Sight
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.residual import Sequence as Sequential
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from regard.core.step_kernel import Sum
 
 ROWS = 64
-Told = tuple[str, Tensor, Tensor | None, float, float]  # a norm as kernels are told of it
 _NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
@@ -68,9 +67,11 @@ def _slots(state: LayerState, rows: int) -> bool:
 
 
 def few(x: Tensor) -> bool:
-    """Whether x [rows, 1, D] is one token of few rows, on a GPU, and nothing is learnt from it."""
+    """Whether x [rows, 1, D] is one token of few rows, on a GPU, and nothing is learnt from it. Several rows in float32 are
+    not: products of all digits take longer to compile than most texts to decode."""
     return (
         x.is_cuda
+        and (len(x) == 1 or x.dtype != torch.float32)
         and mix.HAS_TRITON
         and x.ndim == 3
         and x.shape[1] == 1
@@ -105,7 +106,7 @@ def step(stack: Stack, x: Tensor, sight: Sight, memory_sight: Sight | None, stat
         for residual, sublayer in zip(
             cast(Sequential, block.residual).each, _sublayers(block, sight, memory_sight, states[i]), strict=True
         ):
-            norm = _told(residual.norm)  # type: ignore[arg-type]
+            norm = told(residual.norm)  # type: ignore[arg-type]
             if isinstance(residual, PreNorm):
                 if rows == 1:
                     held = sublayer(held.x, norm, held.x)
@@ -116,7 +117,7 @@ def step(stack: Stack, x: Tensor, sight: Sight, memory_sight: Sight | None, stat
                 assert isinstance(residual, PostNorm)
                 held = Sum(summed(sublayer(held.x, None, held.x), norm)[1])
     if stack.final_norm is not None or held.parts is not None:
-        held = Sum(summed(held, None if stack.final_norm is None else _told(stack.final_norm))[1])
+        held = Sum(summed(held, None if stack.final_norm is None else told(stack.final_norm))[1])
     return held.x[:, None]
 
 
@@ -185,13 +186,6 @@ def _added(x: Tensor, part: Linear, rest: Tensor) -> Sum:
 
     bias = part.whole_bias()
     return Sum(linear(x, part.weight, bias, rest=rest)) if len(x) == 1 else Sum(rest, parts(x, part.weight), bias)
-
-
-def _told(norm: Norm) -> Told:
-    if isinstance(norm, LayerNorm):
-        return "layer", norm.weight, norm.bias, norm.eps, 0.0
-    assert isinstance(norm, RmsNorm)
-    return "rms", norm.weight, None, norm.eps, norm.offset
 
 
 def embedded(part: Embedding, tokens: Tensor, place: Tensor, end: int) -> Tensor | None:

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.core.quick import Told
+from regard.core.norm import Told
 
 _PROGRAMS = 192  # that a device has room for, at least
 
@@ -227,8 +227,7 @@ class Sum(NamedTuple):
 
 
 def summed(held: Sum, norm: Told | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
-    """The sum, if the `total` is asked for or there are no parts, and its norm. `norm` is (layer or rms, gain, shift, ε, what
-    is added to the gain)."""
+    """The sum, if the `total` is asked for or there are no parts, and its norm."""
     x, parts, bias = held
     (rows, width), (kind, gain, shift, eps, offset) = x.shape, norm or ("none", x, None, 0.0, 0.0)
     out, ahead, block = torch.empty_like(x), _ahead(x.device), triton.next_power_of_2(width)

@@ -97,6 +97,7 @@ class Loop:
             self.talk.start(progress.step)
             try:
                 self.clock = time.perf_counter()
+                self._warm_up()
                 while progress.step < settings.steps and not progress.finished:
                     self._step(list(itertools.islice(batches, settings.accumulate)))
                     self._after_step()
@@ -115,6 +116,13 @@ class Loop:
     @property
     def compiles(self) -> bool:
         return self.settings.compile and self.device.type == "cuda"
+
+    def _warm_up(self) -> None:
+        """Kernels that only validation needs are compiled before the first step, with the time of compiling."""
+        if not self.compiles:
+            return
+        self._measured()
+        self.progress.compiling += time.perf_counter() - self.clock
 
     def _after_step(self) -> None:
         progress, settings = self.progress, self.settings
@@ -248,10 +256,7 @@ class Loop:
     def _validate(self) -> None:
         self._inspect()
         progress, settings = self.progress, self.settings
-        # What is only measured now and then is not worth a program of its own.
-        plain = torch.compiler.set_stance("force_eager") if self.compiles else nullcontext()
-        with plain, self._weights(self.ema):
-            found = self.task.validate(self._autocast())
+        found = self._measured()
         if found is None:
             return
         score = found["loss"] if settings.metric == "loss" else found[settings.metric]
@@ -275,6 +280,12 @@ class Loop:
             progress.finished = True
             self.talk.say(f"no improvement in {progress.stale} validations: stopping at step {progress.step}")
         self._tick()
+
+    def _measured(self) -> dict[str, Any] | None:
+        # What is only measured now and then is not worth a program of its own.
+        plain = torch.compiler.set_stance("force_eager") if self.compiles else nullcontext()
+        with plain, self._weights(self.ema):
+            return self.task.validate(self._autocast())
 
     # -------------------------------------------------------------- state
 

@@ -8,7 +8,7 @@ import { go } from "./route.js";
 const EVERY = 2000, MOST = 4000;
 const COLOURS = { light: ["#0072b2", "#d55e00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"], dark: ["#56b4e9", "#ff9b4a", "#2fd3a2", "#f09ad0", "#f0e442", "#d8dee9"] };
 const DASHES = ["", "7 4", "2 4", "10 4 2 4", "14 4", "4 2"]; // a second sign beside colour
-const CHARTS = [["loss", "Loss (nats a token)"], ["learning_rate", "Learning rate"], ["gradient_norm", "Gradient norm"], ["tokens_per_second", "Tokens a second"], ["attention_entropy", "Attention entropy (nats)"]];
+const CHARTS = [["loss", "Loss (nats)"], ["learning_rate", "Learning rate"], ["gradient_norm", "Gradient norm"], ["tokens_per_second", "Tokens or examples a second"], ["attention_entropy", "Attention entropy (nats)"]];
 const followed = new Map(); // run → what is known of it; kept while the page is open
 
 const short = (v) => v === 0 ? "0" : Math.abs(v) >= 1e5 ? (v / 1000).toFixed(0) + "k" : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 1 ? v.toFixed(2) : Math.abs(v) >= 1e-3 ? v.toPrecision(3) : v.toExponential(1);
@@ -117,7 +117,7 @@ export default async function train({ main, state, shelf, gone, atEnd }) {
       h("header", {}, h("h2", { text: "Runs" }), h("span", { class: live ? "live" : "note", text: live ? "● live" : "follows the log, every 2 s" })),
       h("div", { class: "bar" }, list.map((name) => h("label", { class: "run" }, h("input", { type: "checkbox", checked: chosen.includes(name), onchange: (event) => toggle(name, event.target.checked) }), h("i", { style: { background: colours.get(name)[0] } }), name))),
       runs.map(([name, known]) => known.last ? h("div", { class: "figures", style: { marginTop: ".8rem" } }, runs.length > 1 ? h("div", {}, h("b", { style: { color: colours.get(name)[0] }, text: name }), h("span", { text: "run" })) : null,
-        [["step", known.last.step], ["loss", known.last.loss], ["learning rate", known.last.learning_rate], ["gradient norm", known.last.gradient_norm], ["tokens/s", known.last.tokens_per_second], ["minutes", known.last.seconds / 60]].filter(([, v]) => typeof v === "number" && !Number.isNaN(v)).map(([key, v]) => h("div", {}, h("b", { text: key === "step" ? v.toLocaleString("en") : short(v) }), h("span", { text: key })))) : h("p", { class: "note", text: `${name}: nothing logged yet` })));
+        [["step", known.last.step], ["loss", known.last.loss], ["learning rate", known.last.learning_rate], ["gradient norm", known.last.gradient_norm], [`${known.last.unit || "tokens"}/s`, known.last.tokens_per_second], ["minutes", known.last.seconds / 60]].filter(([, v]) => typeof v === "number" && !Number.isNaN(v)).map(([key, v]) => h("div", {}, h("b", { text: key === "step" ? v.toLocaleString("en") : short(v) }), h("span", { text: key })))) : h("p", { class: "note", text: `${name}: nothing logged yet` })));
     const focus = document.activeElement?.closest?.(".run")?.textContent;
     put(main, head, events(runs), h("div", { class: "charts" }, CHARTS.map(([key, title]) => chart(key, title, runs, colours)).filter(Boolean)), samples(runs, colours));
     if (focus) [...main.querySelectorAll(".run")].find((each) => each.textContent === focus)?.querySelector("input").focus();
