@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from regard.checkpoint import Checkpoints
 from regard.data import builtin
 from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
 from regard.text.tokenizer import Tokenizer
+from regard.training import loop
 from regard.training import recipe as recipes
 from regard.training.loop import Interrupted, Loop
 from regard.training.place import Place, begin, resume
@@ -58,6 +60,19 @@ def losses(place: Place) -> list[dict[str, Any]]:
     clocks = {"seconds", "tokens_per_second"}
     lines = [json.loads(line) for line in place.metrics.read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in clocks} for line in lines]
+
+
+def test_what_is_compiled_before_the_first_step_changes_nothing(
+    text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = start(text, tmp_path / "plain")
+    monkeypatch.setattr(Loop, "compiles", True)
+    monkeypatch.setattr(loop, "compiled", lambda model: nullcontext())
+    recipe = recipes.load(None, SMALL | text)
+    place = begin(recipe, tmp_path / "warm", "test")
+    result = run(place, recipe, "test", quiet=True)
+    assert losses(place) == losses(plain)
+    assert 0 < result.compiling < result.seconds
 
 
 def state(place: Place) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.decode import beam, sample, speculate
+from regard.decode import beam, sample, speculate, turns
 from regard.decode.frame import Frame, Rules
 from regard.decode.strategy import Beam, Hypothesis, Limit, Strategy
 from regard.decode.watch import Chosen, Offered, Watch
@@ -79,7 +79,8 @@ def decode(
     def task(rows: list[int]) -> list[list[Hypothesis]]:
         named = rows if keys is None else [keys[row] for row in rows]
         shown = None if watch is None else functools.partial(_by_source, watch, torch.tensor(rows))
-        return _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown, draft)
+        with turns.alone(device):
+            return _decode_batch(model, [sources[r] for r in rows], named, ends, settings, shown, draft)
 
     device = next(model.parameters()).device
     workers = torch.get_num_threads() if device.type == "cpu" and watch is None and draft is None else 1

@@ -7,8 +7,10 @@ with into them and is replayed from its first turn.
 from __future__ import annotations
 
 import copy
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 CHECKED = 16  # turns between two looks at who has finished, where looking means waiting for the device
 EARLY = 4  # turns by which it is asked for before
 KEPT = 4  # recordings of a model, which hold on to their memory
+_ONE = threading.RLock()
 Given = TypeVar("Given")
 Going = TypeVar("Going")
 
@@ -26,6 +29,11 @@ Going = TypeVar("Going")
 def recordable(device: torch.device) -> bool:
     """Whether turns are better recorded, for which every one of them must be like the others."""
     return device.type == "cuda"
+
+
+def alone(device: torch.device) -> AbstractContextManager[Any]:
+    """Recordings, and the tensors they work on, serve one search at a time: threads wait for each other."""
+    return _ONE if recordable(device) else nullcontext()
 
 
 def room(steps: int, device: torch.device) -> int:
@@ -39,8 +47,6 @@ class Recording(Generic[Going]):
 
 
 _KEPT: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording[Any]]] = WeakKeyDictionary()
-
-
 _BEGUN: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording[Any] | None]] = WeakKeyDictionary()
 _SEEN = 64  # beginnings of a model that are known to have been
 
