@@ -202,5 +202,5 @@ def _best(finished: _Finished, n_best: int) -> list[list[Hypothesis]]:
     columns = (finished.tokens, finished.lengths, finished.scores, finished.sums, finished.ended)
     return [
         [Hypothesis(tuple(ids[:n]), s, p, e) for ids, n, s, p, e in zip(*row, strict=True) if s > NEVER][:n_best]
-        for row in zip(*(column.tolist() for column in columns), strict=True)
+        for row in zip(*turns.values(columns), strict=True)
     ]

@@ -156,7 +156,7 @@ def _written(going: _Going) -> dict[int, Hypothesis]:
     columns = (going.sentences, going.chosen, going.limits, going.sums, going.ended)
     return {
         sentence: _hypothesis(row[:limit], going.frame.end, total, ended)
-        for sentence, row, limit, total, ended in zip(*(column.tolist() for column in columns), strict=True)
+        for sentence, row, limit, total, ended in zip(*turns.values(columns), strict=True)
     }
 
 

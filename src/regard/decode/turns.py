@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any, Generic, TypeVar
@@ -136,6 +136,14 @@ class Turns(Generic[Going]):
         else:
             self.turn(self.going)
             self.warm = True
+
+
+def values(tensors: Sequence[Tensor]) -> list[list[Any]]:
+    """What they hold; the device is waited for once."""
+    moved = [x.to("cpu", non_blocking=True) for x in tensors]
+    if any(x.is_cuda for x in tensors):
+        torch.cuda.current_stream(tensors[0].device).synchronize()
+    return [x.tolist() for x in moved]
 
 
 def _held(model: nn.Module) -> list[int]:

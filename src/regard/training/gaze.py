@@ -29,9 +29,7 @@ def gaze(forward: Callable[[Trace], object], real: Mapping[str, Tensor | None]) 
         total = count = 0.0
         for rows, weights in in_rows(call):
             p = weights.double().clamp_min(0)
-            surprise = (
-                -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)
-            )  # [B, rows]; torch's entr is compiled at its first use
+            surprise = -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)  # [B, rows]; entr would be compiled at its first use
             seen = torch.ones_like(surprise) if places is None else places[:, rows].double()
             total, count = total + (surprise * seen).sum().item(), count + seen.sum().item()
         found[name] = total / max(1.0, count)
