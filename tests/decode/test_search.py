@@ -75,6 +75,15 @@ def test_turns_that_are_all_alike_find_the_same(strategy: object, monkeypatch: p
     )
 
 
+@pytest.mark.parametrize(("running", "expected"), [(4, []), (3, []), (2, [16, 32]), (0, [16, 32])])
+def test_recorded_turns_are_looked_at_when_half_have_left(running: int, expected: list[int]) -> None:
+    going = torch.arange(4) < running
+    repeat = turns.Turns(lambda going: None, going, record=True, model=eager_model())
+    assert [step for step in range(40) if repeat.due(step, lambda going: going)] == expected
+    plain = turns.Turns(lambda going: None, going, record=False, model=eager_model())
+    assert all(plain.due(step, lambda going: going) == (step > 0) for step in range(5))
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_neighbours_do_not_matter_and_order_is_kept(strategy: object) -> None:
     model, texts = eager_model(), sources(30)
