@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from regard import size
+from regard import edit, size
 from regard.bench import decode, forward, load, train
 from regard.bench.measure import turns
 from regard.bench.models import measured
@@ -36,6 +39,28 @@ def test_every_contender_is_measured_in_turns() -> None:
     assert all(row.rate > 0 for row in found.rows)
     assert found.rows[0].ours
     assert not any(row.ours for row in found.rows[1:])
+
+
+def test_blocks_stay_compiled_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[object] = []
+
+    @contextmanager
+    def compiled(model: object) -> Iterator[None]:
+        inside.append(model)
+        try:
+            yield
+        finally:
+            inside.clear()
+
+    def watched(*asked: Any) -> Any:
+        assert inside
+        return turns(*asked)
+
+    monkeypatch.setattr(edit, "compiled", compiled)
+    monkeypatch.setattr(train, "turns", watched)
+    case = train.Case("tiny", "natural", batch_tokens=128, batches=1, rounds=1, compile=True)
+    assert train.run(case, [], torch.device("cpu"), "").rows[0].rate > 0
+    assert not inside
 
 
 def test_a_language_model_trains_on_windows() -> None:

@@ -145,11 +145,8 @@ def _summed(
     """One row of x [M, K] by each program: with what is added to it, and its norm."""
     k = tl.arange(0, BK)
     there, row = k < K, tl.program_id(0) * K + k
-    added, gained, shifted = (
-        tl.zeros([BK], dtype=tl.float32),
-        tl.zeros([BK], dtype=tl.float32),
-        tl.zeros([BK], dtype=tl.float32),
-    )
+    nothing = tl.zeros([BK], dtype=tl.float32)
+    added, gained, shifted = nothing, nothing, nothing
     if BIAS:
         added = tl.load(bias + k, mask=there, other=0.0).to(tl.float32)
     if NORM != "none":
@@ -261,7 +258,7 @@ def linear(
         )  # fmt: skip
         return out
     assert norm is None, "inside it would be taken anew by each program: of several rows that costs more than a kernel"
-    _few(x, weight, bias_or, rest_or, out, 1, said)
+    _few(x, weight, bias_or, rest_or, out, inputs, said)
     return out
 
 
@@ -272,20 +269,18 @@ def parts(x: Tensor, weight: Tensor) -> Tensor:
     high, block, depth, _ = _tile(rows, inputs, outputs)
     count = max(1, min(inputs // depth, _PROGRAMS // (triton.cdiv(outputs, block) * triton.cdiv(rows, high))))
     span = triton.cdiv(triton.cdiv(inputs, count), depth) * depth
-    count = triton.cdiv(inputs, span)
-    out = x.new_empty(count, rows, outputs, dtype=torch.float32)
-    _few(x, weight, x, x, out, count, {"ACT": "none", "GATED": False, "BIAS": False, "REST": False}, span)
+    out = x.new_empty(triton.cdiv(inputs, span), rows, outputs, dtype=torch.float32)
+    _few(x, weight, x, x, out, span, {"ACT": "none", "GATED": False, "BIAS": False, "REST": False})
     return out
 
 
-def _few(
-    x: Tensor, weight: Tensor, bias: Tensor, rest: Tensor, out: Tensor, count: int, said: dict[str, Any], span: int = 0
-) -> None:
+def _few(x: Tensor, weight: Tensor, bias: Tensor, rest: Tensor, out: Tensor, span: int, said: dict[str, Any]) -> None:
+    """Fills out [M, N], or [parts, M, N], each of `span` inputs."""
     (rows, inputs), outputs, ahead = x.shape, out.shape[-1], _ahead(x.device)
     high, block, depth, stages = _tile(rows, inputs, outputs)
-    _few_rows[(triton.cdiv(outputs, block), triton.cdiv(rows, high), count)](
-        x, weight, bias, rest, out, rows, outputs, inputs, weight.stride(0), span or inputs, **said, BM=high, BN=block,
-        BK=depth, EXACT="ieee" if x.dtype == torch.float32 else "tf32", AHEAD=ahead, num_warps=4, num_stages=stages,
+    _few_rows[(triton.cdiv(outputs, block), triton.cdiv(rows, high), triton.cdiv(inputs, span))](
+        x, weight, bias, rest, out, rows, outputs, inputs, weight.stride(0), span, **said, BM=high, BN=block, BK=depth,
+        EXACT="ieee" if x.dtype == torch.float32 else "tf32", AHEAD=ahead, num_warps=4, num_stages=stages,
         launch_pdl=ahead,
     )  # fmt: skip
 

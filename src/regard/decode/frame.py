@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Frame:
             found = found | (tokens == other)
         return found
 
-    @property
+    @cached_property
     def steps(self) -> int:
         return int(self.limits.max())
 

@@ -17,7 +17,7 @@ from regard.core.state import State
 from regard.decode import turns
 from regard.decode.frame import NEVER, Frame
 from regard.decode.strategy import Greedy, Hypothesis, Sample
-from regard.decode.top import at_once, take_best, top
+from regard.decode.top import at_once, top
 from regard.decode.turns import Turns
 from regard.decode.watch import Chosen, Watch
 from regard.model import Decoder, EncoderDecoder
@@ -60,7 +60,7 @@ def generate(
 ) -> list[Hypothesis]:
     """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
     device, count, steps = frame.limits.device, len(frame.limits), frame.steps
-    capacity, wide = turns.room(steps + frame.first.shape[1] - 1, device), turns.room(steps, device)
+    capacity, wide = turns.room(frame.capacity, device), turns.room(steps, device)
     record = turns.recordable(device) and watch is None
 
     def begin(given: tuple[Any, Frame, Tensor | None]) -> _Going:
@@ -115,9 +115,10 @@ def generate(
 
 
 def _usual(model: EncoderDecoder | Decoder) -> bool:
-    """Whether a device can be told all at once how a search begins: that no part of it asks what it was told before."""
+    """Whether reading a prompt can be recorded: all parts are known to ask the device nothing, and what they remember will
+    be fixed, so that turns leave the structure of what was recorded as it is."""
     stack = model.stack if isinstance(model, Decoder) else model.decoder
-    return isinstance(stack, Stack) and stack.pattern == Causal() and quick.known(stack)
+    return isinstance(stack, Stack) and stack.pattern == Causal() and stack.behind is None and quick.known(stack)
 
 
 def _turn(
@@ -129,6 +130,8 @@ def _turn(
     withheld = frame.withheld(logits, t, sentences, going.chosen, first=first)
     logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
     if isinstance(strategy, Greedy) and at_once(logits) and not (first or watch or frame.also):
+        from regard.decode.top_kernel import take_best
+
         take_best(logits, frame.end, t, going.limits, going.ended, going.sums, going.chosen, going.last)
         return
     if isinstance(strategy, Sample):

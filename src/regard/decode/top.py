@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,15 +12,8 @@ _BLOCK = 128
 
 
 def at_once(scores: Tensor) -> bool:
-    """Whether `take_best` can be asked."""
+    """Whether a kernel can take the best of them and write it down (`top_kernel.take_best`)."""
     return scores.is_cuda and HAS_TRITON
-
-
-def take_best(scores: Tensor, *going: Any) -> None:
-    """See `top_kernel.take_best`."""
-    from regard.decode import top_kernel
-
-    top_kernel.take_best(scores, *going)
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

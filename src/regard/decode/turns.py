@@ -138,11 +138,11 @@ class Turns(Generic[Going]):
             self.warm = True
 
 
-def values(tensors: Sequence[Tensor]) -> list[list[Any]]:
+def values(columns: Sequence[Tensor]) -> list[list[Any]]:
     """What they hold; the device is waited for once."""
-    moved = [x.to("cpu", non_blocking=True) for x in tensors]
-    if any(x.is_cuda for x in tensors):
-        torch.cuda.current_stream(tensors[0].device).synchronize()
+    moved = [x.to("cpu", non_blocking=True) for x in columns]
+    if any(x.is_cuda for x in columns):
+        torch.cuda.current_stream(columns[0].device).synchronize()
     return [x.tolist() for x in moved]
 
 
