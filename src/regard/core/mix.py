@@ -40,7 +40,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
 
             last, columns = sight.last or (None, 1)
             return step_kernel.attend(q, k, v, mask, scale, last=last, columns=columns).transpose(1, 2)
-        if max(q.shape[2], k.shape[2]) <= SHORT and _alike(q, k, v, mask):
+        if max(q.shape[2], k.shape[2]) <= SHORT and _alike(q, k, v, mask) and _worth(q):
             from regard.core import short_kernel
 
             return short_kernel.attention(q, k, v, mask, sight.causal, scale, dropout)
@@ -104,6 +104,11 @@ def _alike(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     return heads and (mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1))
 
 
+def _worth(q: Tensor) -> bool:
+    """Whether a kernel for short texts is: that for all digits takes seconds to compile, which only training gains back."""
+    return torch.is_grad_enabled() or q.dtype != torch.float32
+
+
 def explicit(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
     weights = attention_weights(q, k, sight.mask, scale, sight.bias)  # [B, H, T, S]
     weights = functional.dropout(weights, dropout) if dropout > 0 else weights
@@ -154,7 +159,7 @@ class Softmax(nn.Module):
 
     def settle(self, sight: Sight) -> None:
         """Makes what all layers will ask of a sight before the first of them does: compiled layers are then all alike."""
-        if sight.bounded and sight.keys.is_cuda:
+        if sight.bounded and sight.queries.is_cuda:
             return  # asked by those only that must
         known = sight.all, sight.causal, sight.sparse
         if self.kernel is explicit or self.top is not None:

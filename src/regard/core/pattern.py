@@ -208,7 +208,8 @@ def merged(ranges: Ranges) -> Ranges:
 
 
 class Sight:
-    """A pattern over `queries` and `keys`, the place of each row and column of the score matrix.
+    """A pattern over `queries` and `keys`, the place of each row and column of the score matrix. Keys may be given as how many
+    there are, from the first place on: a kernel that knows where to stop never asks which.
 
     With it goes what the stack's positions say of these places, computed once for all layers: `bias` is added to the
     scores, `angles` turn q and k, `relative` gives each layer a bias of its own. Instead of a bias there may be the `term`
@@ -223,7 +224,7 @@ class Sight:
         self,
         pattern: Pattern,
         queries: Tensor,
-        keys: Tensor,
+        keys: Tensor | int,
         batch: int = 1,
         bias: Tensor | None = None,
         angles: tuple[Tensor, Tensor] | None = None,
@@ -241,7 +242,7 @@ class Sight:
         self.places = queries if places is None else places
         self.sighted = sighted
         self.pattern = pattern
-        self.queries, self.keys = queries, keys  # [T], [S]
+        self.queries, self._keys = queries, keys  # [T], [S]
         self.batch = batch
         self.angles = angles
         self.relative = relative
@@ -251,7 +252,11 @@ class Sight:
         self._bias = bias
         if term is not None and not self.sparse:
             # Made here and not in a layer, because a layer may be run twice to save memory.
-            self._bias = term(queries, keys)
+            self._bias = term(queries, self.keys)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        return listed(self._keys, self.queries.device)
 
     @property
     def bias(self) -> Tensor | None:
@@ -269,7 +274,7 @@ class Sight:
     @cached_property
     def causal(self) -> bool:
         """Exactly the triangle that kernels know by name: only when queries and keys are the same places."""
-        return self.pattern == Causal() and self.plain and self.queries is self.keys
+        return self.pattern == Causal() and self.plain and self.queries is self._keys
 
     @property
     def bounded(self) -> bool:
@@ -375,6 +380,11 @@ class Sight:
         """Keys end where queries end."""
         assert self.start is not None
         return self.start + self.step * (len(self.queries) - len(self.keys))
+
+
+def listed(keys: Tensor | int, device: torch.device) -> Tensor:
+    """Those given, or so many from the first on."""
+    return torch.arange(keys, device=device) if isinstance(keys, int) else keys
 
 
 class Blocks(NamedTuple):

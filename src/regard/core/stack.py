@@ -17,7 +17,7 @@ from regard.core.dropout import Dropout
 from regard.core.layout import GlobalTokens, Shifted
 from regard.core.mix import Softmax
 from regard.core.norm import Norm
-from regard.core.pattern import Descent, Pattern, Sight
+from regard.core.pattern import Descent, Pattern, Sight, listed
 from regard.core.position import Disentangled, Repeated, Rope, StackPosition
 from regard.core.reversible import Reversible, doubled, run
 from regard.core.state import Inputs, LayerState
@@ -73,9 +73,10 @@ class Stack(nn.Module):
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
         to `end`. With a `descent` [B, W, L], the beams of a sentence are queries of one row, at the same place."""
         device, last = self.device, None
+        keys: Tensor | int
         if isinstance(start, Tensor):
             assert end is not None
-            keys, queries, begin = torch.arange(end, device=device), start, None
+            keys, queries, begin = end, start, None
             last = (start, 1 if descent is None else descent.shape[1])
         else:
             end, behind, begin = start + length, self.behind, start
@@ -83,7 +84,7 @@ class Stack(nn.Module):
             queries = keys if start == 0 else keys[-length:]
         if descent is not None:
             width = descent.shape[1]
-            keys, queries = keys.repeat_interleave(width), queries.expand(width)
+            keys, queries = listed(keys, device).repeat_interleave(width), queries.expand(width)
             padding = padding & Descent(descent)
         pattern = self.pattern.over(end, device)
         if real is not None and pattern.anchored:
@@ -96,7 +97,7 @@ class Stack(nn.Module):
         if isinstance(self.position, Rope):
             angles = self.position.angles(queries)
         elif isinstance(self.position, Disentangled):
-            relative = self.position(queries, keys)
+            relative = self.position(queries, listed(keys, device))
         elif isinstance(self.position, Repeated):
             term = self.position.over(end)
         else:

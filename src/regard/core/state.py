@@ -389,9 +389,8 @@ class State:
             return False
         self.place = torch.full((1,), self.position, dtype=torch.long, device=pasts[0].k.device)
         for layer, past in zip(self.layers, pasts, strict=True):
-            # What was never filled is looked at with a weight of zero, which does not help against infinities.
+            # What was never filled is looked at with a weight of zero, which does not help against infinities: it is zero.
             past.grow(past.capacity)
-            past.k[:, :, past.filled :], past.v[:, :, past.filled :] = 0, 0
             layer.past = Slots(past.k, past.v, self.place)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +87,9 @@ def generate(
         going.t.add_(1)
 
     given, said = (encoded, frame, _noise(strategy, keys, wide, device)), (strategy, frame.said)
-    if record and frame.alike and _usual(model):
-        going = turns.begun(begin, given, model=model, said=(*said, capacity, wide))
+    if record and frame.alike:
+        usual = functools.partial(_usual, model)
+        going = turns.begun(begin, given, model=model, said=(*said, capacity, wide), usual=usual)
     else:
         going = begin(given)
     if not frame.alike:

@@ -13,6 +13,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -225,13 +226,12 @@ def _stacked(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
 
 def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
     """[B, S] ids and, if any row is shorter than the others, which of them are real."""
-    lengths = torch.tensor([len(source) for source in sources])
+    lengths = np.array([len(source) for source in sources])
     longest = int(lengths.max())
-    tokens = torch.full((len(sources), longest), pad)
-    for row, source in enumerate(sources):
-        place = slice(0, len(source)) if side == "behind" else slice(longest - len(source), longest)
-        tokens[row, place] = torch.tensor(source)
-    if bool((lengths == longest).all()):
-        return tokens, None
-    places = torch.arange(longest)
-    return tokens, places < lengths[:, None] if side == "behind" else places >= longest - lengths[:, None]
+    if (lengths == longest).all():
+        return torch.tensor(sources, dtype=torch.long), None
+    places = np.arange(longest)
+    real = places < lengths[:, None] if side == "behind" else places >= longest - lengths[:, None]
+    tokens = np.full(real.shape, pad)
+    tokens[real] = np.concatenate(sources)  # row by row, which is how they are told apart
+    return torch.from_numpy(tokens), torch.from_numpy(real)

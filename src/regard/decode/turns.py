@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -41,9 +41,13 @@ def room(steps: int, device: torch.device) -> int:
     return -(-steps // 64) * 64 if recordable(device) else steps
 
 
+@dataclass
 class Recording(Generic[Going]):
-    def __init__(self, graph: torch.cuda.CUDAGraph, going: Going) -> None:
-        self.graph, self.going = graph, going
+    """What is replayed, what it works on, and the tensors that it begins with."""
+
+    graph: torch.cuda.CUDAGraph
+    going: Going
+    given: list[Tensor]
 
 
 _KEPT: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording[Any]]] = WeakKeyDictionary()
@@ -51,30 +55,33 @@ _BEGUN: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording[Any] | None
 _SEEN = 64  # beginnings of a model that are known to have been
 
 
-def begun(begin: Callable[[Given], Going], given: Given, *, model: nn.Module, said: Hashable) -> Going:
+def begun(
+    begin: Callable[[Given], Going], given: Given, *, model: nn.Module, said: Hashable, usual: Callable[[], bool]
+) -> Going:
     """begin(given), where the tensors of the result follow from those of `given` and nothing else. The second time that a
-    model begins in the same shapes it is recorded, and replayed from then on: what was returned before is overwritten."""
+    model begins in the same shapes it is recorded, if it is `usual`, and replayed from then on: what was returned before is
+    overwritten."""
     if not torch.cuda.is_available():
         return begin(given)
-    kept, key = _BEGUN.setdefault(model, OrderedDict()), _key(model, said, given)
-    if key not in kept:
+    own = list(tensors(given))
+    kept, key = _BEGUN.setdefault(model, OrderedDict()), _key(model, said, own)
+    known = kept.get(key)
+    if known is None and not (key in kept and usual()):
         kept[key] = None
         while len(kept) > _SEEN:
             kept.popitem(last=False)
         return begin(given)
     kept.move_to_end(key)
-    known = kept[key]
     if known is None:
         held, graph = copy.deepcopy(given), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             going = begin(held)
-        known = kept[key] = Recording(graph, (held, going))
+        known = kept[key] = Recording(graph, going, list(tensors(held)))
         for old in [name for name, recording in kept.items() if recording is not None][:-KEPT]:
             del kept[old]
-    held, going = known.going
-    torch._foreach_copy_(list(tensors(held)), list(tensors(given)))
+    torch._foreach_copy_(known.given, own)
     known.graph.replay()
-    return going
+    return known.going  # type: ignore[no-any-return]
 
 
 class Turns(Generic[Going]):
@@ -97,12 +104,12 @@ class Turns(Generic[Going]):
         self.going, self.graph, self.warm = going, None, False
         if not self.record:
             return
-        own, key = list(tensors(going)), _key(self.model, self.said, going)
-        kept = _KEPT.setdefault(self.model, OrderedDict())
+        own = list(tensors(going))
+        kept, key = _KEPT.setdefault(self.model, OrderedDict()), _key(self.model, self.said, own)
         known = kept.get(key)
         if known is not None:
             kept.move_to_end(key)
-            torch._foreach_copy_(list(tensors(known.going)), own)
+            torch._foreach_copy_(known.given, own)
             self.going, self.graph = known.going, known.graph
 
     def due(self, step: int, running: Callable[[Going], Tensor]) -> bool:
@@ -129,8 +136,8 @@ class Turns(Generic[Going]):
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.turn(self.going)
             self.graph.replay()
-            kept = _KEPT.setdefault(self.model, OrderedDict())
-            kept[_key(self.model, self.said, self.going)] = Recording(self.graph, self.going)
+            own, kept = list(tensors(self.going)), _KEPT.setdefault(self.model, OrderedDict())
+            kept[_key(self.model, self.said, own)] = Recording(self.graph, self.going, own)
             while len(kept) > KEPT:
                 kept.popitem(last=False)
         else:
@@ -158,9 +165,9 @@ def _held(model: nn.Module) -> list[int]:
     return [x.data_ptr() for x in found if x is not None]
 
 
-def _key(model: nn.Module, said: Hashable, given: Any) -> Hashable:
+def _key(model: nn.Module, said: Hashable, given: list[Tensor]) -> Hashable:
     """What two searches must share to share a recording: where the weights lie, and the shapes of all that changes."""
-    shapes = tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors(given))
+    shapes = tuple((x.shape, x.stride(), x.dtype, x.device) for x in given)
     narrow = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     return said, narrow, tuple(_held(model)), shapes
 

@@ -250,7 +250,7 @@ class Loop:
                 "unit": self.task.unit,  # of what the names above call tokens
             }
         )
-        left = seconds / progress.step * (self.settings.steps - progress.step)
+        left = (seconds - progress.compiling) / progress.step * (self.settings.steps - progress.step)
         self.talk.step(progress.step, loss / max(1.0, tokens), rate, self.task.unit, seconds, left)
 
     def _validate(self) -> None:
