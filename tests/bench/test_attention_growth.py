@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from regard.allocator import keep_large_blocks
-from regard.bench.attention import KINDS, Case, _call, choose, peak, run
+from regard.bench.attention import KINDS, Case, _calls, choose, peak, reports, run
+from regard.bench.measure import turns
 from regard.errors import SettingError
 
 CPU = torch.device("cpu")
@@ -42,7 +45,8 @@ def test_kinds_are_called_as_in_training() -> None:
     case = Case(choose(words), (64,), heads=2, d_k=8, rounds=1)
     found = list(run(case, CPU))
     assert [line["kind"] for line in found if "exponent" in line] == list(words)
-    wide, narrow = (peak(_call(case, kind, 4096, False, CPU), CPU) for kind in ("window:256", "window:16"))
+    calls = _calls(case, ("window:256", "window:16"), 4096, False, CPU)
+    wide, narrow = (peak(once, CPU) for once in calls.values())
     assert narrow < wide
     with pytest.raises(SettingError, match="numbers"):
         choose(["dilated:8"])
@@ -54,12 +58,53 @@ def test_the_command_writes_one_object_a_line() -> None:
         [*command, "--kinds", "full,linear", "--lengths", "64,128", "--heads", "1"], capture_output=True, text=True
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["kind"] for line in lines] == ["full"] * 5 + ["linear"] * 5
+    assert [line["kind"] for line in lines] == ["full", "linear"] * 5
     assert all({"n", "seconds", "peak_bytes", "backward"} <= line.keys() for line in lines if "exponent" not in line)
-    assert [i for i, line in enumerate(lines) if "exponent" in line] == [4, 9]
+    assert [i for i, line in enumerate(lines) if "exponent" in line] == [8, 9]
     assert done.stderr == ""
     with pytest.raises(SettingError, match="did you mean 'window'"):
         choose(["windw"])
+
+
+def test_results_say_how_much_faster_than_full_attention() -> None:
+    case = Case(("full", "window"), (64, 128), heads=1, window=8, rounds=2)
+    found = [
+        {
+            "kind": kind,
+            "n": n,
+            "backward": backward,
+            "seconds": n * cost * (1 + backward),
+            "spread": 0.02,
+            "peak_bytes": n,
+        }
+        for n in case.lengths
+        for backward in (False, True)
+        for kind, cost in (("full", n), ("window", 8.0))
+    ]
+    grown = {"exponent": 2.0, "forward_exponent": 2.0, "memory_exponent": 1.0}
+    short, long = reports(case, [*found, *({"kind": kind, **grown} for kind in case.kinds)], "regard bench x", "here")
+    assert short.as_json()["ratios"]["window"]["full"] == 8.0
+    assert long.as_json()["ratios"]["window"]["full"] == 16.0
+    assert "128 places" in long.heading
+    assert "window grows as time n^2.00  forward n^2.00  memory n^1.00" in long.lines()[-1]
+
+
+def test_what_is_slow_is_asked_once() -> None:
+    asked = {"slow": 0, "fast": 0}
+
+    def case(name: str, seconds: float) -> Callable[[], float]:
+        def once() -> float:
+            asked[name] += 1
+            time.sleep(seconds)
+            return 1.0
+
+        return once
+
+    found = turns({"slow": case("slow", 0.05), "fast": case("fast", 0.0)}, 2, CPU, slow=0.02)
+    assert asked == {"slow": 1, "fast": 3}
+    assert found["slow"].spread is None
+    assert found["slow"].median >= 0.05
+    assert len(found["fast"].seconds) == 2
 
 
 def test_allocator_settings_are_taken_where_there_are_any() -> None:

@@ -7,16 +7,16 @@ share, are left out.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard import spec
+from regard.bench.measure import turns
+from regard.bench.report import Report, Row
 from regard.build import build
 from regard.core.pattern import Everything
 from regard.family.vaswani import looking
@@ -82,30 +82,67 @@ def _chosen(case: Case, kind: str, length: int) -> tuple[spec.Mixer, spec.Patter
 
 
 def run(case: Case, device: torch.device) -> Iterator[dict[str, Any]]:
-    """A line for each kind, length and direction as soon as it is known, and a last one for each kind."""
-    for kind in case.kinds:
-        found = []
-        for length in case.lengths:
-            for backward in (False, True):
-                found.append(
-                    {"kind": kind, "n": length, "backward": backward, **_measured(case, kind, length, backward, device)}
-                )
-                yield found[-1]
-        whole = [line for line in found if line["backward"]]
+    """A line for each length, direction and kind, all kinds of one length taking turns, and a last one for each kind."""
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in case.kinds}
+    for length in case.lengths:
+        for backward in (False, True):
+            calls = _calls(case, case.kinds, length, backward, device)
+            for kind, timing in turns(calls, case.rounds, device, slow=SLOW).items():
+                one = {
+                    "kind": kind,
+                    "n": length,
+                    "backward": backward,
+                    "seconds": timing.median,
+                    "spread": timing.spread,
+                }
+                one |= {"peak_bytes": peak(calls[kind], device), "rounds": len(timing.seconds)}
+                found[kind].append(one)
+                yield one
+    for kind, lines in found.items():
+        whole = [line for line in lines if line["backward"]]
         yield {
             "kind": kind,
             "exponent": _exponent(whole, "seconds"),
-            "forward_exponent": _exponent([line for line in found if not line["backward"]], "seconds"),
+            "forward_exponent": _exponent([line for line in lines if not line["backward"]], "seconds"),
             "memory_exponent": _exponent(whole, "peak_bytes"),
         }
+
+
+def reports(case: Case, found: Sequence[dict[str, Any]], command: str, machine: str) -> list[Report]:
+    """One for each length, of forward and backward: places a second, beside full attention by PyTorch's kernel."""
+    grown = {line["kind"]: line for line in found if "n" not in line}
+    return [
+        Report(
+            command,
+            f"attention, {length:,} places, {case.heads} heads of {case.d_k}, window {case.window}, forward + backward",
+            machine,
+            "places/s",
+            tuple(
+                Row(
+                    line["kind"],
+                    length / line["seconds"],
+                    line.get("spread"),
+                    line["kind"] != "full",
+                    line["peak_bytes"],
+                )
+                for line in found
+                if line.get("n") == length and line["backward"]
+            ),
+            {f"{kind} grows as": _grown(line) for kind, line in grown.items()},
+        )
+        for length in case.lengths
+    ]
+
+
+def _grown(found: dict[str, Any]) -> str:
+    told = {"time": found["exponent"], "forward": found["forward_exponent"], "memory": found["memory_exponent"]}
+    return "  ".join(f"{name} n^{value:.2f}" for name, value in told.items() if value is not None)
 
 
 def line(found: dict[str, Any]) -> str:
     """A measurement, or what a kind's measurements say, for people."""
     if "n" not in found:
-        told = {"time": found["exponent"], "forward": found["forward_exponent"], "memory": found["memory_exponent"]}
-        grown = "  ".join(f"{name} n^{value:.2f}" for name, value in told.items() if value is not None)
-        return f"{found['kind']:<11} grows as  {grown}\n"
+        return f"{found['kind']:<11} grows as  {_grown(found)}"
     what = "forward + backward" if found["backward"] else "forward"
     return (
         f"{found['kind']:<11} {found['n']:>7}  {what:<18}  {found['seconds']:>9.4f} s  {amount(found['peak_bytes']):>9}"
@@ -120,50 +157,43 @@ def _exponent(lines: Sequence[dict[str, Any]], what: str) -> float | None:
     return sum((a - x) * (b - y) for a, b in points) / across if across else None
 
 
-def _measured(case: Case, kind: str, length: int, backward: bool, device: torch.device) -> dict[str, Any]:
-    once = _call(case, kind, length, backward, device)
-    seconds = [_seconds(once, device)]
-    if seconds[0] < SLOW:
-        seconds = [_seconds(once, device) for _ in range(case.rounds)]
-    return {"seconds": median(seconds), "peak_bytes": peak(once, device), "rounds": len(seconds)}
+def _calls(
+    case: Case, kinds: Sequence[str], length: int, backward: bool, device: torch.device
+) -> dict[str, Callable[[], float]]:
+    """What each kind does once, all with the same queries, keys and values."""
+    precision = torch.bfloat16 if device.type == "cuda" else torch.float32  # as each is trained
+    chance = torch.Generator().manual_seed(0)
+    shape = (1, case.heads, length, case.d_k)
+    q, k, v, above = (torch.randn(shape, generator=chance).to(device, precision) for _ in range(4))
+    given = tuple(x.requires_grad_(backward) for x in (q, k, v))
+    return {kind: _call(case, kind, given, above if backward else None) for kind in kinds}
 
 
-def _call(case: Case, kind: str, length: int, backward: bool, device: torch.device) -> Callable[[], None]:
+def _call(case: Case, kind: str, given: tuple[Tensor, ...], above: Tensor | None) -> Callable[[], float]:
+    """`above`: the gradient that comes back, if one does."""
+    q, k, v = given
+    length = q.shape[2]
     mixer, pattern = _chosen(case, kind, length)
     shared = isinstance(mixer, spec.Lsh)
     attention = spec.Attention(case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared else "apart")
     stack = spec.Stack(1, spec.Block(attention, spec.Plain(1)), pattern)
-    precision = torch.bfloat16 if device.type == "cuda" else torch.float32  # as each is trained
-    made = build(spec.Encoder(1, spec.Tokens(1, None), stack)).to(device, precision).eval().stack
+    made = build(spec.Encoder(1, spec.Tokens(1, None), stack)).to(q.device, q.dtype).eval().stack
     mix = made.blocks[0].attention.mixer  # type: ignore[union-attr]
-    chance = torch.Generator().manual_seed(0)
-    shape = (1, case.heads, length, case.d_k)
-    q, k, v, above = (torch.randn(shape, generator=chance).to(device, precision) for _ in range(4))
-    given = [x.requires_grad_(backward) for x in (q, k, v)]
 
-    def once() -> None:
-        with torch.set_grad_enabled(backward):
+    def once() -> float:
+        with torch.set_grad_enabled(above is not None):
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared else k
             out: Tensor = mix(q, keys, v, made.sight(0, length, 1, Everything()))  # type: ignore[operator]
-            if backward:
+            if above is not None:
                 out.backward(above)
         for x in (*given, *mix.parameters()):  # type: ignore[union-attr]
             x.grad = None
+        return length
 
     return once
 
 
-def _seconds(once: Callable[[], None], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    once()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
-
-
-def peak(once: Callable[[], None], device: torch.device) -> int:
+def peak(once: Callable[[], object], device: torch.device) -> int:
     """The most bytes of tensors that one call holds besides its inputs; on a CPU each allocation is counted."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()

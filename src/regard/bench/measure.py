@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -28,30 +29,38 @@ class Timing:
         return self.amount / self.median
 
     @property
-    def spread(self) -> float:
-        """Half of the distance between the fastest and the slowest round, as a share of the median."""
-        return (max(self.seconds) - min(self.seconds)) / 2 / self.median
+    def spread(self) -> float | None:
+        """Half of the distance between the fastest and the slowest round, as a share of the median; one round has none."""
+        return (max(self.seconds) - min(self.seconds)) / 2 / self.median if len(self.seconds) > 1 else None
 
 
-def turns(cases: Mapping[str, Callable[[], float]], rounds: int, device: torch.device) -> dict[str, Timing]:
+def turns(
+    cases: Mapping[str, Callable[[], float]], rounds: int, device: torch.device, *, slow: float = math.inf
+) -> dict[str, Timing]:
     """Every case to warm up, then `rounds` times each, one after the other; a case returns how much it did. On a GPU things
-    are compiled the first time, and may be recorded the second."""
+    are compiled the first time, and may be recorded the second. What takes more than `slow` seconds to warm up is not asked
+    again: that is its time."""
     warm = 3 if device.type == "cuda" else 1
     threads = torch.get_num_threads()
     amounts: dict[str, float] = {}
     seconds: dict[str, list[float]] = {name: [] for name in cases}
+    done: set[str] = set()
     for turn in range(warm + rounds):
         for name, case in cases.items():
-            torch.set_num_threads(threads)  # some libraries change it for the whole process
-            if turn < warm:
-                amounts[name] = case()
+            if name in done:
                 continue
+            torch.set_num_threads(threads)  # some libraries change it for the whole process
             _finished(device)
-            time.sleep(_PAUSE)
+            if turn >= warm:
+                time.sleep(_PAUSE)
             began = time.perf_counter()
-            case()
+            amounts[name] = case()
             _finished(device)
-            seconds[name].append(time.perf_counter() - began)
+            took = time.perf_counter() - began
+            if took > slow and turn == warm - 1:
+                done.add(name)
+            if turn >= warm or name in done:
+                seconds[name].append(took)
     torch.set_num_threads(threads)
     return {name: Timing(tuple(seconds[name]), amounts[name]) for name in cases}
 

@@ -32,7 +32,7 @@ class Row:
 
     name: str
     rate: float
-    spread: float
+    spread: float | None  # None: of one round
     ours: bool = False
     peak: int | None = None  # bytes
     share: float | None = None
@@ -85,7 +85,7 @@ class Report:
         all_cells = {
             "": f"{row.name} (published)" if row.published else row.name,
             self.unit: f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
-            "±": "" if row.published else f"{100 * row.spread:.0f} %",
+            "±": "" if row.published or row.spread is None else f"{100 * row.spread:.0f} %",
             "× fastest peer": "" if not row.ours or self.fastest is None else f"{row.rate / self.fastest.rate:.2f}",
             "peak memory": "" if row.peak is None else amount(row.peak),
             "of the limit": "" if row.share is None else f"{100 * row.share:.0f} %",

@@ -34,7 +34,7 @@ def command() -> None:
 
 def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="one JSON object for each case"),
+        click.option("--json", "as_json", is_flag=True, help="one JSON object for each case, or each measurement"),
         click.option(
             "--results", type=click.Path(dir_okay=False), help="a page to keep the result in (bench/RESULTS.md)"
         ),
@@ -140,19 +140,22 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
 @click.option("--lengths", default="2048,4096,8192,16384,32768", show_default=True)
 @click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="of 64 dimensions each")
 @click.option("--window", type=click.IntRange(1), default=256, show_default=True, help="places seen on each side")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="of which the median is told")
-@click.option("--threads", type=click.IntRange(1), default=None, help="of a CPU  [all cores]")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
-@click.option("--json", "as_json", is_flag=True, help="one JSON object for each measurement, and one for each kind")
-def attention(kinds: str, lengths: str, heads: int, window: int, rounds: int, as_json: bool, **flags: Any) -> None:
+@_common
+def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -> None:
     """How each attention's time and memory grow with the length: forward, forward and backward, and the exponents."""
     device = _prepared(flags)
-    from regard.bench.attention import Case, choose, line, run
+    from regard.bench.attention import Case, choose, line, reports, run
+    from regard.bench.report import keep, machine
 
     names = choose([name for name in kinds.split(",") if name])
-    case = Case(names, tuple(_numbers("--lengths", lengths)), heads, window=window, rounds=rounds)
-    for found in run(case, device):
-        click.echo(json.dumps(found) if as_json else line(found))
+    case = Case(names, tuple(_numbers("--lengths", lengths)), heads, window=window, **_rounds(flags))
+    found = []
+    for one in run(case, device):
+        found.append(one)
+        click.echo(json.dumps(one) if flags["as_json"] else line(one))
+    if flags["results"]:
+        for report in reports(case, found, _command(), machine(device)):
+            keep(Path(flags["results"]), report)
 
 
 def _prepared(flags: dict[str, Any]) -> Any:
