@@ -14,6 +14,7 @@ from regard.build import build, trainable
 from regard.core import mix
 from regard.core.pattern import Causal as CausalPattern
 from regard.core.pattern import Sight
+from regard.core.state import Slots
 from regard.core.trace import Trace
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder
@@ -142,6 +143,10 @@ def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...])
         assert state.line is not None
     assert fixed.fix()
     assert both.fix()
+    for slots in (layer.past for state in (fixed, both) for layer in state.layers):
+        assert isinstance(slots, Slots)
+        assert not slots.k[:, :, 3:].any()  # nothing that a weight of zero would not hide
+        assert not slots.v[:, :, 3:].any()
     for t in range(4, 9):
         step = tokens[:, t - 1 : t].repeat_interleave(2, dim=0)
         step[1::2] = (step[1::2] + 1) % 19  # beams differ
