@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional
 
@@ -86,3 +87,33 @@ def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
     apart = disagreement(*logits.chunk(2), labels)  # type: ignore[call-arg]
     torch.testing.assert_close(loss, (each[0][0] + each[1][0]) / 2 + 0.5 * apart)
     torch.testing.assert_close(surprise, (each[0][1] + each[1][1]) / 2)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 0.5])
+def test_no_scores_are_made_for_padding(agreement: float) -> None:
+    """The same loss and gradients as over all places, of which the head sees the real ones only."""
+    seen: list[int] = []
+
+    class Head(LanguageHead):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    head = Head(Table(11, 6), bias=True)
+    hidden = torch.randn(4, 5, 6, requires_grad=True)
+    labels = torch.randint(0, 11, (2, 5)).repeat(2, 1)
+    labels[[0, 2], 3:] = labels[[1, 3], 1:2] = IGNORED
+    given = hidden, *head.parameters()
+    loss, surprise = over_vocabulary(head, hidden, labels, 0.1, agreement)
+    found = torch.autograd.grad(loss, given)
+    assert seen == [14]
+    logits = head(hidden.flatten(0, 1))
+    wanted, surprised = cross_entropy(logits, labels, 0.1)
+    if agreement:
+        wanted, surprised = wanted / 2, surprised / 2
+        wanted = wanted + agreement * disagreement(*logits.chunk(2), labels.flatten().chunk(2)[0])
+    torch.testing.assert_close((loss, surprise), (wanted, surprised))
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, given))
+    empty, _ = over_vocabulary(head, hidden, torch.full_like(labels, IGNORED), 0.1, agreement)
+    assert empty.item() == 0.0

@@ -111,6 +111,10 @@ def over_vocabulary(
         return OverVocabulary.apply(  # type: ignore[no-any-return]
             head.ready(hidden), head.table.weight, head.bias, labels, smoothing, agreement
         )
+    real = labels != IGNORED
+    if hidden.device.type == "cpu" and not real.all():  # nobody waits for a device: no scores are made for padding
+        rows = real.nonzero()[:, 0]
+        hidden, labels = hidden.index_select(0, rows), labels.index_select(0, rows)
     logits = head(hidden)
     loss, surprise = cross_entropy(logits, labels, smoothing)
     if not agreement:
