@@ -85,6 +85,7 @@ def test_results_say_how_much_faster_than_full_attention() -> None:
     short, long = reports(case, [*found, *({"kind": kind, **grown} for kind in case.kinds)], "regard bench x", "here")
     assert short.as_json()["ratios"]["window"]["full"] == 8.0
     assert long.as_json()["ratios"]["window"]["full"] == 16.0
+    assert [(row.name, row.rate) for row in long.rows] == [("full", 1 / 256), ("window", 1 / 16)]  # there and back
     assert "128 places" in long.heading
     assert "window grows as time n^2.00  forward n^2.00  memory n^1.00" in long.lines()[-1]
 

@@ -121,7 +121,7 @@ def reports(case: Case, found: Sequence[dict[str, Any]], command: str, machine: 
                 Row(
                     line["kind"],
                     length / line["seconds"],
-                    line.get("spread"),
+                    line["spread"],
                     line["kind"] != "full",
                     line["peak_bytes"],
                 )
