@@ -16,13 +16,15 @@ from collections.abc import Callable
 import torch
 
 from regard.build import build
-from regard.family import bert
+from regard.families import bert_presets
 from regard.look import Subject, look
-from regard.look.subject import at_rest, hidden
+from regard.look.target import at_rest, hidden
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
@@ -32,7 +34,9 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
-    description = bert.preset("base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width)
+    description = bert_presets.preset(
+        "base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width
+    )
     subject = Subject(build(description).eval().to(asked.device))
     ids = torch.randint(0, 1000, (1, asked.tokens), device=asked.device)
     name = f"encoder.{asked.layers // 2}.self"
@@ -44,7 +48,9 @@ def main() -> None:
     runs: dict[str, Callable[[], object]] = {
         "without probes": plain,
         f"{name} recorded": lambda: look(subject, ids, ask=[f"{name}.weights"]),
-        "and its weights computed": lambda: look(subject, ids, ask=[f"{name}.weights"]).weights(name),
+        "and its weights computed": lambda: look(subject, ids, ask=[f"{name}.weights"]).weights(
+            name
+        ),
     }
     times: dict[str, list[float]] = {what: [] for what in runs}
     for round_ in range(asked.tries + 1):
@@ -58,7 +64,11 @@ def main() -> None:
     usual = times["without probes"]
     for what, found in times.items():
         ratios = [one / other for one, other in zip(found, usual, strict=True)]
-        middle, low, high = statistics.median(found) / statistics.median(usual), min(ratios), max(ratios)
+        middle, low, high = (
+            statistics.median(found) / statistics.median(usual),
+            min(ratios),
+            max(ratios),
+        )
         print(
             f"{what:<28} {1000 * statistics.median(found):8.1f} ms   {middle:.3f} ×  ({low:.3f}–{high:.3f} in a round)"
         )

@@ -17,7 +17,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", required=True, help="a folder with multi30k/ in it")
     parser.add_argument("--recipe", default="multi30k")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -25,10 +27,24 @@ def main() -> None:
     parser.add_argument("flags", nargs="*", help="further flags of regard train")
     asked = parser.parse_args()
     scores = []
-    with contextlib.nullcontext(asked.keep) if asked.keep else tempfile.TemporaryDirectory() as folder:
+    with (
+        contextlib.nullcontext(asked.keep)
+        if asked.keep
+        else tempfile.TemporaryDirectory() as folder
+    ):
         for seed in asked.seeds:
             began = time.perf_counter()
-            command = [sys.executable, "-m", "regard", "train", asked.recipe, "--data", asked.data, "--seed", str(seed)]
+            command = [
+                sys.executable,
+                "-m",
+                "regard",
+                "train",
+                asked.recipe,
+                "--data",
+                asked.data,
+                "--seed",
+                str(seed),
+            ]
             command += ["--out", str(Path(folder) / str(seed)), "--json", *asked.flags]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             result = json.loads(done.stdout)
@@ -40,7 +56,9 @@ def main() -> None:
                 flush=True,
             )
     spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-    print(f"mean of {len(scores)}: BLEU {statistics.mean(scores):.2f} ± {spread:.2f}  {result['test']['signature']}")
+    print(
+        f"mean of {len(scores)}: BLEU {statistics.mean(scores):.2f} ± {spread:.2f}  {result['test']['signature']}"
+    )
 
 
 if __name__ == "__main__":

@@ -17,14 +17,17 @@ import torch
 from torch import Tensor
 
 from regard.build import build
-from regard.core.layout import Documents
-from regard.data.batch import padding, plan
-from regard.family import vaswani
+from regard.core.mask_patterns import DocumentMask
+from regard.data.batching import padding, plan
+from regard.families import transformer
 from regard.model import EncoderDecoder
-from regard.training.loss import IGNORED, over_vocabulary
+from regard.training.objectives.loss import IGNORED, over_vocabulary
 
 VOCABULARY = 8000
-CORPUS, MOST = 50_000, 100  # pairs that are sorted into buckets, and how many of these batches are taken
+CORPUS, MOST = (
+    50_000,
+    100,
+)  # pairs that are sorted into buckets, and how many of these batches are taken
 FEW = 2000  # pairs that are packed: rows are as full with few
 
 
@@ -32,15 +35,20 @@ def lengths(count: int) -> np.ndarray:
     """[count, 2]: sources of 8 to 64 tokens, more short ones than long ones; targets of about the same length."""
     chance = np.random.default_rng(0)
     source = np.clip(chance.gamma(3.0, 8.0, count), 8, 64)
-    return np.stack([source, np.clip(source * chance.normal(1.0, 0.12, count), 8, 64)], axis=1).astype(np.int64)
+    return np.stack(
+        [source, np.clip(source * chance.normal(1.0, 0.12, count), 8, 64)], axis=1
+    ).astype(np.int64)
 
 
 def bucketed(sizes: np.ndarray, budget: int, most: int) -> list[dict[str, Tensor]]:
     found = []
     for rows in plan(sizes, budget, seed=0, epoch=0)[:most]:
-        source, target = (torch.randint(4, VOCABULARY, (len(rows), int(sizes[rows, i].max()))) for i in (0, 1))
+        source, target = (
+            torch.randint(4, VOCABULARY, (len(rows), int(sizes[rows, i].max()))) for i in (0, 1)
+        )
         real, asked = (
-            torch.arange(x.shape[1]) < torch.from_numpy(sizes[rows, i])[:, None] for i, x in enumerate((source, target))
+            torch.arange(x.shape[1]) < torch.from_numpy(sizes[rows, i])[:, None]
+            for i, x in enumerate((source, target))
         )
         batch = {"source": source, "target": target, "labels": target.masked_fill(~asked, IGNORED)}
         found.append(batch | ({} if real.all() else {"real": real}))
@@ -82,7 +90,7 @@ def packed(sizes: np.ndarray, budget: int, width: int) -> list[dict[str, Tensor]
 def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
     within = None
     if "source of" in batch:
-        within = Documents(batch["source of"]), Documents(batch["target of"])
+        within = DocumentMask(batch["source of"]), DocumentMask(batch["target of"])
     hidden, _ = model(batch["source"], batch["target"], batch.get("real"), within=within)
     over_vocabulary(model.head, hidden, batch["labels"], 0.1)[0].backward()
 
@@ -96,7 +104,7 @@ def main() -> None:
     asked.add_argument("--threads", type=int, default=1)
     given = asked.parse_args()
     torch.manual_seed(0)
-    model = build(vaswani.preset(given.preset, VOCABULARY, VOCABULARY)).train()
+    model = build(transformer.preset(given.preset, VOCABULARY, VOCABULARY)).train()
     torch.set_num_threads(given.threads)
     sizes = lengths(CORPUS)
     ways = {"bucketed": bucketed(sizes, given.budget, MOST)}
@@ -105,14 +113,18 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(given.rounds + 1):
         for name, batches in ways.items():
-            some = [batches[(turn * given.batches + i) % len(batches)] for i in range(given.batches)]
+            some = [
+                batches[(turn * given.batches + i) % len(batches)] for i in range(given.batches)
+            ]
             began = time.process_time()
             for batch in some:
                 step(model, batch)
             seconds = time.process_time() - began
             if turn:  # the first round warms up
                 rates[name].append(sum(int((b["labels"] != IGNORED).sum()) for b in some) / seconds)
-    print(f"{given.preset}, {torch.get_num_threads()} threads, {given.budget} cells a batch: real target tokens/s")
+    print(
+        f"{given.preset}, {torch.get_num_threads()} threads, {given.budget} cells a batch: real target tokens/s"
+    )
     print(f"padding of buckets: {padding(sizes, plan(sizes, given.budget, seed=0, epoch=0)):.1%}")
     base = statistics.median(rates["bucketed"])
     for name, found in rates.items():

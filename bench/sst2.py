@@ -24,13 +24,19 @@ WAYS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True, help="a folder in Hugging Face's layout")
     parser.add_argument(
-        "--data", required=True, help="the folder of sst2-train.tsv.gz, sst2-dev.tsv.gz, sst2-test.tsv.gz"
+        "--data",
+        required=True,
+        help="the folder of sst2-train.tsv.gz, sst2-dev.tsv.gz, sst2-test.tsv.gz",
     )
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
-    parser.add_argument("--examples", type=int, default=None, help="only the first N of the training file")
+    parser.add_argument(
+        "--examples", type=int, default=None, help="only the first N of the training file"
+    )
     parser.add_argument("flags", nargs="*", help="further flags of regard finetune")
     asked = parser.parse_args()
     data = Path(asked.data)
@@ -52,8 +58,21 @@ def main() -> None:
                 "--data",
                 str(train),
             ]
-            command += ["--valid", str(data / "sst2-dev.tsv.gz"), "--test", str(data / "sst2-test.tsv.gz")]
-            command += ["--epochs", "1", "--out", str(Path(folder) / way), "--json", *WAYS[way], *asked.flags]
+            command += [
+                "--valid",
+                str(data / "sst2-dev.tsv.gz"),
+                "--test",
+                str(data / "sst2-test.tsv.gz"),
+            ]
+            command += [
+                "--epochs",
+                "1",
+                "--out",
+                str(Path(folder) / way),
+                "--json",
+                *WAYS[way],
+                *asked.flags,
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             result = json.loads(done.stdout)
             test, wall = result["test"], time.perf_counter() - began

@@ -47,33 +47,46 @@ def write_model(folder: Path, width: int) -> None:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    from regard.api.reader import Reader
     from regard.build import build
-    from regard.family import bert
+    from regard.families import bert_presets
+    from regard.models.text_encoder import TextEncoder
     from regard.text.framed import Framed
 
     torch.manual_seed(0)
-    names = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *WORDS])}
+    names = {
+        word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *WORDS])
+    }
     words = Tokenizer(models.WordLevel(names, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
-    description = bert.preset("base", len(names), TOKENS, d_model=width)
+    description = bert_presets.preset("base", len(names), TOKENS, d_model=width)
     model = build(description)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "qkv.weight" in name:
                 weight.mul_(3)
-    Reader(model, description, Framed(words)).save(folder)
+    TextEncoder(model, description, Framed(words)).save(folder)
 
 
 def write_run(folder: Path, steps: int) -> None:
     with (folder / "metrics.jsonl").open("w") as log:
         for step in range(1, steps + 1):
             noise = random.random()
-            line = {"step": step, "loss": 5 / step**0.3 + 0.1 * noise, "learning_rate": 1e-3 / step**0.5}
-            log.write(json.dumps(line | {"gradient_norm": 1 + noise, "tokens_per_second": 9000 + 500 * noise}) + "\n")
+            line = {
+                "step": step,
+                "loss": 5 / step**0.3 + 0.1 * noise,
+                "learning_rate": 1e-3 / step**0.5,
+            }
+            log.write(
+                json.dumps(
+                    line | {"gradient_norm": 1 + noise, "tokens_per_second": 9000 + 500 * noise}
+                )
+                + "\n"
+            )
 
 
 class Visitor:
@@ -99,10 +112,17 @@ def text(seed: int) -> str:
 def first_view(visitor: Visitor, seed: int) -> tuple[float, float, float]:
     """From the forward's answer to the map; from following the link to the map; and to all small pictures."""
     visitor.page.evaluate("performance.clearResourceTimings()")
-    name, head = f"encoder.{seed % LAYERS}.self", seed // LAYERS  # another one each time, so that its title is a sign
+    name, head = (
+        f"encoder.{seed % LAYERS}.self",
+        seed // LAYERS,
+    )  # another one each time, so that its title is a sign
     where = link("look", model="large", text=text(seed), at=name, head=head)
     found = visitor.time(("go", where), ("map", f"{name}, head {head}"))
-    ran = max(end for name, start, end in found["answers"] if name.endswith("/api/look") and start >= found["began"])
+    ran = max(
+        end
+        for name, start, end in found["answers"]
+        if name.endswith("/api/look") and start >= found["began"]
+    )
     visitor.page.wait_for_timeout(100)
     rest = visitor.time(("go", visitor.page.evaluate("location.hash")), ("grid", LAYERS * HEADS))
     visitor.page.wait_for_selector("main[aria-busy=false]")
@@ -127,13 +147,17 @@ def opened(browser: Any, address: str) -> float:
 
 def said(what: str, times: list[float], bound: float) -> None:
     spread = f"{min(times):.0f}–{max(times):.0f} ms over {len(times)}"
-    print(f"{what:<28} {statistics.median(times):6.0f} ms  (bound {bound:.0f}; {spread})", flush=True)
+    print(
+        f"{what:<28} {statistics.median(times):6.0f} ms  (bound {bound:.0f}; {spread})", flush=True
+    )
 
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tries", type=int, default=7)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--steps", type=int, default=100_000)
@@ -143,15 +167,29 @@ def main() -> None:
         large = Path(folder) / "large"
         write_model(large, asked.width)
         write_run(large, asked.steps)
-        command = [sys.executable, "-m", "regard", "studio", str(folder), "--port", "0", "--device", "cpu"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "regard",
+            "studio",
+            str(folder),
+            "--port",
+            "0",
+            "--device",
+            "cpu",
+        ]
+        server = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         try:
             assert server.stdout is not None
             address = re.search(r"http://\S+", server.stdout.readline())
             assert address is not None
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-                visitor = Visitor(browser.new_page(viewport={"width": 1400, "height": 900}), address[0])
+                visitor = Visitor(
+                    browser.new_page(viewport={"width": 1400, "height": 900}), address[0]
+                )
                 views = [first_view(visitor, seed) for seed in range(1, asked.tries + 1)]
                 said("first view after the forward", [view[0] for view in views], 1000)
                 print(f"  with the forward {statistics.median(v[1] for v in views):.0f} ms, "
@@ -159,7 +197,10 @@ def main() -> None:
                 heads = [(layer, head) for layer in range(LAYERS) for head in range(1, HEADS)]
                 said(
                     "head switch",
-                    [switched(visitor, *one) for one in random.Random(0).sample(heads, 3 * asked.tries)],
+                    [
+                        switched(visitor, *one)
+                        for one in random.Random(0).sample(heads, 3 * asked.tries)
+                    ],
                     100,
                 )
                 said("run opened", [opened(browser, address[0]) for _ in range(asked.tries)], 2000)

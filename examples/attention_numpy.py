@@ -13,11 +13,20 @@ KEYS = np.array(
     [[0, 0, 0, 1], [1, 0, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
 )  # what each word offers
 VALUES = np.array(
-    [[0.1, 0, 0, 0.8], [0.9, 0, 0.1, 0.7], [0, 0.9, 0, 0.3], [0, 0, 0.5, 0], [0, 0, 0, 0.9], [0, 0, 0.9, 0.6]]
+    [
+        [0.1, 0, 0, 0.8],
+        [0.9, 0, 0.1, 0.7],
+        [0, 0.9, 0, 0.3],
+        [0, 0, 0.5, 0],
+        [0, 0, 0, 0.9],
+        [0, 0, 0.9, 0.6],
+    ]
 )  # what each word gives
 
 
-def attention(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def attention(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """softmax(Q Kᵀ / √d_k) V and the weights: equation 1 of the paper."""
     scores = queries @ keys.T / np.sqrt(keys.shape[-1])
     raised = np.exp(scores - scores.max(axis=-1, keepdims=True))

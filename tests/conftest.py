@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.build import build
-from regard.family.vaswani import transformer
+from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 
 # A busy machine is not a failure, and a red run must be red again.
@@ -20,7 +20,9 @@ def _settled() -> None:
     torch.manual_seed(0)
 
 
-def small_model(vocabulary: int = 23, seed: int = 0, sharp: float = 2.0, **changes: object) -> EncoderDecoder:
+def small_model(
+    vocabulary: int = 23, seed: int = 0, sharp: float = 2.0, **changes: object
+) -> EncoderDecoder:
     """A random model whose predictions are far from uniform, so that searches have something to decide."""
     torch.manual_seed(seed)
     options = {"d_model": 24, "d_ff": 40, "heads": 3, "layers": 2, "dropout": 0.0} | changes

@@ -17,22 +17,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.api import Translator
 from regard.build import build
-from regard.core import mix
-from regard.core.kernelized import Linear as LinearMixer
-from regard.core.pattern import Sight
+from regard.core import softmax_attention
+from regard.core.linear_attention import LinearAttention as LinearMixer
+from regard.core.mask import AttentionMask
 from regard.data.builtin import sentences
-from regard.decode.search import Ends
-from regard.family.vaswani import transformer
+from regard.decode.batch_decoding import SpecialTokens
+from regard.families.transformer import transformer
 from regard.look import Subject, Words
+from regard.models import Translator
 from regard.text.tokenizer import Tokenizer
 
 TEXT, TARGET = "The dog sees a small cat.", "Der Hund sieht eine kleine Katze."
 
 
 def tokenizer() -> Tokenizer:
-    pairs = list(islice(sentences("train"), 60)) + list(islice(sentences("test", pronouns=True), 40))
+    pairs = list(islice(sentences("train"), 60)) + list(
+        islice(sentences("test", pronouns=True), 40)
+    )
     texts = [text for s in pairs for text in (s.source, s.target)] + [TEXT, TARGET]
     return Tokenizer.learn(texts, "words", 2000)
 
@@ -57,34 +59,40 @@ def translator(seed: int = 0, **changes: object) -> Translator:
 
 
 ATTENTION = spec.Attention(4, 6, 6, groups=2)
-BLOCK = spec.Block(ATTENTION, spec.Gated(20), residual=spec.PreNorm(), norm=spec.RmsNorm(), dropout=0.0)
+BLOCK = spec.Block(
+    ATTENTION, spec.GatedFeedForward(20), residual=spec.PreNorm(), norm=spec.RMSNorm(), dropout=0.0
+)
 
 
 LINEAR = spec.Block(
-    spec.Attention(4, 6, 6, mixer=spec.Linear()),
-    spec.Gated(20),
+    spec.Attention(4, 6, 6, mixer=spec.LinearAttention()),
+    spec.GatedFeedForward(20),
     residual=spec.PreNorm(),
-    norm=spec.RmsNorm(),
+    norm=spec.RMSNorm(),
     dropout=0.0,
 )
 
 
 def writer(
-    pattern: spec.Pattern | None = None, position: spec.StackPosition | None = None, block: spec.Block = BLOCK
+    pattern: spec.MaskPattern | None = None,
+    position: spec.StackPosition | None = None,
+    block: spec.Block = BLOCK,
 ) -> Subject:
     """A language model with grouped keys."""
     torch.manual_seed(1)
-    stack = spec.Stack(2, block, pattern or spec.Causal(), position or spec.Rope(), final=spec.RmsNorm())
+    stack = spec.Stack(
+        2, block, pattern or spec.CausalMask(), position or spec.Rope(), final=spec.RMSNorm()
+    )
     model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
     sharpened(model)
-    return Subject(model, Words.of(WORDS), ends=Ends(WORDS.pad, None, WORDS.eos))
+    return Subject(model, Words.of(WORDS), ends=SpecialTokens(WORDS.pad, None, WORDS.eos))
 
 
 def reader(position: spec.StackPosition | None = None, **top: object) -> Subject:
     torch.manual_seed(2)
-    tokens = spec.Tokens(len(WORDS), spec.Learned(64), dropout=0.0, norm=spec.LayerNorm())
+    tokens = spec.Tokens(len(WORDS), spec.LearnedPosition(64), dropout=0.0, norm=spec.LayerNorm())
     stack = spec.Stack(2, BLOCK, position=position)
-    model = build(spec.Encoder(24, tokens, stack, **(top or {"head": spec.LanguageHead()}))).eval()  # type: ignore[arg-type]
+    model = build(spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))).eval()  # type: ignore[arg-type]
     sharpened(model)
     return Subject(model, Words.of(WORDS, before=[WORDS.bos], after=[WORDS.eos]))
 
@@ -93,13 +101,13 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "translator": lambda: translator().subject(),
     "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3).subject(),
     "writer": writer,
-    "window": lambda: writer(spec.Causal(3)),
+    "window": lambda: writer(spec.CausalMask(3)),
     "linear": lambda: writer(block=LINEAR),
     "alibi": lambda: writer(position=spec.Alibi()),
     "reader": reader,
-    "buckets": lambda: reader(spec.Buckets(8, 20)),
+    "buckets": lambda: reader(spec.T5Bias(8, 20)),
     "distances": lambda: reader(spec.Disentangled(7)),
-    "classifier": lambda: reader(pool=spec.Pool(), labels=spec.Labels(3)),
+    "classifier": lambda: reader(pool=spec.Pool(), labels=spec.ClassifierHead(3)),
 }
 
 
@@ -107,17 +115,25 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
     """Has every mixer work as it is written down, with all weights at once, and collects those it mixes with."""
     seen: list[Tensor] = []
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
-        seen.append(mix.attention_weights(q, k, sight.mask, scale, sight.bias))
-        return seen[-1] @ mix.per_query_head(v, q.shape[1])
+    def kernel(
+        q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, scale: float, dropout: float
+    ) -> Tensor:
+        seen.append(softmax_attention.attention_weights(q, k, sight.mask, scale, sight.bias))
+        return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
-    def summed(q: Tensor, k: Tensor, v: Tensor, sight: Sight, past: object = None) -> Tensor:
-        shares = (functional.elu(q) + 1) @ mix.per_query_head(functional.elu(k) + 1, q.shape[1]).mT * sight.mask
+    def summed(
+        q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, past: object = None
+    ) -> Tensor:
+        shares = (
+            (functional.elu(q) + 1)
+            @ softmax_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
+            * sight.mask
+        )
         seen.append(shares / shares.sum(dim=-1, keepdim=True))
-        return seen[-1] @ mix.per_query_head(v, q.shape[1])
+        return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     for part in model.modules():
-        if isinstance(part, mix.Softmax):
+        if isinstance(part, softmax_attention.SoftmaxAttention):
             part.kernel = kernel
         elif isinstance(part, LinearMixer):
             part.forward = summed  # type: ignore[method-assign]
@@ -132,24 +148,61 @@ def save_sensing(name: str, folder: Path) -> Path:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 31}
-    image = {**sizes, "image_size": 30, "patch_size": 4}  # 7 patches a side, and two pixels that are in none
+    sizes = {
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 31,
+    }
+    image = {
+        **sizes,
+        "image_size": 30,
+        "patch_size": 4,
+    }  # 7 patches a side, and two pixels that are in none
     said: dict[str, Any] = {}
     match name:
         case "vit":
-            model = transformers.ViTForImageClassification(transformers.ViTConfig(**image, num_labels=3))
-            said = {"image_processor_type": "ViTImageProcessor", "size": {"height": 30, "width": 30}}
+            model = transformers.ViTForImageClassification(
+                transformers.ViTConfig(**image, num_labels=3)
+            )
+            said = {
+                "image_processor_type": "ViTImageProcessor",
+                "size": {"height": 30, "width": 30},
+            }
         case "clip":
-            text = {**sizes, "vocab_size": 37, "bos_token_id": 35, "eos_token_id": 36, "max_position_embeddings": 13}
-            config = transformers.CLIPConfig(text_config=text, vision_config=image, projection_dim=9)
+            text = {
+                **sizes,
+                "vocab_size": 37,
+                "bos_token_id": 35,
+                "eos_token_id": 36,
+                "max_position_embeddings": 13,
+            }
+            config = transformers.CLIPConfig(
+                text_config=text, vision_config=image, projection_dim=9
+            )
             model = transformers.CLIPModel(config)
             square = {"height": 30, "width": 30}
-            said = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 30}, "crop_size": square}
+            said = {
+                "image_processor_type": "CLIPImageProcessor",
+                "size": {"shortest_edge": 30},
+                "crop_size": square,
+            }
         case "wav2vec2":
-            waves = {"conv_dim": [8] * 7, "num_conv_pos_embeddings": 6, "num_conv_pos_embedding_groups": 2}
-            model = transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(vocab_size=11, **sizes, **waves))
+            waves = {
+                "conv_dim": [8] * 7,
+                "num_conv_pos_embeddings": 6,
+                "num_conv_pos_embedding_groups": 2,
+            }
+            model = transformers.Wav2Vec2ForCTC(
+                transformers.Wav2Vec2Config(vocab_size=11, **sizes, **waves)
+            )
         case _:
-            ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+            ids = {
+                "pad_token_id": 0,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "decoder_start_token_id": 1,
+            }
             layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
                 ("layers", 2), ("attention_heads", 4), ("ffn_dim", 31))}  # fmt: skip
             places = {"num_mel_bins": 20, "max_source_positions": 50, "max_target_positions": 12}
@@ -157,7 +210,12 @@ def save_sensing(name: str, folder: Path) -> Path:
                 vocab_size=23, d_model=24, **layers, **ids, **places, begin_suppress_tokens=None
             )
             model = transformers.WhisperForConditionalGeneration(config)
-            words = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *(f"w{n}" for n in range(19))])}
+            words = {
+                word: i
+                for i, word in enumerate(
+                    ["<pad>", "<s>", "</s>", "<unk>", *(f"w{n}" for n in range(19))]
+                )
+            }
             tokenizer_ = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
             tokenizer_.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
             folder.mkdir(parents=True, exist_ok=True)
@@ -187,5 +245,7 @@ def wav(seconds: float = 0.5, rate: int = 16_000) -> bytes:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
-        file.writeframes((np.sin(2 * np.pi * (900 - 600 * time) * time) * 20_000).astype("<i2").tobytes())
+        file.writeframes(
+            (np.sin(2 * np.pi * (900 - 600 * time) * time) * 20_000).astype("<i2").tobytes()
+        )
     return held.getvalue()

@@ -6,16 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.api import LanguageModel, Translator, load
+    from regard.models import LanguageModel, Translator, load
     from regard.training.run import finetune, train
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `import regard` and `regard --help` do not wait for torch.
 _HOMES = {
-    "load": "regard.api",
-    "LanguageModel": "regard.api",
-    "Translator": "regard.api",
+    "load": "regard.models",
+    "LanguageModel": "regard.models",
+    "Translator": "regard.models",
     "finetune": "regard.training.run",
     "train": "regard.training.run",
 }

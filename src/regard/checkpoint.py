@@ -54,17 +54,22 @@ class Checkpoints:
             problem = damage(place)
             if problem is None:
                 return self._load(place)
-            say(f"checkpoint {place.name} is damaged ({problem}); falling back to the one before it")
+            say(
+                f"checkpoint {place.name} is damaged ({problem}); falling back to the one before it"
+            )
         if found:
             raise CheckpointError(
-                f"no checkpoint under {self.folder} is intact", "start the run again in another folder"
+                f"no checkpoint under {self.folder} is intact",
+                "start the run again in another folder",
             )
         return None
 
     def progresses(self) -> list[dict[str, Any]]:
         """What the checkpoints on disk say of their runs' progress: any of them may be the one to go on from."""
         return [
-            json.loads(path.read_text()) for place in self._folders() if (path := place / "progress.json").is_file()
+            json.loads(path.read_text())
+            for place in self._folders()
+            if (path := place / "progress.json").is_file()
         ]
 
     def _folders(self) -> list[Path]:
@@ -72,7 +77,11 @@ class Checkpoints:
 
     def _load(self, place: Path) -> Saved:
         groups = {path.stem: load_file(path) for path in place.glob("*.safetensors")}
-        return Saved(int(place.name.removeprefix("step-")), groups, json.loads((place / "progress.json").read_text()))
+        return Saved(
+            int(place.name.removeprefix("step-")),
+            groups,
+            json.loads((place / "progress.json").read_text()),
+        )
 
 
 def damage(place: Path) -> str | None:

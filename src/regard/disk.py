@@ -34,7 +34,8 @@ def writing(what: str) -> Iterator[None]:
                 "free some space, then go on (a run: `regard train --resume DIR`)",
             ) from None
         raise DiskError(
-            f"writing {what} failed: {error.strerror}", "choose another folder, or see to its permissions"
+            f"writing {what} failed: {error.strerror}",
+            "choose another folder, or see to its permissions",
         ) from error
 
 
@@ -138,7 +139,9 @@ def _alone(path: Path, tensor: Tensor, begin: int) -> Tensor:
     if not tensor.nbytes:
         return tensor
     try:
-        bytes_ = torch.from_file(str(path), shared=False, size=begin + tensor.nbytes, dtype=torch.uint8)
+        bytes_ = torch.from_file(
+            str(path), shared=False, size=begin + tensor.nbytes, dtype=torch.uint8
+        )
     except RuntimeError:  # a limit on addresses
         return tensor
     return bytes_[begin:].view(tensor.dtype).view(tensor.shape)
@@ -147,7 +150,11 @@ def _alone(path: Path, tensor: Tensor, begin: int) -> Tensor:
 def forget(tensor: Tensor) -> None:
     """Gives back what was read of a tensor of `mapped`, as if it had just been opened. What was written to is left alone, and
     so is any other tensor: Linux tells, of each page, whether the file still has it."""
-    if not tensor.is_contiguous() or tensor.device.type != "cpu" or not sys.platform.startswith("linux"):
+    if (
+        not tensor.is_contiguous()
+        or tensor.device.type != "cpu"
+        or not sys.platform.startswith("linux")
+    ):
         return
     import numpy as np
 

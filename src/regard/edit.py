@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.allocator import give_back
-from regard.core import frozen
+from regard.core import quantized_linear
 from regard.core.attention import Attention
 from regard.core.block import Block
-from regard.core.head import LanguageHead
+from regard.core.head import LMHead
 from regard.core.linear import Linear
-from regard.core.lowrank import LowRank
+from regard.core.lora import LoRA
 from regard.core.stack import Stack
 from regard.errors import SettingError, did_you_mean
 
@@ -25,14 +25,16 @@ PROJECTIONS = ("qkv", "qv", "q", "kv")
 def freeze(model: nn.Module, precision: str = "float32") -> None:
     """Makes a model on a CPU faster and, below float32, smaller and a little less exact. It cannot be trained or written
     afterwards."""
-    frozen.check(precision)
+    quantized_linear.check(precision)
     merge(model)
     parts = [
-        part for part in model.eval().modules() if isinstance(part, (Linear, LanguageHead)) and part.frozen is None
+        part
+        for part in model.eval().modules()
+        if isinstance(part, (Linear, LMHead)) and part.frozen is None
     ]
     # One by one, so that little is held twice; the head, for which a whole table is read, while little else is there.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
-        part.freeze(frozen.FROZEN[precision])
+        part.freeze(quantized_linear.FROZEN[precision])
     give_back()
 
 
@@ -54,7 +56,11 @@ def compiled(model: nn.Module) -> Iterator[None]:
 
 
 def lora(
-    model: nn.Module, rank: int, alpha: float | None = None, dropout: float = 0.0, which: Sequence[str] = PROJECTIONS
+    model: nn.Module,
+    rank: int,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    which: Sequence[str] = PROJECTIONS,
 ) -> list[str]:
     """Lets a finished model change by matrices of low rank only: all its parameters are fixed, and beside the linear maps of
     its blocks that are called `which` (see `named_modules`; "all" for every one) stand small ones that train. The maps of q,
@@ -70,15 +76,21 @@ def lora(
     known = {name.rsplit(".", 1)[-1] for name in maps}
     wrong = [word for word in which if word != "all" and word not in known | set(PROJECTIONS)]
     if wrong:
-        raise SettingError(f"no linear map is called {wrong[0]!r}", did_you_mean(wrong[0], known | {"all"}))
+        raise SettingError(
+            f"no linear map is called {wrong[0]!r}", did_you_mean(wrong[0], known | {"all"})
+        )
     chosen = [name for name in maps if "all" in which or name.rsplit(".", 1)[-1] in which]
     if rank < 1 or not chosen:
-        raise SettingError(f"rank {rank} for {len(chosen)} maps changes nothing", "give a rank of 1 or more")
+        raise SettingError(
+            f"rank {rank} for {len(chosen)} maps changes nothing", "give a rank of 1 or more"
+        )
     model.requires_grad_(False)
     for name in chosen:
         part = maps[name]
         outputs, inputs = part.weight.shape
-        part.added = LowRank(inputs, outputs, rank, alpha or 2.0 * rank, dropout).to(part.weight.device)
+        part.added = LoRA(inputs, outputs, rank, alpha or 2.0 * rank, dropout).to(
+            part.weight.device
+        )
     return chosen
 
 
@@ -86,7 +98,7 @@ def lora(
 def merge(model: nn.Module) -> None:
     """Folds the changes of `lora` into the matrices beside which they stand: an ordinary model again."""
     for part in model.modules():
-        if isinstance(part, Linear) and isinstance(part.added, LowRank):
+        if isinstance(part, Linear) and isinstance(part.added, LoRA):
             part.weight.copy_(part.weight.double() + part.added.whole())
             part.added = None
 

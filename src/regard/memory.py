@@ -40,13 +40,17 @@ def _of_system() -> int | None:
         lines = _SYSTEM.read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 def _of_container() -> int | None:
     """Its limit less what it holds; files it has read can be dropped and do not count."""
     try:
-        limit, held = ((_CONTAINER / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, held = (
+            (_CONTAINER / name).read_text().strip() for name in ("memory.max", "memory.current")
+        )
         lines = (_CONTAINER / "memory.stat").read_text().splitlines()
     except OSError:
         return None

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.convolved import ConvolvedDecoder, ConvolvedEncoder
-from regard.core.embed import Embedding
+from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from regard.baselines.memory_network import MemoryHops
+from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.core.cache import DecoderState, LayerCache, TokenHistory, remembers, told
+from regard.core.embedding import Embedding
 from regard.core.frontend import FrontEnd
-from regard.core.head import Labels, LanguageHead, Pool, Votes
-from regard.core.hops import Hops
-from regard.core.layout import Documents
-from regard.core.pattern import Everything, Padding, Pattern, Sight
-from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.core.mask import AttentionMask, FullMask, MaskPattern, PaddingMask
+from regard.core.mask_patterns import DocumentMask
+from regard.core.probe import Probe
 from regard.core.stack import Stack
-from regard.core.state import LayerState, State, Written, remembers, told
-from regard.core.trace import Trace
 from regard.errors import ModelError
 
-EncoderPart = Stack | RecurrentEncoder | ConvolvedEncoder
-DecoderPart = Stack | RecurrentDecoder | ConvolvedDecoder
+EncoderPart = Stack | RecurrentEncoder | ConvolutionalEncoder
+DecoderPart = Stack | RecurrentDecoder | ConvolutionalDecoder
 
 
 class Encoded(NamedTuple):
@@ -60,7 +60,7 @@ class EncoderDecoder(nn.Module):
         target: Embedding,
         encoder: EncoderPart,
         decoder: DecoderPart,
-        head: LanguageHead,
+        head: LMHead,
         *,
         matching: bool = False,
     ) -> None:
@@ -76,16 +76,20 @@ class EncoderDecoder(nn.Module):
         self,
         source: Tensor,
         real: Tensor | None = None,
-        trace: Trace | None = None,
+        trace: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
         *,
-        within: Documents | None = None,
+        within: DocumentMask | None = None,
     ) -> Encoded:
         """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding.
         `within`: several sources in one row, each as if alone."""
         x = self.source(source, **_restarted(within))
         real = self.source.places(real)
-        sight = _told(self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real, within)), within, self.encoder)
+        sight = _told(
+            self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real, within)),
+            within,
+            self.encoder,
+        )
         look, part = trace.scope("encoder") if trace else None, self.encoder
         if not isinstance(part, Stack):
             return Encoded(part(x, sight, trace=look), real)
@@ -98,10 +102,10 @@ class EncoderDecoder(nn.Module):
         self,
         target: Tensor,
         encoded: Encoded,
-        trace: Trace | None = None,
+        trace: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
         *,
-        within: Documents | None = None,
+        within: DocumentMask | None = None,
     ) -> Tensor:
         """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory.
         `within`: several targets in one row, each of which sees the source of its number."""
@@ -119,9 +123,9 @@ class EncoderDecoder(nn.Module):
         source: Tensor,
         target: Tensor,
         real: Tensor | None = None,
-        trace: Trace | None = None,
+        trace: Probe | None = None,
         *,
-        within: tuple[Documents, Documents] | None = None,
+        within: tuple[DocumentMask, DocumentMask] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses, those of both sides summed up.
         `within`: which of the sources, and which of the targets, in one row belong together."""
@@ -132,21 +136,27 @@ class EncoderDecoder(nn.Module):
         names = sorted({*losses[0], *losses[1]})
         return hidden, {name: sum(each[name] for each in losses if name in each) for name in names}  # type: ignore[misc]
 
-    def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> State:
+    def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> DecoderState:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
         over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
         part = self.decoder
         if isinstance(part, Stack):
-            return State(part.start(rows, capacity, encoded.seen, over_memory), width, encoded.real)
-        return State(part.start(rows, capacity, encoded.memory, over_memory), width, encoded.real)
+            return DecoderState(
+                part.start(rows, capacity, encoded.seen, over_memory), width, encoded.real
+            )
+        return DecoderState(
+            part.start(rows, capacity, encoded.memory, over_memory), width, encoded.real
+        )
 
-    def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState, trace: Probe | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
         x = self.target(tokens, state.next, end=end)
         shared = {} if state.line is None else {"descent": state.descent(end)}
-        sight = self.decoder.sight(state.next, new, batch // state.beams, Everything(), end=end, **shared)
+        sight = self.decoder.sight(
+            state.next, new, batch // state.beams, FullMask(), end=end, **shared
+        )
         memory = state.layers[0].memory  # a decoder without attention has none
         over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
         look = trace.scope("decoder") if trace else None
@@ -161,7 +171,12 @@ class Encoder(nn.Module):
     input."""
 
     def __init__(
-        self, input: FrontEnd, stack: Stack, pool: Pool | None, head: LanguageHead | None, labels: Labels | Votes | None
+        self,
+        input: FrontEnd,
+        stack: Stack,
+        pool: Pool | None,
+        head: LMHead | None,
+        labels: ClassifierHead | DistilledHead | None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -175,9 +190,9 @@ class Encoder(nn.Module):
         inputs: Tensor,
         real: Tensor | None = None,
         *,
-        within: Pattern | None = None,
+        within: MaskPattern | None = None,
         global_tokens: Tensor | None = None,
-        trace: Trace | None = None,
+        trace: Probe | None = None,
         **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses. `real` says which of the inputs (tokens, samples) are no
@@ -187,10 +202,14 @@ class Encoder(nn.Module):
         x = self.input(inputs, real=real, **beside, **_restarted(within))
         seen = _padding(self.input.places(real), within)
         sight = _told(
-            self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens), within, self.stack
+            self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens),
+            within,
+            self.stack,
         )
         losses: dict[str, Tensor] = {}
-        return self.stack(x, sight, trace=trace.scope("encoder") if trace else None, losses=losses), losses
+        return self.stack(
+            x, sight, trace=trace.scope("encoder") if trace else None, losses=losses
+        ), losses
 
     def vector(self, inputs: Tensor, real: Tensor | None = None, **given: Any) -> Tensor:
         """One vector for each input: [B, D], or as wide as the pool makes it; `given` is what `forward` takes."""
@@ -198,11 +217,13 @@ class Encoder(nn.Module):
         hidden, _ = self(inputs, real, **given)
         return self.pool(hidden, self.input.places(real), inputs)
 
-    def classes(self, hidden: Tensor, real: Tensor | None = None, inputs: Tensor | None = None) -> Tensor:
+    def classes(
+        self, hidden: Tensor, real: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
         """Scores of the labels: [B, T, count] if each position has one, else [B, count]. A pool that looks for the end
         token needs the `inputs`."""
         assert self.labels is not None, "this model has no labels"
-        if self.pool is None or isinstance(self.labels, Votes) or self.labels.each:
+        if self.pool is None or isinstance(self.labels, DistilledHead) or self.labels.each:
             return self.labels(hidden)
         return self.labels(self.pool(hidden, self.input.places(real), inputs))
 
@@ -212,7 +233,7 @@ class Decoder(nn.Module):
 
     pads = "in front"  # so that all rows of a batch continue at the same place
 
-    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LanguageHead) -> None:
+    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LMHead) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack
@@ -222,10 +243,10 @@ class Decoder(nn.Module):
         self,
         tokens: Tensor,
         real: Tensor | None = None,
-        trace: Trace | None = None,
+        trace: Probe | None = None,
         *,
-        within: Pattern | None = None,
-        states: Sequence[LayerState] | None = None,
+        within: MaskPattern | None = None,
+        states: Sequence[LayerCache] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's tokens; `within` is what
         else this batch may not see: documents in one row are as if alone; `states` is what the layers carry from the segment
@@ -235,7 +256,9 @@ class Decoder(nn.Module):
         if states is not None and remembers(states):
             real = told(states, torch.ones_like(tokens, dtype=torch.bool) if real is None else real)
             start = real.shape[1] - tokens.shape[1]
-        sight = self.stack.sight(start, tokens.shape[1], tokens.shape[0], _padding(real, within), real)
+        sight = self.stack.sight(
+            start, tokens.shape[1], tokens.shape[0], _padding(real, within), real
+        )
         sight = _told(sight, within, self.stack)
         look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
         if not isinstance(self.stack, Stack):
@@ -246,44 +269,56 @@ class Decoder(nn.Module):
         """A prompt is read when decoding starts; there is nothing to prepare."""
         return Prompt(tokens, real)
 
-    def start(self, prompt: Prompt, *, width: int = 1, capacity: int, trace: Trace | None = None) -> State:
+    def start(
+        self, prompt: Prompt, *, width: int = 1, capacity: int, trace: Probe | None = None
+    ) -> DecoderState:
         """The state after all of the prompt but its last token, which is the first to `step` with; `capacity` counts what
         follows the prompt."""
         rows, length = prompt.tokens.shape
         if isinstance(self.stack, Stack) and self.stack.regrouped:
-            state = State([LayerState(Written(prompt.tokens[:, :-1]))], 1, prompt.real, length - 1)
+            state = DecoderState(
+                [LayerCache(TokenHistory(prompt.tokens[:, :-1]))], 1, prompt.real, length - 1
+            )
         else:
-            state = State(self.stack.start(rows, length + capacity), 1, prompt.real)
+            state = DecoderState(self.stack.start(rows, length + capacity), 1, prompt.real)
             if length > 1:
                 self._go_on(prompt.tokens[:, :-1], state, trace)
         state.widen(width, prompt.tokens.device)
         return state
 
-    def step(self, tokens: Tensor, state: State, trace: Trace | None = None) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState, trace: Probe | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         return self.head(self._go_on(tokens, state, trace))
 
-    def _go_on(self, tokens: Tensor, state: State, trace: Trace | None) -> Tensor:
+    def _go_on(self, tokens: Tensor, state: DecoderState, trace: Probe | None) -> Tensor:
         """As `step`, without the head: of a long prompt, nobody asks for the scores of all words at every place."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
         each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
-        if isinstance(written := state.layers[0].past, Written):
+        if isinstance(written := state.layers[0].past, TokenHistory):
             state.advance(new)
             return self._anew(written.add(tokens), each, trace)[:, -new:]
         if remembers(state.layers):
             now = _grown(each, end)
-            hidden: Tensor = self(tokens, None if now is None else now[:, -new:], trace, states=state.layers)[0]
+            hidden: Tensor = self(
+                tokens, None if now is None else now[:, -new:], trace, states=state.layers
+            )[0]
             state.advance(new)
             return hidden
         x = self.tokens(tokens, state.next, end=end, real=each)
-        real, shared = (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
+        real, shared = (
+            (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
+        )
         within = _padding(_grown(real, end))
-        sight = self.stack.sight(state.next, new, batch // state.beams, within, real, end=end, **shared)
-        hidden = self.stack(x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None)
+        sight = self.stack.sight(
+            state.next, new, batch // state.beams, within, real, end=end, **shared
+        )
+        hidden = self.stack(
+            x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None
+        )
         state.advance(new)
         return hidden
 
-    def _anew(self, tokens: Tensor, real: Tensor | None, trace: Trace | None) -> Tensor:
+    def _anew(self, tokens: Tensor, real: Tensor | None, trace: Probe | None) -> Tensor:
         """Hidden states of whole texts, where padding would change what is in a chunk: rows that begin at the same place are
         read together, from there on."""
         if real is None:
@@ -298,7 +333,7 @@ class Decoder(nn.Module):
         return out
 
 
-class Pair(nn.Module):
+class DualEncoder(nn.Module):
     """Two towers over one space: which text belongs to which image (Radford et al. 2021)."""
 
     def __init__(self, text: Encoder, image: Encoder, scale: float) -> None:
@@ -307,18 +342,22 @@ class Pair(nn.Module):
         self.image = image
         self.scale = nn.Parameter(torch.tensor(scale))  # of the cosines, as a logarithm
 
-    def texts(self, tokens: Tensor, real: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+    def texts(
+        self, tokens: Tensor, real: Tensor | None = None, trace: Probe | None = None
+    ) -> Tensor:
         """tokens [B, T] → vectors of length 1: [B, width]"""
         return functional.normalize(
             self.text.vector(tokens, real, trace=trace.scope("text") if trace else None), dim=-1
         )
 
-    def images(self, pixels: Tensor, trace: Trace | None = None) -> Tensor:
+    def images(self, pixels: Tensor, trace: Probe | None = None) -> Tensor:
         """pixels [B, channels, size, size] → vectors of length 1: [B, width]"""
-        return functional.normalize(self.image.vector(pixels, trace=trace.scope("image") if trace else None), dim=-1)
+        return functional.normalize(
+            self.image.vector(pixels, trace=trace.scope("image") if trace else None), dim=-1
+        )
 
     def forward(
-        self, tokens: Tensor, pixels: Tensor, real: Tensor | None = None, trace: Trace | None = None
+        self, tokens: Tensor, pixels: Tensor, real: Tensor | None = None, trace: Probe | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
         cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
@@ -328,7 +367,7 @@ class Pair(nn.Module):
 class MemoryNetwork(nn.Module):
     """Sentences and a question in, scores of the word that answers out (Sukhbaatar et al. 2015)."""
 
-    def __init__(self, hops: Hops) -> None:
+    def __init__(self, hops: MemoryHops) -> None:
         super().__init__()
         self.hops = hops
 
@@ -338,7 +377,7 @@ class MemoryNetwork(nn.Module):
         question: Tensor,
         real: Tensor | None = None,
         asked: Tensor | None = None,
-        trace: Trace | None = None,
+        trace: Probe | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """story [B, N, S], the oldest sentence first, and question [B, Q]; `real` [B, N, S] and `asked` [B, Q] are True at
         words, False at padding → what is known at the end [B, D], and auxiliary losses (none here)."""
@@ -370,19 +409,19 @@ class Function(nn.Module):
         return self.call(self.model, *given)
 
 
-def _padding(real: Tensor | None, within: Pattern | None = None) -> Pattern:
-    seen: Pattern = Everything() if real is None else Padding(real)
+def _padding(real: Tensor | None, within: MaskPattern | None = None) -> MaskPattern:
+    seen: MaskPattern = FullMask() if real is None else PaddingMask(real)
     return seen if within is None else seen & within
 
 
-def _restarted(within: Pattern | None) -> dict[str, Tensor]:
+def _restarted(within: MaskPattern | None) -> dict[str, Tensor]:
     """What an embedding is told of several texts in one row."""
-    return {"places": within.places} if isinstance(within, Documents) else {}
+    return {"places": within.places} if isinstance(within, DocumentMask) else {}
 
 
-def _told(sight: Sight, within: Pattern | None, part: nn.Module) -> Sight:
+def _told(sight: AttentionMask, within: MaskPattern | None, part: nn.Module) -> AttentionMask:
     """The same sight, with places that are counted in each text of a row."""
-    if isinstance(within, Documents):
+    if isinstance(within, DocumentMask):
         if not isinstance(part, Stack) or sight.pattern.anchored:
             raise ModelError(
                 "cells, convolutions, and attention in blocks count from the beginning of a row, not of each text in it",
@@ -392,13 +431,20 @@ def _told(sight: Sight, within: Pattern | None, part: nn.Module) -> Sight:
     return sight
 
 
-def _over_memory(real: Tensor | None, like: Tensor, of: Tensor | None = None, by: Tensor | None = None) -> Sight:
+def _over_memory(
+    real: Tensor | None, like: Tensor, of: Tensor | None = None, by: Tensor | None = None
+) -> AttentionMask:
     """All queries, wherever they are, see all real places of a memory, or those of their own text; `like` is [B, S]."""
     places = torch.arange(like.shape[1], device=like.device)
     if of is None or by is None:
         assert of is by, "sources and targets are packed alike"
-        return Sight(_padding(real), places[:1], places, batch=like.shape[0])
-    return Sight(_padding(real, Documents(of, by)), torch.arange(by.shape[1], device=by.device), places, like.shape[0])
+        return AttentionMask(_padding(real), places[:1], places, batch=like.shape[0])
+    return AttentionMask(
+        _padding(real, DocumentMask(of, by)),
+        torch.arange(by.shape[1], device=by.device),
+        places,
+        like.shape[0],
+    )
 
 
 def _grown(real: Tensor | None, length: int) -> Tensor | None:

@@ -13,7 +13,7 @@ import torch
 
 from regard.allocator import keep_large_blocks
 from regard.bench.attention import KINDS, Case, _calls, choose, peak, reports, run
-from regard.bench.measure import turns
+from regard.bench.timing import turns
 from regard.errors import SettingError
 
 CPU = torch.device("cpu")
@@ -53,13 +53,30 @@ def test_kinds_are_called_as_in_training() -> None:
 
 
 def test_the_command_writes_one_object_a_line() -> None:
-    command = [sys.executable, "-m", "regard", "bench", "attention", "--json", "--device", "cpu", "--rounds", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "bench",
+        "attention",
+        "--json",
+        "--device",
+        "cpu",
+        "--rounds",
+        "1",
+    ]
     done = subprocess.run(
-        [*command, "--kinds", "full,linear", "--lengths", "64,128", "--heads", "1"], capture_output=True, text=True
+        [*command, "--kinds", "full,linear", "--lengths", "64,128", "--heads", "1"],
+        capture_output=True,
+        text=True,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["full", "linear"] * 5
-    assert all({"n", "seconds", "peak_bytes", "backward"} <= line.keys() for line in lines if "exponent" not in line)
+    assert all(
+        {"n", "seconds", "peak_bytes", "backward"} <= line.keys()
+        for line in lines
+        if "exponent" not in line
+    )
     assert [i for i, line in enumerate(lines) if "exponent" in line] == [8, 9]
     assert done.stderr == ""
     with pytest.raises(SettingError, match="did you mean 'window'"):
@@ -82,10 +99,15 @@ def test_results_say_how_much_faster_than_full_attention() -> None:
         for kind, cost in (("full", n), ("window", 8.0))
     ]
     grown = {"exponent": 2.0, "forward_exponent": 2.0, "memory_exponent": 1.0}
-    short, long = reports(case, [*found, *({"kind": kind, **grown} for kind in case.kinds)], "regard bench x", "here")
+    short, long = reports(
+        case, [*found, *({"kind": kind, **grown} for kind in case.kinds)], "regard bench x", "here"
+    )
     assert short.as_json()["ratios"]["window"]["full"] == 8.0
     assert long.as_json()["ratios"]["window"]["full"] == 16.0
-    assert [(row.name, row.rate) for row in long.rows] == [("full", 1 / 256), ("window", 1 / 16)]  # there and back
+    assert [(row.name, row.rate) for row in long.rows] == [
+        ("full", 1 / 256),
+        ("window", 1 / 16),
+    ]  # there and back
     assert "128 places" in long.heading
     assert "window grows as time n^2.00  forward n^2.00  memory n^1.00" in long.lines()[-1]
 

@@ -15,15 +15,15 @@ import torch
 
 from regard import edit, size
 from regard.bench import decode, forward, load, train
-from regard.bench.measure import turns
 from regard.bench.models import measured
 from regard.bench.peers import TRAINED
 from regard.bench.report import Report, Row, keep
-from regard.decode.search import Ends, Settings
-from regard.decode.search import decode as search
+from regard.bench.timing import turns
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens
+from regard.decode.batch_decoding import decode as search
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import SettingError
-from regard.family import vaswani
+from regard.families import transformer
 
 CPU = torch.device("cpu")
 
@@ -64,7 +64,9 @@ def test_blocks_stay_compiled_while_they_are_measured(monkeypatch: pytest.Monkey
 
 
 def test_a_language_model_trains_on_windows() -> None:
-    case = train.Case("gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1, precision="bf16")
+    case = train.Case(
+        "gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1, precision="bf16"
+    )
     assert train.run(case, [], CPU, "bench").rows[0].rate > 0
     with pytest.raises(SettingError, match="gpt2-tiny"):
         train.run(case, ["transformers"], CPU, "bench")
@@ -77,7 +79,10 @@ def test_decoders_produce_exactly_what_is_counted() -> None:
     case = decode.Case("tiny", batch=2, beam=2, given=5, new=6, rounds=1)
     found = decode.run(case, ["transformers", "ctranslate2"], CPU, "bench", memory=True)
     assert [row.name for row in found.rows][:3] == ["regard float32", "regard int8", "transformers"]
-    assert sum(row.name.startswith("CTranslate2") for row in found.rows) in (2, 4)  # as there are threads
+    assert sum(row.name.startswith("CTranslate2") for row in found.rows) in (
+        2,
+        4,
+    )  # as there are threads
     assert all(row.peak is not None and row.peak > 2**26 for row in found.rows)
 
 
@@ -87,9 +92,19 @@ def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
     model = measured("gpt2-tiny")
     model.write(tmp_path)
     prompt = list(range(10, 17))
-    ours = search(model.build(), [prompt], Ends(0, None, 2, (0, 2)), Settings(Greedy(), Limit(0, 8)))[0][0].tokens  # type: ignore[arg-type]
+    ours = search(
+        model.build(),
+        [prompt],
+        SpecialTokens(0, None, 2, (0, 2)),
+        DecodingSettings(Greedy(), Limit(0, 8)),
+    )[0][0].tokens  # type: ignore[arg-type]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generate(
-        torch.tensor([prompt]), do_sample=False, min_new_tokens=8, max_new_tokens=8, suppress_tokens=[0], pad_token_id=0
+        torch.tensor([prompt]),
+        do_sample=False,
+        min_new_tokens=8,
+        max_new_tokens=8,
+        suppress_tokens=[0],
+        pad_token_id=0,
     )
     assert theirs[0, 7:].tolist() == list(ours)
 
@@ -107,7 +122,11 @@ def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
 
     def result(case: str, rate: float) -> Report:
         return Report(
-            "regard bench x", case, "here", "tokens/s", (Row("regard", rate, 0.1, True), Row("other", 50.0, 0.0))
+            "regard bench x",
+            case,
+            "here",
+            "tokens/s",
+            (Row("regard", rate, 0.1, True), Row("other", 50.0, 0.0)),
         )
 
     keep(page, result("one", 100.0))
@@ -142,7 +161,7 @@ def test_an_unknown_model_is_refused() -> None:
 def test_peers_have_the_same_sizes(name: str) -> None:
     """Up to the biases and norms that some have more of."""
     pytest.importorskip("transformers")
-    model = vaswani.preset("tiny", 50, 50, share="all")
+    model = transformer.preset("tiny", 50, 50, share="all")
     theirs, _ = TRAINED[name](model, torch.device("cpu"))
     count = sum(parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad)
     assert count == pytest.approx(size.parameters(model), rel=0.01)

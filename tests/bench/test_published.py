@@ -16,7 +16,11 @@ from regard.bench.report import Report, Row, keep
 from regard.cli import bench as command
 from regard.errors import SettingError
 
-ALL = [pytest.param(peer, one, id=f"{peer} {i}") for peer, found in PEERS.items() for i, one in enumerate(found)]
+ALL = [
+    pytest.param(peer, one, id=f"{peer} {i}")
+    for peer, found in PEERS.items()
+    for i, one in enumerate(found)
+]
 CPU = torch.device("cpu")
 
 
@@ -30,7 +34,10 @@ def test_a_figure_is_told_for_its_case(peer: str, figure: Figure) -> None:
     assert [(row.name, row.rate, row.share) for row in told] == [(peer, figure.rate, figure.share)]
     assert all(row.published and not row.ours for row in told)
     assert left == ["transformers"]
-    assert split(["transformers"], case_of(figure), MACHINE) == ([], ["transformers"])  # nobody asked
+    assert split(["transformers"], case_of(figure), MACHINE) == (
+        [],
+        ["transformers"],
+    )  # nobody asked
 
 
 @pytest.mark.parametrize(("peer", "figure"), ALL)
@@ -40,12 +47,18 @@ def test_a_figure_is_told_for_nothing_else(peer: str, figure: Figure) -> None:
         with pytest.raises(SettingError, match=MACHINE):
             split([peer], case, machine)
     for key, value in figure.case.items():
-        other = value + 7 if isinstance(value, int) else {"equal": "natural", "bf16": "float32"}.get(value, "tiny")
+        other = (
+            value + 7
+            if isinstance(value, int)
+            else {"equal": "natural", "bf16": "float32"}.get(value, "tiny")
+        )
         with pytest.raises(SettingError, match=f"{key} {value}"):
             split([peer], replace(case, **{key: other}), MACHINE)
 
 
-@pytest.mark.parametrize(("peer", "figure"), [one for one in ALL if one.values[1].share is not None])
+@pytest.mark.parametrize(
+    ("peer", "figure"), [one for one in ALL if one.values[1].share is not None]
+)
 def test_shares_count_work_as_we_do(peer: str, figure: Figure) -> None:
     """Rate × our work for a token over their matrix rate is the share that they tell: the shapes are understood."""
     case = case_of(figure)
@@ -53,19 +66,25 @@ def test_shares_count_work_as_we_do(peer: str, figure: Figure) -> None:
     assert figure.rate * work / 772e12 == pytest.approx(figure.share, abs=0.006)
 
 
-def test_what_was_not_published_is_refused_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_published_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for room in (train, decode):
         monkeypatch.setattr(room, "turns", lambda *_: pytest.fail("measured"))
     with pytest.raises(SettingError, match="nanoGPT"):
         train.run(train.Case("gpt2", "equal", 1024, precision="bf16"), ["nanoGPT"], CPU, "bench")
     with pytest.raises(SettingError, match="transformers-compiled"):
-        decode.run(decode.Case("gpt2", 1, given=16, new=128), ["transformers-compiled"], CPU, "bench")
+        decode.run(
+            decode.Case("gpt2", 1, given=16, new=128), ["transformers-compiled"], CPU, "bench"
+        )
 
 
 def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that calls itself so, for a case small enough to be measured here."""
     case = {"model": "gpt2-tiny", "length": 16}
-    monkeypatch.setitem(PEERS, "nanoGPT", (Figure(case, 1e9, 0.5), Figure({"model": "gpt2-tiny", "new": 4}, 1e9)))
+    monkeypatch.setitem(
+        PEERS, "nanoGPT", (Figure(case, 1e9, 0.5), Figure({"model": "gpt2-tiny", "new": 4}, 1e9))
+    )
     small = train.Case("gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1)
     written = decode.Case("gpt2-tiny", 1, given=3, new=4, rounds=1)
     for room, asked in ((train, small), (decode, written)):
@@ -86,7 +105,11 @@ def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
     assert Report("regard bench x", "case", "here", "tokens/s", (ours, *told)).fastest is None
     keep(tmp_path / "RESULTS.md", report)
     lines = (tmp_path / "RESULTS.md").read_text().splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| nanoGPT")]
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in lines
+        if line.startswith("| nanoGPT")
+    ]
     assert cells == [["nanoGPT (published)", "506,000", "", "", "56 %"]]
     assert f"published: {published.WHERE}" in lines
     alone = Report("regard bench x", "case", "here", "tokens/s", (ours, peer))

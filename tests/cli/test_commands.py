@@ -51,8 +51,12 @@ MODEL = [
 
 def regard(*arguments: str, cwd: Path, text: str | bytes = "") -> subprocess.CompletedProcess[str]:
     data = text if isinstance(text, bytes) else text.encode()
-    done = subprocess.run([sys.executable, "-m", "regard", *arguments], cwd=cwd, input=data, capture_output=True)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", *arguments], cwd=cwd, input=data, capture_output=True
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -84,8 +88,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_data_is_readable_and_reproducible(tmp_path: Path) -> None:
-    one = regard("data", "builtin", "--split", "valid", "--lines", "7", "--pronouns", cwd=tmp_path).stdout
-    assert one == regard("data", "builtin", "--split", "valid", "--lines", "7", "--pronouns", cwd=tmp_path).stdout
+    one = regard(
+        "data", "builtin", "--split", "valid", "--lines", "7", "--pronouns", cwd=tmp_path
+    ).stdout
+    assert (
+        one
+        == regard(
+            "data", "builtin", "--split", "valid", "--lines", "7", "--pronouns", cwd=tmp_path
+        ).stdout
+    )
     rows = [line.split("\t") for line in one.splitlines()]
     assert len(rows) == 7
     assert all(len(row) == 2 and " it " in row[0] for row in rows)
@@ -93,7 +104,10 @@ def test_data_is_readable_and_reproducible(tmp_path: Path) -> None:
 
 def test_one_line_out_for_each_line_in(home: Path) -> None:
     done = regard(
-        "translate", "runs/builtin", cwd=home, text="The dog sees a cat.\n\n   \nHe sings.\r\nno newline at the end"
+        "translate",
+        "runs/builtin",
+        cwd=home,
+        text="The dog sees a cat.\n\n   \nHe sings.\r\nno newline at the end",
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
@@ -101,21 +115,42 @@ def test_one_line_out_for_each_line_in(home: Path) -> None:
     assert lines[5] == ""
     assert lines[1] == lines[2] == ""
     assert regard("translate", "runs/builtin", cwd=home, text="").stdout == ""
-    best = regard("translate", "runs/builtin", "--beam", "3", "--n-best", "2", cwd=home, text="He sings.\n\n").stdout
+    best = regard(
+        "translate", "runs/builtin", "--beam", "3", "--n-best", "2", cwd=home, text="He sings.\n\n"
+    ).stdout
     assert len(best.split("\n")) == 5
 
 
 def test_translations_as_json_and_by_chance(home: Path) -> None:
     out = regard(
-        "translate", "runs/builtin", "--json", "--beam", "3", "--n-best", "3", cwd=home, text="He sings.\n"
+        "translate",
+        "runs/builtin",
+        "--json",
+        "--beam",
+        "3",
+        "--n-best",
+        "3",
+        cwd=home,
+        text="He sings.\n",
     ).stdout
     found = json.loads(out)
     assert found["source"] == "He sings."
     assert [c["score"] for c in found["translations"]] == sorted(
         (c["score"] for c in found["translations"]), reverse=True
     )
-    flags = ["translate", "runs/builtin", "--sample", "--top-p", "0.9", "--temperature", "1.5", "--seed"]
-    one, again, other = (regard(*flags, seed, cwd=home, text="He sings.\n").stdout for seed in ("4", "4", "5"))
+    flags = [
+        "translate",
+        "runs/builtin",
+        "--sample",
+        "--top-p",
+        "0.9",
+        "--temperature",
+        "1.5",
+        "--seed",
+    ]
+    one, again, other = (
+        regard(*flags, seed, cwd=home, text="He sings.\n").stdout for seed in ("4", "4", "5")
+    )
     assert one == again != other
     # A line's chance is its own: blank lines and neighbours before it are counted, not drawn for.
     shifted = regard(*flags, "4", cwd=home, text="\nHe sings.\n").stdout.split("\n")
@@ -125,24 +160,47 @@ def test_translations_as_json_and_by_chance(home: Path) -> None:
 
 def test_evaluate_prints_the_object(home: Path) -> None:
     report = json.loads(
-        regard("evaluate", "runs/builtin", "--source", "test.en", "--target", "test.de", "--json", cwd=home).stdout
+        regard(
+            "evaluate",
+            "runs/builtin",
+            "--source",
+            "test.en",
+            "--target",
+            "test.de",
+            "--json",
+            cwd=home,
+        ).stdout
     )
-    assert {"bleu", "chrf", "exact_match", "perplexity", "signature", "seconds", "tokens_per_second"} <= set(report)
+    assert {
+        "bleu",
+        "chrf",
+        "exact_match",
+        "perplexity",
+        "signature",
+        "seconds",
+        "tokens_per_second",
+    } <= set(report)
     assert "tok:13a" in report["signature"]
-    pairs = regard("evaluate", "runs/builtin", "--pairs", "test.tsv", "--json", "--tokenize", "none", cwd=home)
+    pairs = regard(
+        "evaluate", "runs/builtin", "--pairs", "test.tsv", "--json", "--tokenize", "none", cwd=home
+    )
     other = json.loads(pairs.stdout)
     assert "tok:none" in other["signature"]
     assert other["perplexity"] == pytest.approx(report["perplexity"])
     both = ["evaluate", "runs/builtin", "./runs/builtin", "--pairs", "test.tsv"]
     head, row, _ = regard(*both, cwd=home).stdout.splitlines()
-    assert [word for word in ("BLEU", "exact match", "perplexity", "parameters", "tokens/s") if word not in head] == []
+    assert [
+        word
+        for word in ("BLEU", "exact match", "perplexity", "parameters", "tokens/s")
+        if word not in head
+    ] == []
     assert row.startswith("runs/builtin")
     refused(regard(*both, "--output", "x", cwd=home), "one MODEL")
 
 
 def test_perfect_translations_score_100(home: Path, tmp_path: Path) -> None:
     """The scorer itself, through the library it leans on."""
-    from regard.text.score import score
+    from regard.metrics.scores import score
 
     lines = (home / "test.de").read_text().splitlines()
     same = score(lines, lines)
@@ -162,7 +220,10 @@ def test_trains_from_every_kind_of_file(home: Path, tmp_path: Path, form: str) -
     elif form == "stdin":
         flags, stdin = ["--pairs", "-"], "".join("\t".join(row) + "\n" for row in rows)
     else:
-        lines = ["\t".join(r) if form == "tsv" else json.dumps({"source": r[0], "target": r[1]}) for r in rows]
+        lines = [
+            "\t".join(r) if form == "tsv" else json.dumps({"source": r[0], "target": r[1]})
+            for r in rows
+        ]
         (tmp_path / f"all.{form}").write_text("".join(line + "\n" for line in lines))
         flags = ["--pairs", f"all.{form}"]
     done = regard("train", *MODEL, *flags, "--out", "run", "--steps", "2", cwd=tmp_path, text=stdin)
@@ -178,7 +239,9 @@ def test_files_of_different_length(home: Path, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\ntwo\nthree\n")
     (tmp_path / "b").write_text("eins\nzwei\n")
     refused(regard("train", "--source", "a", "--target", "b", "--out", "r", cwd=tmp_path), "2")
-    done = regard("evaluate", str(home / "runs/builtin"), "--source", "a", "--target", "b", cwd=tmp_path)
+    done = regard(
+        "evaluate", str(home / "runs/builtin"), "--source", "a", "--target", "b", cwd=tmp_path
+    )
     refused(done, "line")
 
 
@@ -186,16 +249,38 @@ def test_empty_missing_and_undecodable_files(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     (tmp_path / "good").write_text("a\nb\n")
     (tmp_path / "bad").write_bytes(b"fine\nnot \xff fine\n")
-    refused(regard("train", "--source", "empty", "--target", "empty", "--out", "r1", cwd=tmp_path), "empty")
-    refused(regard("train", "--source", "nowhere", "--target", "good", "--out", "r2", cwd=tmp_path), "nowhere")
-    refused(regard("train", "--source", "good", "--target", "bad", "--out", "r3", cwd=tmp_path), "bad", "9")
+    refused(
+        regard("train", "--source", "empty", "--target", "empty", "--out", "r1", cwd=tmp_path),
+        "empty",
+    )
+    refused(
+        regard("train", "--source", "nowhere", "--target", "good", "--out", "r2", cwd=tmp_path),
+        "nowhere",
+    )
+    refused(
+        regard("train", "--source", "good", "--target", "bad", "--out", "r3", cwd=tmp_path),
+        "bad",
+        "9",
+    )
 
 
 def test_lines_over_the_limit_are_counted_and_named(home: Path, tmp_path: Path) -> None:
     text = (home / "test.en").read_text().splitlines() * 20
     text[4] = "word " * 100
     (tmp_path / "a").write_text("\n".join(text) + "\n")
-    done = regard("train", *MODEL, "--source", "a", "--target", "a", "--max-length", "60", "--out", "r", cwd=tmp_path)
+    done = regard(
+        "train",
+        *MODEL,
+        "--source",
+        "a",
+        "--target",
+        "a",
+        "--max-length",
+        "60",
+        "--out",
+        "r",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"\b1 .*(longer|over|limit).*60", done.stderr), done.stderr
 
@@ -210,16 +295,26 @@ def test_strange_folders_and_words(home: Path, tmp_path: Path) -> None:
     refused(regard("trian", cwd=tmp_path), "did you mean 'train'")
     refused(regard("train", "--out", str(home / "runs/builtin"), cwd=tmp_path), "--resume")
     refused(
-        regard("translate", "runs/builtin", "--length-penalty", "gnt:1", cwd=home, text="x\n"), "did you mean 'gnmt'"
+        regard("translate", "runs/builtin", "--length-penalty", "gnt:1", cwd=home, text="x\n"),
+        "did you mean 'gnmt'",
     )
     refused(regard("translate", "runs/builtin", "--top-k", "3", cwd=home, text="x\n"), "--sample")
     refused(regard("evaluate", "runs/builtin", cwd=home), "--source")
-    refused(regard("evaluate", "runs/builtin", "--pairs", "test.tsv", "--tokenize", "14a", cwd=home), "13a")
+    refused(
+        regard("evaluate", "runs/builtin", "--pairs", "test.tsv", "--tokenize", "14a", cwd=home),
+        "13a",
+    )
 
 
 def test_devices_that_are_not_there(home: Path) -> None:
-    refused(regard("translate", "runs/builtin", "--device", "gpu7", cwd=home, text="x\n"), "gpu7", "cpu")
-    refused(regard("translate", "runs/builtin", "--device", "cuda:99", cwd=home, text="x\n"), "cuda:99", "cpu")
+    refused(
+        regard("translate", "runs/builtin", "--device", "gpu7", cwd=home, text="x\n"), "gpu7", "cpu"
+    )
+    refused(
+        regard("translate", "runs/builtin", "--device", "cuda:99", cwd=home, text="x\n"),
+        "cuda:99",
+        "cpu",
+    )
 
 
 def test_undecodable_input_names_the_byte(home: Path) -> None:
@@ -256,22 +351,42 @@ def test_a_full_disk_under_standard_output(home: Path) -> None:
 
 
 def test_help_ends_with_examples(tmp_path: Path) -> None:
-    for verb in ([], ["train"], ["translate"], ["evaluate"], ["look"], ["data"], ["data", "builtin"]):
+    for verb in (
+        [],
+        ["train"],
+        ["translate"],
+        ["evaluate"],
+        ["look"],
+        ["data"],
+        ["data", "builtin"],
+    ):
         done = regard(*verb, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Examples:" in done.stdout
-        assert done.stdout.rstrip().splitlines()[-1].strip().startswith(("regard", "echo", "--preset"))
+        assert (
+            done.stdout.rstrip().splitlines()[-1].strip().startswith(("regard", "echo", "--preset"))
+        )
 
 
 def test_what_the_readme_says_runs(home: Path) -> None:
     """Every `regard` line of the README's shell blocks, in a folder that has a run and the files they name."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    lines = [line.split("  #")[0] for line in "".join(blocks).replace("\\\n", "").splitlines() if "regard " in line]
+    lines = [
+        line.split("  #")[0]
+        for line in "".join(blocks).replace("\\\n", "").splitlines()
+        if "regard " in line
+    ]
     assert len(lines) >= 5
     for name in ("train.en", "train.de", "valid.en", "valid.de", "in.txt"):
-        (home / name).write_text((home / ("test.de" if name.endswith("de") else "test.en")).read_text() * 10)
+        (home / name).write_text(
+            (home / ("test.de" if name.endswith("de") else "test.en")).read_text() * 10
+        )
     for line in lines:
-        small = line.replace("regard train", f"regard train {' '.join(MODEL)}") if "--resume" not in line else line
+        small = (
+            line.replace("regard train", f"regard train {' '.join(MODEL)}")
+            if "--resume" not in line
+            else line
+        )
         small = re.sub(r"--preset \w+ (?=.*--preset)", "", small)
         command = small.replace("regard ", f"{sys.executable} -m regard ")
         done = subprocess.run(command, shell=True, cwd=home, capture_output=True, text=True)

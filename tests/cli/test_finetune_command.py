@@ -11,8 +11,8 @@ import torch
 from regard.build import build
 from regard.cli.finetune import command
 from regard.errors import SettingError
-from regard.family import bert
-from regard.interop import folder as folders
+from regard.families import bert_presets
+from regard.families import folder as folders
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a"]
 
@@ -22,19 +22,35 @@ def model(tmp_path: Path) -> Path:
     torch.manual_seed(1)
     place = tmp_path / "bert"
     place.mkdir()
-    description = bert.preset("tiny", len(WORDS), 16, d_model=16, d_ff=24, heads=2, layers=1)
+    description = bert_presets.preset(
+        "tiny", len(WORDS), 16, d_model=16, d_ff=24, heads=2, layers=1
+    )
     (place / "config.json").write_text(json.dumps(folders.describe(description)))
     folders.write_weights(place / "model.safetensors", build(description), description)
     (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return place
 
 
-def test_a_run_as_json_and_its_resumption(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_as_json_and_its_resumption(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data.tsv"
     data.write_text("text\tlabel\n" + "a good film\tup\na bad film\tdown\n" * 8)
     out = tmp_path / "run"
-    said = ["--task", "classify", "--data", str(data), "--test", str(data), "--out", str(out), "--json"]
-    command.main([str(model), *said, "--epochs", "30", "--learning-rate", "0.01"], standalone_mode=False)
+    said = [
+        "--task",
+        "classify",
+        "--data",
+        str(data),
+        "--test",
+        str(data),
+        "--out",
+        str(out),
+        "--json",
+    ]
+    command.main(
+        [str(model), *said, "--epochs", "30", "--learning-rate", "0.01"], standalone_mode=False
+    )
     result = json.loads(capsys.readouterr().out)
     assert result["test"]["accuracy"] == 100.0
     assert result["test"]["examples"] == 16

@@ -44,12 +44,16 @@ MODEL = [
 ]
 
 
-def regard(*arguments: str, cwd: Path, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def regard(
+    *arguments: str, cwd: Path, text: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "regard", *arguments],
         cwd=cwd, input=text.encode(), capture_output=True, env={**os.environ, **environment},
     )  # fmt: skip
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +69,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_prompt_and_what_follows(home: Path) -> None:
-    greedy = regard("generate", "runs/tales", "Der Kä", "--greedy", "--max-new-tokens", "40", cwd=home)
+    greedy = regard(
+        "generate", "runs/tales", "Der Kä", "--greedy", "--max-new-tokens", "40", cwd=home
+    )
     assert greedy.returncode == 0, greedy.stderr
     assert greedy.stdout.startswith("Der Kä")
     assert greedy.stdout.endswith("\n")
     flags = ["--max-new-tokens", "40", "--temperature", "1.3", "--top-p", "0.95", "--seed"]
-    one, again, other = (regard("generate", "runs/tales", "Der", *flags, s, cwd=home).stdout for s in ("4", "4", "5"))
+    one, again, other = (
+        regard("generate", "runs/tales", "Der", *flags, s, cwd=home).stdout for s in ("4", "4", "5")
+    )
     assert one == again != other
     piped = regard("generate", "runs/tales", "-", *flags, "4", cwd=home, text="Der").stdout
     left_out = regard("generate", "runs/tales", *flags, "4", cwd=home, text="Der").stdout
@@ -80,7 +88,9 @@ def test_the_prompt_and_what_follows(home: Path) -> None:
 
 
 def test_as_json(home: Path) -> None:
-    found = json.loads(regard("generate", "runs/tales", "Der", "--beam", "3", "--json", cwd=home).stdout)
+    found = json.loads(
+        regard("generate", "runs/tales", "Der", "--beam", "3", "--json", cwd=home).stdout
+    )
     assert set(found) == {"prompt", "text"}
     streamed = regard("generate", "runs/tales", "Der", "--beam", "3", cwd=home).stdout
     assert streamed == "Der" + found["text"] + "\n"
@@ -112,7 +122,11 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
     ],
 )
 def test_mistakes_are_answered(home: Path, arguments: list[str], words: str) -> None:
-    done = regard(*arguments, cwd=home, REGARD_DATA="") if "shakespeare" in arguments else regard(*arguments, cwd=home)
+    done = (
+        regard(*arguments, cwd=home, REGARD_DATA="")
+        if "shakespeare" in arguments
+        else regard(*arguments, cwd=home)
+    )
     assert done.returncode == 2, done.stderr
     assert "→" in done.stderr
     assert words in done.stderr

@@ -12,7 +12,7 @@ from test_commands import refused, regard
 from looked import TARGET, TEXT, WORDS, translator
 from regard import disk
 from regard.cli import look as command
-from regard.interop import folder as folders
+from regard.families import folder as folders
 from regard.look import alignment, patching
 
 OTHER = "The cat sees a small dog."
@@ -22,7 +22,7 @@ OTHER = "The cat sees a small dog."
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     held = translator()
-    ids = folders.Ids(pad=WORDS.pad, start=WORDS.bos, end=WORDS.eos, unk=WORDS.unk)
+    ids = folders.SpecialTokenIds(pad=WORDS.pad, start=WORDS.bos, end=WORDS.eos, unk=WORDS.unk)
     disk.write_json(folder / "config.json", folders.describe(held.spec, ids))
     folders.write_weights(folder / "model.safetensors", held.model, held.spec)
     WORDS.save(folder / "tokenizer.json")
@@ -44,7 +44,9 @@ def test_attention_in_the_terminal_and_as_files(model: Path, tmp_path: Path) -> 
 
 
 def test_json_is_what_python_gives(model: Path, tmp_path: Path) -> None:
-    done = regard("look", str(model), TEXT, "--target", TARGET, "--what", "alignment", "--json", cwd=tmp_path)
+    done = regard(
+        "look", str(model), TEXT, "--target", TARGET, "--what", "alignment", "--json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     own = alignment(translator().look(TEXT, target=TARGET))
@@ -53,7 +55,9 @@ def test_json_is_what_python_gives(model: Path, tmp_path: Path) -> None:
         assert row == pytest.approx(mine, abs=1e-5)
 
 
-def test_patching_says_which_layer_and_place_makes_the_difference(model: Path, tmp_path: Path) -> None:
+def test_patching_says_which_layer_and_place_makes_the_difference(
+    model: Path, tmp_path: Path
+) -> None:
     asked = ["look", str(model), TEXT, "--target", TARGET, "--what", "patching", "--other", OTHER]
     done = regard(*asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -70,12 +74,17 @@ def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
     given = ["--max-length", "1,3", "--device", "cpu", "--target", TARGET, "--other", OTHER]
     for what in command.WHAT:
         if what != "circuit":  # this model has learnt nothing that it could look for
-            done = click.testing.CliRunner().invoke(command.command, [str(model), TEXT, "--what", what, *given])
+            done = click.testing.CliRunner().invoke(
+                command.command, [str(model), TEXT, "--what", what, *given]
+            )
             assert done.exit_code == 0, (what, done.output, done.exception)
             assert done.output.strip()
     refused(regard("look", str(model), "--what", "circuit", cwd=tmp_path), "no ability")
     refused(regard("look", str(model), TEXT, "--what", "patching", cwd=tmp_path), "--other")
-    refused(regard("look", str(model), TEXT, "--what", "entorpy", cwd=tmp_path), "did you mean 'entropy'")
+    refused(
+        regard("look", str(model), TEXT, "--what", "entorpy", cwd=tmp_path),
+        "did you mean 'entropy'",
+    )
     refused(regard("look", str(model), cwd=tmp_path), "no text")
     refused(regard("look", str(model), TEXT, "--layer", "9", cwd=tmp_path), "0 to 1")
     refused(regard("look", str(model), TEXT, "--head", "9", cwd=tmp_path), "head 9")

@@ -13,7 +13,9 @@ pytest.importorskip("starlette")
 
 
 def regard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "regard", "studio", *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "regard", "studio", *arguments], capture_output=True, text=True
+    )
 
 
 def test_mistakes_are_answered_in_two_lines(tmp_path: Path) -> None:

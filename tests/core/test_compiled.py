@@ -11,14 +11,14 @@ from torch._dynamo.utils import counters
 from regard import edit
 from regard.build import build
 from regard.core.block import Block
-from regard.family import vaswani
+from regard.families import transformer
 
 
 def test_lengths_need_no_programs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources and targets are equally long in the first batch, and not in the others."""
     monkeypatch.setattr(Block, "compile", partialmethod(torch.nn.Module.compile, backend="eager"))
     small = {"d_model": 16, "d_ff": 16, "heads": 2, "layers": 2}
-    model = build(vaswani.preset("tiny", 30, 30, share="all", dropout=0.0, **small)).train()
+    model = build(transformer.preset("tiny", 30, 30, share="all", dropout=0.0, **small)).train()
     torch._dynamo.reset()
     known = counters["stats"]["unique_graphs"]
     with edit.compiled(model):
@@ -28,5 +28,7 @@ def test_lengths_need_no_programs_of_their_own(monkeypatch: pytest.MonkeyPatch) 
             ours, _ = model(*inputs, real)
             ours.sum().backward()
     assert counters["stats"]["unique_graphs"] - known == 2  # an encoder's block and a decoder's
-    assert all(block._compiled_call_impl is None for block in model.modules() if isinstance(block, Block))
+    assert all(
+        block._compiled_call_impl is None for block in model.modules() if isinstance(block, Block)
+    )
     torch._dynamo.reset()

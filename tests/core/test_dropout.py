@@ -15,8 +15,12 @@ def test_zeros_come_at_the_rate_in_every_place(rate: float) -> None:
     zero = (out == 0).view(-1, 4)
     assert zero.float().mean(0).tolist() == pytest.approx([rate] * 4, abs=0.004)
     for i, j in ((0, 1), (1, 2), (2, 3), (0, 3)):
-        assert (zero[:, i] & zero[:, j]).float().mean().item() == pytest.approx(rate * rate, abs=0.004)
-    assert (zero[1:, 0] & zero[:-1, 3]).float().mean().item() == pytest.approx(rate * rate, abs=0.004)
+        assert (zero[:, i] & zero[:, j]).float().mean().item() == pytest.approx(
+            rate * rate, abs=0.004
+        )
+    assert (zero[1:, 0] & zero[:-1, 3]).float().mean().item() == pytest.approx(
+        rate * rate, abs=0.004
+    )
     assert out[out != 0].unique().item() == pytest.approx(1 / (1 - rate), rel=1e-3)
 
 

@@ -8,19 +8,29 @@ from torch.nn import functional
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core.trace import Trace
+from regard.core.probe import Probe
 
-BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
+BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
 STACK = spec.Stack(2, BLOCK)
-LAYERS = (spec.Convolution(5, 4, 2, True, spec.LayerNorm()), spec.Convolution(7, 3, 2, norm=spec.LayerNorm()))
+LAYERS = (
+    spec.Convolution(5, 4, 2, True, spec.LayerNorm()),
+    spec.Convolution(7, 3, 2, norm=spec.LayerNorm()),
+)
 PICTURES = spec.Patches(11, 3, channels=2, extras=2, norm=spec.LayerNorm())
-SOUND = spec.Waves(LAYERS, spec.Nearby(4, 3), norm=spec.LayerNorm(), dropout=0.0)
-TIMED = spec.Waves((spec.Convolution(5, 4, 2, norm=spec.TimeNorm()),), spec.Nearby(3, 2), dropout=0.0, masked=False)
+SOUND = spec.Waveform(LAYERS, spec.ConvPosition(4, 3), norm=spec.LayerNorm(), dropout=0.0)
+TIMED = spec.Waveform(
+    (spec.Convolution(5, 4, 2, norm=spec.TimeNorm()),),
+    spec.ConvPosition(3, 2),
+    dropout=0.0,
+    masked=False,
+)
 
 
 @pytest.mark.parametrize("extras", [0, 1, 3])
 def test_patches_are_a_convolution(extras: int) -> None:
-    front = build(spec.Encoder(12, spec.Patches(11, 3, channels=2, extras=extras), STACK)).eval().input
+    front = (
+        build(spec.Encoder(12, spec.Patches(11, 3, channels=2, extras=extras), STACK)).eval().input
+    )
     pixels = torch.randn(3, 2, 11, 11)
     kernel = front.project.weight.view(12, 2, 3, 3)  # type: ignore[union-attr]
     wanted = functional.conv2d(pixels, kernel, front.project.bias, stride=3).flatten(2).mT  # type: ignore[union-attr]
@@ -32,7 +42,13 @@ def test_patches_are_a_convolution(extras: int) -> None:
 
 
 def test_padding_sound_changes_nothing_that_is_real() -> None:
-    model = build(spec.Encoder(12, SOUND, STACK, spec.Pool("mean", None), labels=spec.Labels(3))).double().eval()
+    model = (
+        build(
+            spec.Encoder(12, SOUND, STACK, spec.Pool("mean", None), labels=spec.ClassifierHead(3))
+        )
+        .double()
+        .eval()
+    )
     waves, lengths = torch.randn(3, 61).double(), [61, 40, 22]
     real = torch.arange(61) < torch.tensor(lengths)[:, None]
     hidden, _ = model(waves, real)
@@ -42,13 +58,17 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
     for row, length in enumerate(lengths):
         alone, _ = model(waves[row : row + 1, :length])
         assert places[row].sum() == alone.shape[1]
-        torch.testing.assert_close(hidden[row : row + 1, : alone.shape[1]], alone, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(scores[row : row + 1], model.classes(alone), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            hidden[row : row + 1, : alone.shape[1]], alone, rtol=1e-9, atol=1e-9
+        )
+        torch.testing.assert_close(
+            scores[row : row + 1], model.classes(alone), rtol=1e-9, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("front", [PICTURES, SOUND, TIMED], ids=lambda front: type(front).__name__)
-def test_everything_learns(front: spec.Patches | spec.Waves) -> None:
-    description = spec.Encoder(12, front, STACK, labels=spec.Votes(5, 2))
+def test_everything_learns(front: spec.Patches | spec.Waveform) -> None:
+    description = spec.Encoder(12, front, STACK, labels=spec.DistilledHead(5, 2))
     model = build(description)
     assert size.parameters(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -61,22 +81,35 @@ def test_everything_learns(front: spec.Patches | spec.Waves) -> None:
     scores = model.classes(hidden)
     assert scores.shape == (2, 5)
     (scores.sum() + hidden.square().sum()).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+    assert [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is None or not p.grad.isfinite().all()
+    ] == []
 
 
 def test_a_pair_learns_and_can_be_looked_into() -> None:
-    text = spec.Encoder(12, spec.Tokens(9), spec.Stack(1, BLOCK, spec.Causal()), spec.Pool(spec.End(8), None, width=5))
+    text = spec.Encoder(
+        12,
+        spec.Tokens(9),
+        spec.Stack(1, BLOCK, spec.CausalMask()),
+        spec.Pool(spec.EndToken(8), None, width=5),
+    )
     image = spec.Encoder(12, PICTURES, STACK, spec.Pool(norm=spec.LayerNorm(), width=5))
-    description = spec.Pair(text, image, scale=1.0)
+    description = spec.DualEncoder(text, image, scale=1.0)
     model = build(description).eval()
     assert size.parameters(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
-    trace = Trace(["*.self"])
+    trace = Probe(["*.self"])
     tokens = torch.tensor([[1, 2, 8, 8], [3, 8, 4, 5], [7, 6, 5, 8]])
     scores, _ = model(tokens, torch.randn(2, 2, 11, 11), trace=trace)
     assert scores.shape == (3, 2)
     assert scores.abs().max() <= torch.e
-    assert sorted(trace.attentions) == ["image.encoder.0.self", "image.encoder.1.self", "text.encoder.0.self"]
+    assert sorted(trace.attentions) == [
+        "image.encoder.0.self",
+        "image.encoder.1.self",
+        "text.encoder.0.self",
+    ]
     functional.cross_entropy(scores, torch.tensor([0, 1, 1])).backward()
     assert all(p.grad is not None for p in model.parameters())
     # What follows the end is not seen.

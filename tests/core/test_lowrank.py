@@ -9,13 +9,13 @@ from regard import edit
 from regard.build import build, trainable
 from regard.core.linear import Linear
 from regard.errors import SettingError
-from regard.family import bert
+from regard.families import bert_presets
 from regard.model import Encoder
 
 
 def encoder() -> Encoder:
     torch.manual_seed(3)
-    return build(bert.preset("tiny", 50, 32, d_model=24, d_ff=40, heads=3, layers=2)).eval()
+    return build(bert_presets.preset("tiny", 50, 32, d_model=24, d_ff=40, heads=3, layers=2)).eval()
 
 
 def stirred(model: Encoder) -> Encoder:
@@ -39,13 +39,17 @@ def test_merged_equals_unmerged(which: tuple[str, ...]) -> None:
     assert (apart - before).abs().max() > 0.01
     edit.merge(model)
     assert not [name for name, _ in model.named_parameters() if ".added." in name]
-    assert (model(tokens)[0] - apart).abs().max() <= 1e-6 * max(1.0, float(apart.detach().abs().max()))
+    assert (model(tokens)[0] - apart).abs().max() <= 1e-6 * max(
+        1.0, float(apart.detach().abs().max())
+    )
 
 
 def test_only_the_changes_train() -> None:
     model = encoder()
     edit.lora(model, rank=2)
-    assert trainable(model) == 2 * 2 * (24 + 72)  # layers · rank · (inputs + outputs of q, k and v together)
+    assert trainable(model) == 2 * 2 * (
+        24 + 72
+    )  # layers · rank · (inputs + outputs of q, k and v together)
     assert all(p.requires_grad == (".added." in name) for name, p in model.named_parameters())
 
 

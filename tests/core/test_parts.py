@@ -11,9 +11,9 @@ from torch import nn
 from conftest import small_model
 from regard.build import build
 from regard.core.linear import Linear
-from regard.core.position import Learned, Sinusoidal, sinusoids
+from regard.core.position import LearnedPosition, Sinusoidal, sinusoids
 from regard.errors import DataError
-from regard.family.vaswani import transformer
+from regard.families.transformer import transformer
 
 
 def test_the_papers_positional_table() -> None:
@@ -28,7 +28,9 @@ def test_the_papers_positional_table() -> None:
 
 
 def test_halves_are_the_same_table_with_dimensions_renamed() -> None:
-    halves, interleaved = (sinusoids(torch.arange(20), 16, order, 10_000.0) for order in ("halves", "interleaved"))
+    halves, interleaved = (
+        sinusoids(torch.arange(20), 16, order, 10_000.0) for order in ("halves", "interleaved")
+    )
     torch.testing.assert_close(torch.cat([interleaved[:, 0::2], interleaved[:, 1::2]], 1), halves)
 
 
@@ -43,8 +45,10 @@ def test_a_shift_is_a_rotation() -> None:
 
 def test_sinusoids_grow_with_the_input_and_learned_ones_say_no() -> None:
     grown = Sinusoidal(8, "halves", 10_000.0).rows(630)[600:630]
-    torch.testing.assert_close(grown, sinusoids(torch.arange(600, 630), 8, "halves", 10_000.0).float())
-    learned = Learned(8, 16, offset=2)
+    torch.testing.assert_close(
+        grown, sinusoids(torch.arange(600, 630), 8, "halves", 10_000.0).float()
+    )
+    learned = LearnedPosition(8, 16, offset=2)
     assert torch.equal(learned.rows(16), learned.table[2:])
     with pytest.raises(DataError, match="learnt 16"):
         learned.rows(17)
@@ -53,7 +57,9 @@ def test_sinusoids_grow_with_the_input_and_learned_ones_say_no() -> None:
 def test_embeddings_are_scaled_by_the_root_of_d_model() -> None:
     model = small_model(position=None)
     tokens = torch.tensor([[4, 7]])
-    torch.testing.assert_close(model.source(tokens), model.source.table.weight[tokens] * math.sqrt(24))
+    torch.testing.assert_close(
+        model.source(tokens), model.source.table.weight[tokens] * math.sqrt(24)
+    )
 
 
 def test_a_joint_projection_starts_as_one() -> None:
@@ -70,7 +76,9 @@ def test_dropout_is_where_it_was_asked_for() -> None:
     quiet = {"dropout": 0.0, "attention_dropout": 0.0, "feedforward_dropout": 0.0}
     for key in [None, *quiet]:
         changes = quiet | ({key: 0.4} if key else {})
-        model = build(transformer(20, 20, d_model=12, d_ff=20, heads=2, layers=1, **changes)).train()  # type: ignore[arg-type]
+        model = build(
+            transformer(20, 20, d_model=12, d_ff=20, heads=2, layers=1, **changes)
+        ).train()  # type: ignore[arg-type]
         one, other = model(source, target)[0], model(source, target)[0]
         assert torch.equal(one, other) == (key is None)
         model.eval()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard import size, spec
 from regard.build import build, trainable
 from regard.errors import ModelError, SettingError
-from regard.family.vaswani import PRESETS, preset, transformer
+from regard.families.transformer import PRESETS, preset, transformer
 
 # Table 3 of the paper: what each row changes, and its parameters in millions. The paper's own effective vocabulary is
 # about 41,000; `big` is the one row whose printed figure (213) no vocabulary of the others explains.
@@ -25,16 +25,20 @@ TABLE_3 = [
     ({"d_model": 1024, "d_k": 128, "d_v": 128}, 168),
     ({"d_ff": 1024}, 53),
     ({"d_ff": 4096}, 90),
-    ({"position": spec.Learned(512)}, 65),
+    ({"position": spec.LearnedPosition(512)}, 65),
 ]
 
 
 @pytest.mark.parametrize(("changes", "millions"), TABLE_3, ids=str)
 def test_table_3(changes: dict[str, object], millions: int) -> None:
-    assert size.parameters(preset("base", 41_000, 41_000, **changes)) / 1e6 == pytest.approx(millions, abs=0.7)
+    assert size.parameters(preset("base", 41_000, 41_000, **changes)) / 1e6 == pytest.approx(
+        millions, abs=0.7
+    )
 
 
-@pytest.mark.parametrize(("changes", "millions"), [row for row in TABLE_3 if "d_model" not in row[0]], ids=str)
+@pytest.mark.parametrize(
+    ("changes", "millions"), [row for row in TABLE_3 if "d_model" not in row[0]], ids=str
+)
 def test_row_differences_need_no_vocabulary(changes: dict[str, object], millions: int) -> None:
     base, row = (size.parameters(preset("base", 100, 100, **c)) for c in ({}, changes))
     assert (row - base) / 1e6 == pytest.approx(millions - 65, abs=1.0)
@@ -50,7 +54,7 @@ def test_the_sizes_of_the_presets() -> None:
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6), st.integers(1, 9),
     st.sampled_from(["all", "target", "none"]), st.sampled_from([spec.PostNorm(), spec.PreNorm()]),
-    st.sampled_from([spec.Sinusoidal(), spec.Sinusoidal("interleaved"), spec.Learned(7), None]), st.integers(5, 9),
+    st.sampled_from([spec.Sinusoidal(), spec.Sinusoidal("interleaved"), spec.LearnedPosition(7), None]), st.integers(5, 9),
 )  # fmt: skip
 def test_formula_equals_model(
     layers: int,

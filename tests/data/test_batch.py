@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from regard.data.batch import Batch, Order, collate, padding, plan, prefetch
+from regard.data.batching import Batch, Order, collate, padding, plan, prefetch
 from regard.data.corpus import Column, Corpus
 from regard.errors import DataError, SettingError
 
@@ -39,7 +39,9 @@ def natural(rows: int) -> Lengths:
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        np.array_equal(a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
 @settings(deadline=None)
@@ -55,7 +57,15 @@ def test_every_row_once_within_the_budget(
     lengths: Lengths, budget: int, epoch: int, shuffle: bool, multiple: int, max_rows: int | None
 ) -> None:
     def batches() -> list[NDArray[np.int64]]:
-        return plan(lengths, budget, seed=3, epoch=epoch, shuffle=shuffle, multiple=multiple, max_rows=max_rows)
+        return plan(
+            lengths,
+            budget,
+            seed=3,
+            epoch=epoch,
+            shuffle=shuffle,
+            multiple=multiple,
+            max_rows=max_rows,
+        )
 
     planned = batches()
     assert sorted(np.concatenate(planned).tolist()) == list(range(len(lengths)))
@@ -87,8 +97,14 @@ def test_lengths_are_not_changed() -> None:
 
 def test_epochs_and_seeds_differ_in_order_and_in_company() -> None:
     lengths = natural(5000)
-    plans = {(seed, epoch): plan(lengths, 2000, seed=seed, epoch=epoch) for seed in (1, 2) for epoch in (0, 1)}
-    company = {key: {frozenset(rows.tolist()) for rows in batches} for key, batches in plans.items()}
+    plans = {
+        (seed, epoch): plan(lengths, 2000, seed=seed, epoch=epoch)
+        for seed in (1, 2)
+        for epoch in (0, 1)
+    }
+    company = {
+        key: {frozenset(rows.tolist()) for rows in batches} for key, batches in plans.items()
+    }
     keys = list(plans)
     for i, one in enumerate(keys):
         for other in keys[i + 1 :]:
@@ -113,7 +129,13 @@ def test_without_shuffling_nothing_is_left_to_chance() -> None:
 def test_the_order_is_pinned() -> None:
     # Philox's bits are fixed for good; another order here means that no run in progress can be continued.
     lengths = np.array([[3, 4], [9, 2], [5, 5], [1, 1], [4, 4], [9, 9], [2, 3]])
-    assert [rows.tolist() for rows in plan(lengths, 12, seed=7, epoch=1)] == [[5], [4, 0, 6], [1], [3], [2]]
+    assert [rows.tolist() for rows in plan(lengths, 12, seed=7, epoch=1)] == [
+        [5],
+        [4, 0, 6],
+        [1],
+        [3],
+        [2],
+    ]
 
 
 @pytest.mark.parametrize(("rows", "most"), [(100_000, 0.05), (400_000, 0.025)])
@@ -153,7 +175,9 @@ def corpus_of(*sides: list[list[int]]) -> Corpus:
     return Corpus(Path(), columns, "", {})
 
 
-def plainly(source: list[list[int]], target: list[list[int]], multiple: int) -> tuple[list[list[Any]], ...]:
+def plainly(
+    source: list[list[int]], target: list[list[int]], multiple: int
+) -> tuple[list[list[Any]], ...]:
     """source, target_in, target_out, source_padding, one token at a time: pads are 50 and 60, the start is 70."""
 
     def width(rows: list[list[int]]) -> int:
@@ -189,7 +213,9 @@ def test_collate_equals_a_plain_loop(
 ) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(pairs) - 1), min_size=1, max_size=8))
     corpus = corpus_of([one for one, _ in pairs], [other for _, other in pairs])
-    batch = collate(corpus, np.array(chosen), source_pad=50, target_pad=60, start=70, multiple=multiple)
+    batch = collate(
+        corpus, np.array(chosen), source_pad=50, target_pad=60, start=70, multiple=multiple
+    )
     source, target = [pairs[i][0] for i in chosen], [pairs[i][1] for i in chosen]
     wanted = plainly(source, target, multiple)
     assert batch.tensors["source"].tolist() == wanted[0]
@@ -252,7 +278,9 @@ def test_an_order_continues_from_any_position() -> None:
     stream = list(islice(order.iterate(), 3 * per_epoch))
     for start in (0, 1, per_epoch - 1, per_epoch, per_epoch + 3):
         epoch, index, _ = stream[start]
-        again = list(islice(Order(lengths, 500, seed=5, multiple=4, max_rows=20).iterate(epoch, index), 6))
+        again = list(
+            islice(Order(lengths, 500, seed=5, multiple=4, max_rows=20).iterate(epoch, index), 6)
+        )
         assert [item[:2] for item in again] == [item[:2] for item in stream[start : start + 6]]
         assert same([item[2] for item in again], [item[2] for item in stream[start : start + 6]])
     assert same(order.batches(2), plan(lengths, 500, seed=5, epoch=2, multiple=4, max_rows=20))
@@ -263,7 +291,9 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     end = len(order.batches(3))
     assert next(order.iterate(3, end))[:2] == (4, 0)
     for index in (end + 1, -1):
-        with pytest.raises(DataError, match=f"epoch 3 has {end} batches, so none has the number {index}"):
+        with pytest.raises(
+            DataError, match=f"epoch 3 has {end} batches, so none has the number {index}"
+        ):
             next(order.iterate(3, index))
 
 

@@ -27,7 +27,10 @@ def streams() -> dict[str, list[Sentence]]:
     """Sixty thousand train sentences and a few thousand of the others, a part of them with pronouns only."""
     sizes = {"train": (60_000, 2_000), "valid": (1_000, 2_500), "test": (1_000, 2_500)}
     return {
-        split: [*islice(sentences(split), mixed), *islice(sentences(split, seed=1, pronouns=True), alone)]
+        split: [
+            *islice(sentences(split), mixed),
+            *islice(sentences(split, seed=1, pronouns=True), alone),
+        ]
         for split, (mixed, alone) in sizes.items()
     }
 
@@ -60,7 +63,9 @@ def test_a_seed_gives_the_same_sentences_again(seed: int, split: str, pronouns: 
 
 
 def test_seeds_differ() -> None:
-    assert list(islice(sentences("train", seed=1), 20)) != list(islice(sentences("train", seed=2), 20))
+    assert list(islice(sentences("train", seed=1), 20)) != list(
+        islice(sentences("train", seed=2), 20)
+    )
 
 
 def test_unknown_split_is_a_setting_error() -> None:
@@ -71,7 +76,9 @@ def test_unknown_split_is_a_setting_error() -> None:
 def test_an_exhausted_stream_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "TRIES", 2_000)
     monkeypatch.setattr(builtin, "PRONOUN_SHARE", 0.0)
-    monkeypatch.setattr(builtin, "WEIGHTED", (lambda draft: f"W{draft.say(draft.pick('abcde') + ' b c d')}",))
+    monkeypatch.setattr(
+        builtin, "WEIGHTED", (lambda draft: f"W{draft.say(draft.pick('abcde') + ' b c d')}",)
+    )
     monkeypatch.setattr(builtin, "HELD_PERCENT", 0)
     with pytest.raises(DataError, match="no more than about 5 "):
         list(sentences("train"))
@@ -152,7 +159,10 @@ def test_genders_are_balanced_in_every_frame() -> None:
 def test_subject_and_object_are_meant_equally_often(streams: dict[str, list[Sentence]]) -> None:
     for part in streams.values():
         chosen = [sentence for sentence in part if sentence.triple]
-        assert abs(sum(sentence.referent == "subject" for sentence in chosen) / len(chosen) - 0.5) < 0.03
+        assert (
+            abs(sum(sentence.referent == "subject" for sentence in chosen) / len(chosen) - 0.5)
+            < 0.03
+        )
         genders = Counter(
             (sentence.referent, NOUN[sentence.triple[ROLES.index(sentence.referent or "")]].gender)
             for sentence in chosen
@@ -162,13 +172,17 @@ def test_subject_and_object_are_meant_equally_often(streams: dict[str, list[Sent
         assert min(genders.values()) > 0.13 * len(chosen)
 
 
-def test_words_of_pronoun_sentences_are_well_covered_in_train(streams: dict[str, list[Sentence]]) -> None:
+def test_words_of_pronoun_sentences_are_well_covered_in_train(
+    streams: dict[str, list[Sentence]],
+) -> None:
     seen = Counter(word for sentence in streams["train"] for word in sentence.triple or ())
     assert set(seen) == {word for triple in possible_triples() for word in triple}
     assert min(seen.values()) >= 30
 
 
-def test_the_german_pronoun_has_the_gender_of_the_referent(streams: dict[str, list[Sentence]]) -> None:
+def test_the_german_pronoun_has_the_gender_of_the_referent(
+    streams: dict[str, list[Sentence]],
+) -> None:
     for sentence in (sentence for part in streams.values() for sentence in part if sentence.triple):
         assert sentence.triple
         noun = NOUN[sentence.triple[ROLES.index(sentence.referent or "")]]
@@ -182,7 +196,11 @@ def test_the_german_pronoun_has_the_gender_of_the_referent(streams: dict[str, li
 
 def test_links_join_the_right_words(streams: dict[str, list[Sentence]]) -> None:
     nouns = {form for noun in lexicon.NOUNS for form in (noun.english, noun.plural) if form}
-    forms = {form for verb in lexicon.VERBS for form in (verb.base, verb.third, verb.past, verb.participle)}
+    forms = {
+        form
+        for verb in lexicon.VERBS
+        for form in (verb.base, verb.third, verb.past, verb.participle)
+    }
     subjects, verb_words = nouns | {"he", "she", "they", "it"}, forms | {"are", "were"}
     allowed = {
         "subject-verb": (subjects, verb_words),
@@ -209,7 +227,21 @@ def test_links_join_the_right_words(streams: dict[str, list[Sentence]]) -> None:
 
 def german_number(number: int) -> str:
     """An independent count, to compare with."""
-    small = ["null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf"]
+    small = [
+        "null",
+        "ein",
+        "zwei",
+        "drei",
+        "vier",
+        "fünf",
+        "sechs",
+        "sieben",
+        "acht",
+        "neun",
+        "zehn",
+        "elf",
+        "zwölf",
+    ]
     teens = {16: "sechzehn", 17: "siebzehn"}
     tens = {2: "zwanzig", 3: "dreißig", 6: "sechzig", 7: "siebzig"}
     if number <= 12:
@@ -239,8 +271,15 @@ def test_numbers_from_two_to_ninety_nine() -> None:
     english = units[1:] + teens
     for ten in tens:
         english += [ten, *(f"{ten}-{unit}" for unit in units)]
-    assert {word: german_number(number) for number, word in enumerate(english, 2)} == lexicon.NUMBERS
-    spot = {"sixteen": "sechzehn", "seventeen": "siebzehn", "twenty-one": "einundzwanzig", "thirty": "dreißig"}
+    assert {
+        word: german_number(number) for number, word in enumerate(english, 2)
+    } == lexicon.NUMBERS
+    spot = {
+        "sixteen": "sechzehn",
+        "seventeen": "siebzehn",
+        "twenty-one": "einundzwanzig",
+        "thirty": "dreißig",
+    }
     assert spot.items() <= lexicon.NUMBERS.items()
 
 
@@ -254,7 +293,10 @@ def test_phrases_agree(noun: lexicon.Noun, determiner: str, adjective: str, plur
     plural = plural or determiner in lexicon.NUMBERS
     phrase = noun_phrase(noun, determiner, adjective, plural)
     nominative, accusative, dative = (phrase.german[case].split() for case in ("nom", "acc", "dat"))
-    assert len(nominative) == len(accusative) == len(dative) == len(phrase.words) or determiner == "not a"
+    assert (
+        len(nominative) == len(accusative) == len(dative) == len(phrase.words)
+        or determiner == "not a"
+    )
     assert (nominative == accusative) == (plural or noun.gender != "m")
     assert dative[-1][0].isupper()
     if plural:
@@ -283,7 +325,9 @@ def test_the_verb_closes_subordinate_clauses(streams: dict[str, list[Sentence]])
         for tense in tenses
         for plural in (False, True)
     }
-    trailing = [s.target for s in streams["train"] if ", weil " in s.target or ", dass " in s.target]
+    trailing = [
+        s.target for s in streams["train"] if ", weil " in s.target or ", dass " in s.target
+    ]
     assert len(trailing) > 5_000
     assert all(target[:-1].split()[-1] in closing for target in trailing)
 
@@ -336,7 +380,9 @@ class Guided(Draft):
                 return self.useful(subject) and self.useful(other)
             case (str(english), str(), *_):
                 return set(english.split()) <= set(self.wanted)
-            case str() if option in lexicon.ADJECTIVES or option in lexicon.NUMBERS or option in ("the", "my"):
+            case str() if (
+                option in lexicon.ADJECTIVES or option in lexicon.NUMBERS or option in ("the", "my")
+            ):
                 return option in self.wanted
         return True
 
@@ -361,7 +407,10 @@ def translations(english: str) -> set[str]:
     """Every German sentence that the grammar has for the English one."""
     wanted = [word.strip(".,?") for word in (english[0].lower() + english[1:]).split()]
     patterns = [pattern for pattern, _ in builtin.PATTERNS]
-    patterns += [lambda draft: builtin.pronoun(draft, False), lambda draft: builtin.pronoun(draft, True)]
+    patterns += [
+        lambda draft: builtin.pronoun(draft, False),
+        lambda draft: builtin.pronoun(draft, True),
+    ]
     found = set()
     for pattern in patterns:
         path: list[int] = []

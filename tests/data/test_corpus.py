@@ -33,7 +33,10 @@ def make(folder: Path, pairs: list[tuple[str, str]], max_length: int = 50) -> Re
 @settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(
-        st.tuples(st.lists(st.integers(0, 65_535), max_size=9), st.lists(st.integers(0, 2**32 - 1), max_size=9)),
+        st.tuples(
+            st.lists(st.integers(0, 65_535), max_size=9),
+            st.lists(st.integers(0, 2**32 - 1), max_size=9),
+        ),
         min_size=1,
         max_size=20,
     ),
@@ -76,7 +79,10 @@ def test_prepare_appends_the_end_and_keeps_the_text(tmp_path: Path) -> None:
     assert corpus.source_lengths.sum() == report.source_tokens
     assert corpus.target_lengths.sum() == report.target_tokens
     assert corpus.about["report"]["kept"] == report.kept == 3
-    assert corpus.about["tokenizers"] == {"source": tokenizer(0).fingerprint, "target": tokenizer(1).fingerprint}
+    assert corpus.about["tokenizers"] == {
+        "source": tokenizer(0).fingerprint,
+        "target": tokenizer(1).fingerprint,
+    }
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
@@ -88,7 +94,10 @@ def test_ids_are_as_narrow_as_the_vocabulary_allows(extra: int, dtype: str, tmp_
     prepare([("last", "yes")], big, tokenizer(0), tmp_path / "c", max_length=9)
     corpus = Corpus.open(tmp_path / "c")
     assert corpus.source(0).tolist() == [65_534 + extra, 1]
-    assert [column.tokens.dtype for column in corpus.columns.values()] == [np.dtype(dtype), np.dtype("uint16")]
+    assert [column.tokens.dtype for column in corpus.columns.values()] == [
+        np.dtype(dtype),
+        np.dtype("uint16"),
+    ]
 
 
 def test_chunks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +105,22 @@ def test_chunks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     make(tmp_path / "whole", many)
     monkeypatch.setattr(module, "CHUNK", 4)
     make(tmp_path / "chunks", many)
-    assert Corpus.open(tmp_path / "whole").fingerprint == Corpus.open(tmp_path / "chunks").fingerprint
+    assert (
+        Corpus.open(tmp_path / "whole").fingerprint == Corpus.open(tmp_path / "chunks").fingerprint
+    )
 
 
 def test_skipped_pairs_are_counted(tmp_path: Path) -> None:
     long = ("yes" * 10, "ja")
-    pairs = [("", "ja"), long, ("yes", " \t"), ("yes", "ja"), ("yes!", "Öja"), ("yes", "ja" * 20), *[long] * 5]
+    pairs = [
+        ("", "ja"),
+        long,
+        ("yes", " \t"),
+        ("yes", "ja"),
+        ("yes!", "Öja"),
+        ("yes", "ja" * 20),
+        *[long] * 5,
+    ]
     report = make(tmp_path / "c", pairs, max_length=9)
     assert (report.kept, report.empty, report.too_long) == (2, 2, 7)
     assert report.first_too_long == [2, 6, 7, 8, 9]
@@ -119,7 +138,9 @@ def test_skipped_pairs_are_counted(tmp_path: Path) -> None:
 
 def test_the_limit_counts_the_end_token(tmp_path: Path) -> None:
     assert make(tmp_path / "c", [("yes", "ja")], max_length=4).kept == 1
-    with pytest.raises(DataError, match="0 have an empty side, 1 are over the limit of 3 tokens") as caught:
+    with pytest.raises(
+        DataError, match="0 have an empty side, 1 are over the limit of 3 tokens"
+    ) as caught:
         make(tmp_path / "d", [("yes", "ja")], max_length=3)
     assert "raise max_length" in caught.value.repair
 
@@ -160,7 +181,9 @@ def test_nothing_stands_in_place_before_the_end(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "corpus.json").exists()
 
 
-def test_files_are_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_synced_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     rename, fsync = os.rename, os.fsync
 
@@ -225,18 +248,24 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_corpus(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no prepared corpus: No such file.*corpus\.json") as caught:
+    with pytest.raises(
+        DataError, match=r"holds no prepared corpus: No such file.*corpus\.json"
+    ) as caught:
         Corpus.open(tmp_path)
     assert "prepare" in caught.value.repair
 
 
-@pytest.mark.parametrize("name", ["source.tokens", "target.tokens", "source.offsets", "target.offsets"])
+@pytest.mark.parametrize(
+    "name", ["source.tokens", "target.tokens", "source.offsets", "target.offsets"]
+)
 def test_damaged_files_are_noticed(name: str, tmp_path: Path) -> None:
     make(tmp_path / "c", PAIRS)
     file = tmp_path / "c" / name
     good = file.read_bytes()
     file.write_bytes(good[:-1])
-    with pytest.raises(DataError, match=f"{name} has {len(good) - 1} bytes instead of {len(good)}") as caught:
+    with pytest.raises(
+        DataError, match=f"{name} has {len(good) - 1} bytes instead of {len(good)}"
+    ) as caught:
         Corpus.open(tmp_path / "c")
     assert "prepare it again" in caught.value.repair
     middle = len(good) // 2
@@ -260,17 +289,27 @@ def test_damaged_files_are_noticed(name: str, tmp_path: Path) -> None:
         ("{}", "does not describe"),
         ({"format": 99}, "does not describe"),
         ({"columns": 3}, "does not describe"),
-        ({"columns": {"../source": {"dtype": "uint16", "rows": 3, "tokens": 3}}}, "does not describe"),
+        (
+            {"columns": {"../source": {"dtype": "uint16", "rows": 3, "tokens": 3}}},
+            "does not describe",
+        ),
         ({"columns": {"source": {"dtype": "object", "rows": 3, "tokens": 3}}}, "does not describe"),
-        ({"columns": {"source": {"dtype": "uint16", "rows": 3, "tokens": "3"}}}, "source.tokens has"),
+        (
+            {"columns": {"source": {"dtype": "uint16", "rows": 3, "tokens": "3"}}},
+            "source.tokens has",
+        ),
         ({"columns": {"source": {"dtype": "uint16", "rows": 3}}}, "does not describe"),
         ({"columns": {}}, "does not describe"),
         ({"about": None}, "does not describe"),
     ],
 )
-def test_damaged_manifests_are_noticed(change: str | dict[str, object], said: str, tmp_path: Path) -> None:
+def test_damaged_manifests_are_noticed(
+    change: str | dict[str, object], said: str, tmp_path: Path
+) -> None:
     make(tmp_path / "c", PAIRS)
     file = tmp_path / "c" / "corpus.json"
-    file.write_text(change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change))
+    file.write_text(
+        change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change)
+    )
     with pytest.raises(DataError, match=f"c is damaged: .*{said}"):
         Corpus.open(tmp_path / "c")

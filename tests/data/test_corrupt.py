@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batch import IGNORED
-from regard.data.corrupt import Chance, Fate, denoise, mask, pair, restored, spans
+from regard.data.batching import IGNORED
+from regard.data.text_corruption import Chance, Fate, denoise, mask, pair, restored, spans
 from regard.errors import DataError
 
 MASK, SENTINELS = 4, list(range(900, 1000))
-rows = st.lists(st.integers(10, 800), min_size=4, max_size=300).map(lambda ids: np.array(ids, dtype=np.int64))
+rows = st.lists(st.integers(10, 800), min_size=4, max_size=300).map(
+    lambda ids: np.array(ids, dtype=np.int64)
+)
 
 
 def breaks_of(ids: np.ndarray, seed: int) -> np.ndarray:
@@ -21,7 +23,9 @@ def breaks_of(ids: np.ndarray, seed: int) -> np.ndarray:
 
 
 def test_chance_is_a_pure_function_of_its_place() -> None:
-    drawn = {tuple(Chance(s, e, r).numbers(3)) for s in range(3) for e in range(3) for r in range(3)}
+    drawn = {
+        tuple(Chance(s, e, r).numbers(3)) for s in range(3) for e in range(3) for r in range(3)
+    }
     assert len(drawn) == 27
     assert (Chance(1, 2, 3).numbers(4) == Chance(1, 2, 3).numbers(4)).all()
     many = Chance(5, 0, 0).numbers(20_000)
@@ -32,7 +36,9 @@ def test_chance_is_a_pure_function_of_its_place() -> None:
 
 @given(rows, st.integers(0, 50))
 def test_masks_ask_only_where_something_is_hidden(ids: np.ndarray, row: int) -> None:
-    seen, labels = mask(ids, Chance(1, 0, row), share=0.15, token=MASK, ordinary=np.arange(10, 801), fate=Fate())
+    seen, labels = mask(
+        ids, Chance(1, 0, row), share=0.15, token=MASK, ordinary=np.arange(10, 801), fate=Fate()
+    )
     asked = labels != IGNORED
     assert asked.sum() == max(1, round(0.15 * len(ids)))
     assert (labels[asked] == ids[asked]).all()
@@ -44,10 +50,16 @@ def test_masks_are_80_10_10() -> None:
     counts = np.zeros(3)
     for row in range(1000):
         ids = np.random.default_rng(row).integers(10, 801, 200)
-        seen, labels = mask(ids, Chance(7, 1, row), share=0.15, token=MASK, ordinary=np.arange(10, 801), fate=Fate())
+        seen, labels = mask(
+            ids, Chance(7, 1, row), share=0.15, token=MASK, ordinary=np.arange(10, 801), fate=Fate()
+        )
         asked = labels != IGNORED
         shown, truth = seen[asked], ids[asked]
-        counts += [(shown == MASK).sum(), ((shown != MASK) & (shown != truth)).sum(), (shown == truth).sum()]
+        counts += [
+            (shown == MASK).sum(),
+            ((shown != MASK) & (shown != truth)).sum(),
+            (shown == truth).sum(),
+        ]
     total = counts.sum()
     for count, share in zip(counts, (0.8, 0.1, 0.1), strict=True):
         assert abs(count / total - share) < 3 * (share * (1 - share) / total) ** 0.5 + 0.1 / 791
@@ -73,7 +85,10 @@ def test_spans_have_the_share_and_length_asked_for() -> None:
     starts = np.zeros(512)
     for row in range(400):
         seen, target = spans(ids, Chance(1, 0, row), share=0.15, mean=3.0, sentinels=SENTINELS)
-        assert (len(target) - 27, np.isin(seen, SENTINELS).sum()) == (77, 26)  # 15 % of 512, in spans of 3
+        assert (len(target) - 27, np.isin(seen, SENTINELS).sum()) == (
+            77,
+            26,
+        )  # 15 % of 512, in spans of 3
         starts[np.setdiff1d(ids, seen) - 10] += 1
     assert abs(starts[100:400].mean() / 400 - 0.15) < 0.01  # everywhere alike
     with pytest.raises(DataError, match="sentinels"):
@@ -81,9 +96,13 @@ def test_spans_have_the_share_and_length_asked_for() -> None:
 
 
 @given(rows, st.integers(0, 50), st.floats(0.05, 0.6))
-def test_denoising_keeps_all_that_no_mask_stands_for(ids: np.ndarray, row: int, share: float) -> None:
+def test_denoising_keeps_all_that_no_mask_stands_for(
+    ids: np.ndarray, row: int, share: float
+) -> None:
     breaks = breaks_of(ids, row)
-    seen, target, damage = denoise(ids, breaks, Chance(2, 0, row), share=share, mean=3.0, token=MASK)
+    seen, target, damage = denoise(
+        ids, breaks, Chance(2, 0, row), share=share, mean=3.0, token=MASK
+    )
     assert (target == ids).all()
     assert sorted(damage.order) == list(range(len(breaks)))
     sentences = np.split(ids, breaks[1:])
@@ -104,7 +123,9 @@ def test_spans_of_denoising_are_poisson() -> None:
     drawn = []
     for row in range(300):
         ids = np.arange(10, 410)
-        _, _, damage = denoise(ids, np.array([0]), Chance(4, 0, row), share=0.3, mean=3.0, token=MASK)
+        _, _, damage = denoise(
+            ids, np.array([0]), Chance(4, 0, row), share=0.3, mean=3.0, token=MASK
+        )
         assert damage.lengths.sum() == 120
         drawn += damage.lengths[:-1].tolist()  # the last is cut to fit
     lengths = np.array(drawn)
@@ -114,7 +135,9 @@ def test_spans_of_denoising_are_poisson() -> None:
 
 @given(rows, rows, st.integers(0, 50))
 def test_pairs_follow_or_are_strangers(ids: np.ndarray, other: np.ndarray, row: int) -> None:
-    first, second, stranger = pair(ids, breaks_of(ids, row), other, breaks_of(other, row), Chance(1, 0, row), room=300)
+    first, second, stranger = pair(
+        ids, breaks_of(ids, row), other, breaks_of(other, row), Chance(1, 0, row), room=300
+    )
     assert 0 < len(first) < len(ids)
     assert len(second) > 0
     assert (first == ids[: len(first)]).all()
@@ -127,5 +150,9 @@ def test_pairs_follow_or_are_strangers(ids: np.ndarray, other: np.ndarray, row: 
 def test_half_of_the_pairs_are_strangers() -> None:
     ids = np.arange(10, 40)
     breaks = np.array([0, 10, 20])
-    drawn = [pair(ids, breaks, ids, breaks, Chance(1, e, r), room=30)[2] for e in range(10) for r in range(100)]
+    drawn = [
+        pair(ids, breaks, ids, breaks, Chance(1, e, r), room=30)[2]
+        for e in range(10)
+        for r in range(100)
+    ]
     assert abs(np.mean(drawn) - 0.5) < 0.05

@@ -19,13 +19,23 @@ pillow = pytest.importorskip("PIL.Image")
 SIZES = [(31, 47), (64, 20), (9, 9)]
 SAID: list[tuple[str, dict[str, Any]]] = [
     ("ViT", {"size": {"height": 20, "width": 17}}),
-    ("ViT", {"size": 20, "resample": 0, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}),
+    (
+        "ViT",
+        {"size": 20, "resample": 0, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]},
+    ),
     ("ViT", {"do_resize": False, "do_normalize": False, "rescale_factor": 0.01}),
     ("ViT", {"size": {"shortest_edge": 12}, "do_rescale": False, "resample": 1}),
     ("DeiT", {"size": {"height": 30, "width": 30}, "crop_size": {"height": 21, "width": 24}}),
     ("CLIP", {"size": {"shortest_edge": 20}, "crop_size": {"height": 20, "width": 20}}),
     ("CLIP", {"size": 19, "crop_size": 26}),
-    ("CLIP", {"size": {"shortest_edge": 20}, "crop_size": {"height": 33, "width": 11}, "do_normalize": False}),
+    (
+        "CLIP",
+        {
+            "size": {"shortest_edge": 20},
+            "crop_size": {"height": 33, "width": 11},
+            "do_normalize": False,
+        },
+    ),
     ("CLIP", {"do_center_crop": False, "size": {"height": 10, "width": 30}, "resample": 2}),
 ]
 
@@ -75,7 +85,13 @@ def test_a_batch_has_one_size() -> None:
 
 @pytest.mark.parametrize(
     "picture",
-    [noise(4, 4).astype(np.float32), noise(4, 4, 2), np.zeros((0, 3, 3), np.uint8), "nowhere.png", __file__],
+    [
+        noise(4, 4).astype(np.float32),
+        noise(4, 4, 2),
+        np.zeros((0, 3, 3), np.uint8),
+        "nowhere.png",
+        __file__,
+    ],
     ids=["floats", "two channels", "nothing", "no file", "no picture"],
 )
 def test_what_is_no_picture_is_refused(picture: Any) -> None:
@@ -100,7 +116,9 @@ def test_what_is_no_picture_is_refused(picture: Any) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_understood_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_what_is_not_understood_is_refused(
+    change: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     said = {"image_processor_type": "CLIPImageProcessor", **change}
     (tmp_path / image.FILE).write_text(json.dumps(said))
     with pytest.raises(ModelError, match=word):

@@ -49,7 +49,9 @@ def test_splits_and_seeds_are_apart_and_fixed(tmp_path: Path) -> None:
     out = io.StringIO()
     write_tsv(out, "train", 20, shape=SMALL)
     (tmp_path / "some.tsv").write_text(out.getvalue())
-    assert [(e.text, int(e.label)) for e in labelled.classed(tmp_path / "some.tsv")] == first("train", 0)
+    assert [(e.text, int(e.label)) for e in labelled.classed(tmp_path / "some.tsv")] == first(
+        "train", 0
+    )
 
 
 def test_what_cannot_be_grown_is_refused() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard.errors
-from regard.data.read import lines, pairs
+from regard.data.text_files import lines, pairs
 from regard.errors import DataError, SettingError
 
 ODD = "a\u2028b\x0bc\x0cd\x85e\x1cf\u2029g"
@@ -32,12 +32,18 @@ def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 @given(
-    text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), max_size=60),
+    text=st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), max_size=60
+    ),
     packed=st.booleans(),
 )
-def test_only_line_feeds_separate(text: str, packed: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_only_line_feeds_separate(
+    text: str, packed: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     data = text.encode()
-    path = write(tmp_path_factory.getbasetemp() / "any.txt", gzip.compress(data) if packed else data)
+    path = write(
+        tmp_path_factory.getbasetemp() / "any.txt", gzip.compress(data) if packed else data
+    )
     want = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     assert list(lines(path)) == want
 
@@ -55,7 +61,9 @@ def test_only_line_feeds_separate(text: str, packed: bool, tmp_path_factory: pyt
         (b"\x1f", ["\x1f"]),
     ],
 )
-def test_lines(data: bytes, want: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines(
+    data: bytes, want: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The name says nothing about compression, in either direction.
     assert list(lines(write(tmp_path / "plain.gz", data))) == want
     assert list(lines(write(tmp_path / "packed.txt", gzip.compress(data)))) == want
@@ -72,7 +80,9 @@ def test_long_lines_and_gzip_of_several_members(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gives_its_lines_while_it_is_open() -> None:
-    code = "from regard.data.read import lines\nfor line in lines('-'): print(line, flush=True)"
+    code = (
+        "from regard.data.text_files import lines\nfor line in lines('-'): print(line, flush=True)"
+    )
     environment = {**os.environ, "PYTHONPATH": str(Path(regard.errors.__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -86,7 +96,9 @@ def test_a_pipe_gives_its_lines_while_it_is_open() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("before", ["", "\ufeff", "good\r\n", "gute Zeile ä\n\n", "x" * 2_000_000 + "\n"])
+@pytest.mark.parametrize(
+    "before", ["", "\ufeff", "good\r\n", "gute Zeile ä\n\n", "x" * 2_000_000 + "\n"]
+)
 def test_bad_utf8_is_located(before: str, packed: bool, tmp_path: Path) -> None:
     data = before.encode() + "ä".encode() + b"\xff rest\n"
     path = write(tmp_path / "bad.txt", gzip.compress(data) if packed else data)
@@ -113,7 +125,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
 def test_damaged_gzip(tmp_path: Path) -> None:
     whole = gzip.compress(os.urandom(200_000).hex().encode())
     for end in (2, 5, 1000, len(whole) - 4):
-        with pytest.raises(DataError, match=r"half\.gz is a gzip file that stops in the middle") as caught:
+        with pytest.raises(
+            DataError, match=r"half\.gz is a gzip file that stops in the middle"
+        ) as caught:
             list(lines(write(tmp_path / "half.gz", whole[:end])))
         assert "again" in caught.value.repair
     for wrong in (whole[:2] + b"\x00" * 20, whole[:5000] + b"\xff" * 50 + whole[5050:]):
@@ -131,12 +145,16 @@ PAIRS = [("a cat", "eine Katze"), ("", "leer"), ("a \\ dog", 'ein "Hund"')]
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_every_format_gives_the_same_pairs(packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_format_gives_the_same_pairs(
+    packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack = gzip.compress if packed else bytes
     tail = ".gz" if packed else ""
     texts = {
         "tsv": "".join(f"{one}\t{other}\n" for one, other in PAIRS),
-        "jsonl": "".join(json.dumps({"target": other, "source": one, "id": 1}) + "\n" for one, other in PAIRS),
+        "jsonl": "".join(
+            json.dumps({"target": other, "source": one, "id": 1}) + "\n" for one, other in PAIRS
+        ),
     }
     source = write(tmp_path / "en", pack("\n".join(one for one, _ in PAIRS).encode()))
     target = write(tmp_path / "de", pack("\r\n".join(other for _, other in PAIRS).encode()))
@@ -152,10 +170,14 @@ def test_every_format_gives_the_same_pairs(packed: bool, tmp_path: Path, monkeyp
 
 
 def test_hugging_face_translations_in_either_direction(tmp_path: Path) -> None:
-    path = write(tmp_path / "f.json.gz", gzip.compress(b'{"translation": {"en": "cat", "de": "Katze"}}\n'))
+    path = write(
+        tmp_path / "f.json.gz", gzip.compress(b'{"translation": {"en": "cat", "de": "Katze"}}\n')
+    )
     assert list(pairs(path, languages=("en", "de"))) == [("cat", "Katze")]
     assert list(pairs(path, languages=("de", "en"))) == [("Katze", "cat")]
-    with pytest.raises(DataError, match=r"f\.json\.gz, line 1 holds the languages 'en', 'de'") as caught:
+    with pytest.raises(
+        DataError, match=r"f\.json\.gz, line 1 holds the languages 'en', 'de'"
+    ) as caught:
         list(pairs(path))
     assert "languages=" in caught.value.repair
     with pytest.raises(DataError, match="line 1: 'fr' is missing"):
@@ -177,7 +199,11 @@ def test_further_columns_are_left_out(tmp_path: Path) -> None:
         ("f.jsonl", '["a", "b"]', "line 2 is JSON, but not an object"),
         ("f.jsonl", '{"source": "a"}', "line 2: 'target' is missing"),
         ("f.jsonl", '{"source": "a", "target": 3}', "line 2: 'target' is not a text"),
-        ("f.jsonl", '{"source": "\\ud800", "target": "b"}', "line 2: 'source' holds half a character"),
+        (
+            "f.jsonl",
+            '{"source": "\\ud800", "target": "b"}',
+            "line 2: 'source' holds half a character",
+        ),
     ],
 )
 def test_bad_records_name_file_and_line(name: str, line: str, problem: str, tmp_path: Path) -> None:
@@ -194,7 +220,9 @@ def test_bad_records_name_file_and_line(name: str, line: str, problem: str, tmp_
 @pytest.mark.parametrize(("left", "right"), [(3, 2), (2, 3), (10, 1), (1, 0), (0, 4)])
 def test_files_of_different_length(left: int, right: int, tmp_path: Path) -> None:
     source, target = write(tmp_path / "en", "x\n" * left), write(tmp_path / "de", "y\n" * right)
-    (longer, many), (shorter, few) = sorted([(source, left), (target, right)], key=lambda side: -side[1])
+    (longer, many), (shorter, few) = sorted(
+        [(source, left), (target, right)], key=lambda side: -side[1]
+    )
     reader = pairs(source, target)
     assert [next(reader) for _ in range(few)] == [("x", "y")] * few
     with pytest.raises(DataError) as caught:

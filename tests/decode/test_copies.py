@@ -9,7 +9,7 @@ PROGRAM = """
 import torch
 from regard.bench.models import measured
 from regard.decode import search
-from regard.decode.search import Ends, Settings, decode
+from regard.decode.batch_decoding import Ends, Settings, decode
 from regard.decode.strategy import Beam, Greedy, Limit, Sample
 from regard.errors import DataError
 
@@ -54,5 +54,7 @@ if __name__ == "__main__":
 
 
 def test_copies_of_the_process_find_what_one_finds() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300
+    )
     assert done.stdout == "as one\n", done.stderr[-3000:]

@@ -12,19 +12,32 @@ from hypothesis import strategies as st
 
 from conftest import small_model
 from regard.build import build
-from regard.decode import beam, turns
-from regard.decode.frame import Frame
-from regard.decode.sample import choose
-from regard.decode.search import Ends, Settings, batches, decode
-from regard.decode.strategy import Beam, Gnmt, Greedy, Hypothesis, Limit, Power, Sample
-from regard.decode.top import top
+from regard.decode import beam_search, cuda_graphs
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
+from regard.decode.constraints import Constraints
+from regard.decode.sampling import choose
+from regard.decode.strategy import (
+    BeamSearch,
+    GNMTPenalty,
+    Greedy,
+    Hypothesis,
+    Limit,
+    PowerPenalty,
+    Sampling,
+)
+from regard.decode.topk import top
 from regard.errors import SettingError
-from regard.family.gpt import preset
+from regard.families.gpt_presets import preset
 from regard.model import Decoder, EncoderDecoder
 
-ENDS = Ends(pad=0, start=1, end=2, banned=(0, 1, 3))
+ENDS = SpecialTokens(pad=0, start=1, end=2, banned=(0, 1, 3))
 LIMIT = Limit(1.0, 5)
-STRATEGIES = [Greedy(), Beam(4, n_best=4), Beam(3, Power(1.0)), Sample(0.9, top_k=9, top_p=0.95, min_p=0.01, seed=5)]
+STRATEGIES = [
+    Greedy(),
+    BeamSearch(4, n_best=4),
+    BeamSearch(3, PowerPenalty(1.0)),
+    Sampling(0.9, top_k=9, top_p=0.95, min_p=0.01, seed=5),
+]
 
 
 def eager_model(vocabulary: int = 23, seed: int = 0) -> EncoderDecoder:
@@ -37,11 +50,16 @@ def eager_model(vocabulary: int = 23, seed: int = 0) -> EncoderDecoder:
 
 def sources(count: int, vocabulary: int = 23, seed: int = 0) -> list[list[int]]:
     chance = random.Random(seed)
-    return [[*(chance.randrange(4, vocabulary) for _ in range(chance.randrange(1, 12))), 2] for _ in range(count)]
+    return [
+        [*(chance.randrange(4, vocabulary) for _ in range(chance.randrange(1, 12))), 2]
+        for _ in range(count)
+    ]
 
 
-def run(model: EncoderDecoder, texts: list[list[int]], strategy: object, tokens: int = 4096) -> list[list[Hypothesis]]:
-    return decode(model, texts, ENDS, Settings(strategy, LIMIT, tokens))  # type: ignore[arg-type]
+def run(
+    model: EncoderDecoder, texts: list[list[int]], strategy: object, tokens: int = 4096
+) -> list[list[Hypothesis]]:
+    return decode(model, texts, ENDS, DecodingSettings(strategy, LIMIT, tokens))  # type: ignore[arg-type]
 
 
 def test_lengths_of_the_test_model_differ() -> None:
@@ -50,23 +68,29 @@ def test_lengths_of_the_test_model_differ() -> None:
     assert len({len(h.tokens) for h in found}) > 4
 
 
-@pytest.mark.parametrize("penalty", [Gnmt(0.6), Gnmt(0.0), Power(1.0), Power(-0.5)])
-def test_beam_one_is_greedy(penalty: Gnmt | Power) -> None:
+@pytest.mark.parametrize(
+    "penalty", [GNMTPenalty(0.6), GNMTPenalty(0.0), PowerPenalty(1.0), PowerPenalty(-0.5)]
+)
+def test_beam_one_is_greedy(penalty: GNMTPenalty | PowerPenalty) -> None:
     for seed in range(3):
         model, texts = eager_model(seed=seed), sources(40, seed=seed)
-        greedy, one = run(model, texts, Greedy()), run(model, texts, Beam(1, penalty))
+        greedy, one = run(model, texts, Greedy()), run(model, texts, BeamSearch(1, penalty))
         assert [h[0].tokens for h in greedy] == [h[0].tokens for h in one]
-        assert [h[0].log_probability for h in greedy] == pytest.approx([h[0].log_probability for h in one], rel=1e-4)
+        assert [h[0].log_probability for h in greedy] == pytest.approx(
+            [h[0].log_probability for h in one], rel=1e-4
+        )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_turns_that_are_all_alike_find_the_same(strategy: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_that_are_all_alike_find_the_same(
+    strategy: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As GPUs record them: states of fixed shape, finished sentences that stay for a while."""
     model, texts = eager_model(), sources(30)
     wanted = run(model, texts, strategy)
-    monkeypatch.setattr(turns, "recordable", lambda device: True)
-    monkeypatch.setattr(turns, "CHECKED", 3)
-    monkeypatch.setattr(turns, "EARLY", 1)
+    monkeypatch.setattr(cuda_graphs, "recordable", lambda device: True)
+    monkeypatch.setattr(cuda_graphs, "CHECKED", 3)
+    monkeypatch.setattr(cuda_graphs, "EARLY", 1)
     found = run(model, texts, strategy)
     assert [[h.tokens for h in row] for row in found] == [[h.tokens for h in row] for row in wanted]
     assert [row[0].finished for row in found] == [row[0].finished for row in wanted]
@@ -76,11 +100,13 @@ def test_turns_that_are_all_alike_find_the_same(strategy: object, monkeypatch: p
 
 
 @pytest.mark.parametrize(("running", "expected"), [(4, []), (3, []), (2, [16, 32]), (0, [16, 32])])
-def test_recorded_turns_are_looked_at_when_half_have_left(running: int, expected: list[int]) -> None:
+def test_recorded_turns_are_looked_at_when_half_have_left(
+    running: int, expected: list[int]
+) -> None:
     going = torch.arange(4) < running
-    repeat = turns.Turns(lambda going: None, going, record=True, model=eager_model())
+    repeat = cuda_graphs.GraphedLoop(lambda going: None, going, record=True, model=eager_model())
     assert [step for step in range(40) if repeat.due(step, lambda going: going)] == expected
-    plain = turns.Turns(lambda going: None, going, record=False, model=eager_model())
+    plain = cuda_graphs.GraphedLoop(lambda going: None, going, record=False, model=eager_model())
     assert all(plain.due(step, lambda going: going) == (step > 0) for step in range(5))
 
 
@@ -103,10 +129,12 @@ def test_cores_that_share_the_work_find_the_same(strategy: object) -> None:
         found = []
         for count in (1, 3):
             torch.set_num_threads(count)
-            found.append(decode(model, texts, ENDS, Settings(strategy, LIMIT), progress=seen.append))  # type: ignore[arg-type]
+            found.append(
+                decode(model, texts, ENDS, DecodingSettings(strategy, LIMIT), progress=seen.append)
+            )  # type: ignore[arg-type]
             assert torch.get_num_threads() == count
         with pytest.raises(IndexError):
-            decode(model, [*texts[:-1], [99]], ENDS, Settings(strategy, LIMIT))  # type: ignore[arg-type]
+            decode(model, [*texts[:-1], [99]], ENDS, DecodingSettings(strategy, LIMIT))  # type: ignore[arg-type]
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
@@ -119,7 +147,9 @@ def test_cores_that_share_the_work_find_the_same(strategy: object) -> None:
 def test_long_outputs_of_many_rows_are_those_of_one_row() -> None:
     """More tokens than a state has room for at first, and enough rows for the kernel of many."""
     model, texts, long = small_model(23, 3), sources(24, seed=3), Limit(0.0, 40)
-    few, many = (decode(model, texts, ENDS, Settings(Greedy(), long, tokens)) for tokens in (1, 4096))
+    few, many = (
+        decode(model, texts, ENDS, DecodingSettings(Greedy(), long, tokens)) for tokens in (1, 4096)
+    )
     assert max(len(h[0].tokens) for h in many) == 40
     assert [h[0].tokens for h in few] == [h[0].tokens for h in many]
     assert [h[0].score for h in few] == pytest.approx([h[0].score for h in many], rel=1e-4)
@@ -140,7 +170,7 @@ def test_the_best_of_many_scores(rows: int, length: int, count: int, seed: int) 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
 def test_every_sentence_is_in_one_batch_within_the_budget(lengths: list[int], tokens: int) -> None:
-    groups = batches(lengths, Settings(Beam(2), tokens=tokens))
+    groups = batches(lengths, DecodingSettings(BeamSearch(2), tokens=tokens))
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     assert all(len(g) == 1 or len(g) * 2 * max(lengths[i] for i in g) <= tokens for g in groups)
 
@@ -170,10 +200,14 @@ class Chain:
         """Nor has it rows to share."""
 
 
-CHAIN = Frame(torch.ones(4, 1, dtype=torch.long), torch.tensor([2, 5, 9, 12]), end=2, banned=torch.tensor([0]))
+CHAIN = Constraints(
+    torch.ones(4, 1, dtype=torch.long), torch.tensor([2, 5, 9, 12]), end=2, banned=torch.tensor([0])
+)
 
 
-def refilled(chain: Chain, limit: int, width: int, penalty: Gnmt | Power, stop: str) -> list[tuple[float, list[int]]]:
+def refilled(
+    chain: Chain, limit: int, width: int, penalty: GNMTPenalty | PowerPenalty, stop: str
+) -> list[tuple[float, list[int]]]:
     """The rule of refilled places, with lists: `never` stops at the limit only."""
     going: list[tuple[float, list[int]]] = [(0.0, [])]
     done: list[tuple[float, list[int]]] = []
@@ -188,9 +222,15 @@ def refilled(chain: Chain, limit: int, width: int, penalty: Gnmt | Power, stop: 
         ]
         ways = sorted((way for way in ways if way[0] > float("-inf")), reverse=True)[: 2 * width]
         ended = [way for way in ways[:width] if way[1][-1] == 2 or t + 1 == limit]
-        done = sorted(done + [(total / penalty.divisor(t + 1), ids) for total, ids in ended], reverse=True)[:width]
+        done = sorted(
+            done + [(total / penalty.divisor(t + 1), ids) for total, ids in ended], reverse=True
+        )[:width]
         going = [way for way in ways if way[1][-1] != 2][:width]
-        likely = bool(going) and len(done) == width and done[-1][0] >= going[0][0] / penalty.divisor(t + 1)
+        likely = (
+            bool(going)
+            and len(done) == width
+            and done[-1][0] >= going[0][0] / penalty.divisor(t + 1)
+        )
         if not going or (stop == "full" and len(done) == width) or (stop == "likely" and likely):
             break
     return done
@@ -199,27 +239,37 @@ def refilled(chain: Chain, limit: int, width: int, penalty: Gnmt | Power, stop: 
 @settings(max_examples=100)
 @given(
     st.integers(0, 2**31), st.integers(1, 5),
-    st.sampled_from([Gnmt(0.6), Gnmt(3.0), Power(1.0), Power(2.0), Power(0.0), Power(-1.0)]),
+    st.sampled_from([GNMTPenalty(0.6), GNMTPenalty(3.0), PowerPenalty(1.0), PowerPenalty(2.0), PowerPenalty(0.0), PowerPenalty(-1.0)]),
 )  # fmt: skip
-def test_refilled_places_against_lists(seed: int, width: int, penalty: Gnmt | Power) -> None:
+def test_refilled_places_against_lists(
+    seed: int, width: int, penalty: GNMTPenalty | PowerPenalty
+) -> None:
     """Stopping by certainty gives what never stopping gives; the other rules stop where the lists do."""
     for stop, other in (("certain", "never"), ("likely", "likely"), ("full", "full")):
-        strategy = Beam(width, penalty, width if stop != "certain" else 1, "refilled", stop)  # type: ignore[arg-type]
-        found = beam.search(Chain(seed, 12), None, strategy, CHAIN)  # type: ignore[arg-type]
+        strategy = BeamSearch(width, penalty, width if stop != "certain" else 1, "refilled", stop)  # type: ignore[arg-type]
+        found = beam_search.search(Chain(seed, 12), None, strategy, CHAIN)  # type: ignore[arg-type]
         for limit, hypotheses in zip(CHAIN.limits.tolist(), found, strict=True):
             wanted = refilled(Chain(seed, 12), limit, width, penalty, other)[: strategy.n_best]
-            assert [[*h.tokens, 2] if h.finished else [*h.tokens] for h in hypotheses] == [ids for _, ids in wanted]
-            assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], rel=1e-4)
+            assert [[*h.tokens, 2] if h.finished else [*h.tokens] for h in hypotheses] == [
+                ids for _, ids in wanted
+            ]
+            assert [h.score for h in hypotheses] == pytest.approx(
+                [score for score, _ in wanted], rel=1e-4
+            )
 
 
 @settings(max_examples=150)
 @given(
     st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 3),
-    st.sampled_from([Gnmt(0.6), Gnmt(3.0), Power(1.0), Power(2.0), Power(0.0), Power(-1.0)]),
+    st.sampled_from([GNMTPenalty(0.6), GNMTPenalty(3.0), PowerPenalty(1.0), PowerPenalty(2.0), PowerPenalty(0.0), PowerPenalty(-1.0)]),
 )  # fmt: skip
-def test_stopping_early_never_changes_the_answer(seed: int, width: int, best: int, penalty: Gnmt | Power) -> None:
+def test_stopping_early_never_changes_the_answer(
+    seed: int, width: int, best: int, penalty: GNMTPenalty | PowerPenalty
+) -> None:
     certain, full = (
-        beam.search(Chain(seed, 12), None, Beam(width, penalty, min(best, width), stop=stop), CHAIN)  # type: ignore[arg-type]
+        beam_search.search(
+            Chain(seed, 12), None, BeamSearch(width, penalty, min(best, width), stop=stop), CHAIN
+        )  # type: ignore[arg-type]
         for stop in ("certain", "full")
     )
     for one, other in zip(certain, full, strict=True):
@@ -228,7 +278,7 @@ def test_stopping_early_never_changes_the_answer(seed: int, width: int, best: in
 
 def test_a_beam_wide_enough_finds_the_best_of_all() -> None:
     """Against brute force: every sequence over a small vocabulary, scored by the uncached model."""
-    vocabulary, most, penalty = 7, 3, Gnmt(0.8)
+    vocabulary, most, penalty = 7, 3, GNMTPenalty(0.8)
     model = eager_model(vocabulary, seed=2)
     source = torch.tensor([[4, 5, 6, 2]])
     letters = [2, 4, 5, 6]
@@ -248,13 +298,18 @@ def test_a_beam_wide_enough_finds_the_best_of_all() -> None:
     ]
     with torch.inference_mode():
         best = sorted(everything, key=score, reverse=True)[:5]
-        found = decode(model, [[4, 5, 6, 2]], ENDS, Settings(Beam(100, penalty, 5), Limit(0, most)))[0]
+        found = decode(
+            model,
+            [[4, 5, 6, 2]],
+            ENDS,
+            DecodingSettings(BeamSearch(100, penalty, 5), Limit(0, most)),
+        )[0]
         assert [h.tokens for h in found] == [ids[:-1] if ids[-1] == 2 else ids for ids in best]
         assert [h.score for h in found] == pytest.approx([score(ids) for ids in best], rel=1e-4)
 
 
 def test_n_best_is_sorted_and_distinct() -> None:
-    for found in run(eager_model(), sources(20), Beam(4, n_best=4)):
+    for found in run(eager_model(), sources(20), BeamSearch(4, n_best=4)):
         scores = [h.score for h in found]
         assert scores == sorted(scores, reverse=True)
         assert len({(h.tokens, h.finished) for h in found}) == len(found) == 4
@@ -267,8 +322,16 @@ def test_banned_tokens_never_appear() -> None:
 
 
 @settings(max_examples=30)
-@given(st.floats(0.3, 3.0), st.integers(0, 6), st.floats(0.05, 1.0), st.floats(0.0, 0.5), st.integers(0, 2**31))
-def test_sampling_follows_the_filtered_distribution(t: float, k: int, p: float, m: float, seed: int) -> None:
+@given(
+    st.floats(0.3, 3.0),
+    st.integers(0, 6),
+    st.floats(0.05, 1.0),
+    st.floats(0.0, 0.5),
+    st.integers(0, 2**31),
+)
+def test_sampling_follows_the_filtered_distribution(
+    t: float, k: int, p: float, m: float, seed: int
+) -> None:
     """Against a plain Python loop over the filters, by inverting the cumulative sum at known points."""
     logits = torch.randn(6, generator=torch.Generator().manual_seed(seed))
     ranked = sorted(range(6), key=lambda i: -logits[i].item())[: k or 6]
@@ -283,32 +346,35 @@ def test_sampling_follows_the_filtered_distribution(t: float, k: int, p: float, 
     reached = 0.0
     for i, share in kept:
         middle = torch.tensor([(reached + share / 2) / total], dtype=torch.float64)
-        assert choose(logits[None], Sample(t, k, p, m), middle).item() == i
+        assert choose(logits[None], Sampling(t, k, p, m), middle).item() == i
         reached += share
     assert (
-        choose(logits[None], Sample(t, k, p, m), torch.tensor([1 - 1e-16], dtype=torch.float64)).item() == kept[-1][0]
+        choose(
+            logits[None], Sampling(t, k, p, m), torch.tensor([1 - 1e-16], dtype=torch.float64)
+        ).item()
+        == kept[-1][0]
     )
 
 
 def test_sampling_depends_on_seed_only() -> None:
     model, texts = eager_model(), sources(10)
-    one, again = run(model, texts, Sample(seed=1)), run(model, texts, Sample(seed=1))
-    other = run(model, texts, Sample(seed=2))
+    one, again = run(model, texts, Sampling(seed=1)), run(model, texts, Sampling(seed=1))
+    other = run(model, texts, Sampling(seed=2))
     assert [h[0].tokens for h in one] == [h[0].tokens for h in again]
     assert [h[0].tokens for h in one] != [h[0].tokens for h in other]
 
 
 def test_length_penalties_are_their_formulas() -> None:
-    assert Gnmt(0.6).divisor(7) == pytest.approx(2**0.6)
-    assert Power(2.0).divisor(7) == pytest.approx(49)
+    assert GNMTPenalty(0.6).divisor(7) == pytest.approx(2**0.6)
+    assert PowerPenalty(2.0).divisor(7) == pytest.approx(49)
 
 
 def test_impossible_strategies_are_refused() -> None:
     for make in (
-        lambda: Beam(2, n_best=3),
-        lambda: Beam(0),
-        lambda: Sample(temperature=0.0),
-        lambda: Sample(top_p=1.5),
+        lambda: BeamSearch(2, n_best=3),
+        lambda: BeamSearch(0),
+        lambda: Sampling(temperature=0.0),
+        lambda: Sampling(top_p=1.5),
     ):
         with pytest.raises(SettingError):
             make()
@@ -320,6 +386,11 @@ def test_no_scores_are_made_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None
     scored: list[int] = []
     plain = model.head.forward
     monkeypatch.setattr(model.head, "forward", lambda x: (scored.append(x.shape[1]), plain(x))[1])
-    for strategy in (Greedy(), Beam(3)):
-        decode(model, [[5, 6, 7, 8, 9]] * 2, Ends(0, None, 2), Settings(strategy, Limit(0, 4)))
+    for strategy in (Greedy(), BeamSearch(3)):
+        decode(
+            model,
+            [[5, 6, 7, 8, 9]] * 2,
+            SpecialTokens(0, None, 2),
+            DecodingSettings(strategy, Limit(0, 4)),
+        )
     assert set(scored) == {1}

@@ -11,23 +11,25 @@ import torch
 
 import regard
 from regard import spec
-from regard.api.writer import LanguageModel
 from regard.bench.models import measured
 from regard.build import build
-from regard.decode.sample import filtered
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.speculate import Draft, settle
-from regard.decode.strategy import Beam, Greedy, Limit, Sample
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.sampling import filtered
+from regard.decode.speculative_decoding import DraftModel, settle
+from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
 from regard.errors import ModelError, SettingError
-from regard.family import gpt
+from regard.families import gpt_presets
 from regard.model import Decoder
+from regard.models.language_model import LanguageModel
 
-ENDS = Ends(0, None, 2, (0,))
+ENDS = SpecialTokens(0, None, 2, (0,))
 
 
 def made(seed: int, vocabulary: int = 9, layers: int = 1) -> Decoder:
     torch.manual_seed(seed)
-    model = build(gpt.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)).eval()
+    model = build(
+        gpt_presets.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -54,22 +56,24 @@ class Counted:
 def test_greedy_text_is_the_same(seed: int, ahead: int) -> None:
     model, other = made(seed, layers=2), made(seed + 100)
     sources = [[3, 4, 5], [6], [7, 8, 3, 4]]
-    settings = Settings(Greedy(), Limit(0, 13))
+    settings = DecodingSettings(Greedy(), Limit(0, 13))
     wanted = decode(model, sources, ENDS, settings)
-    found = decode(model, sources, ENDS, settings, draft=Draft(other, ahead))
+    found = decode(model, sources, ENDS, settings, draft=DraftModel(other, ahead))
     assert [h[0].tokens for h in found] == [h[0].tokens for h in wanted]
     assert [h[0].finished for h in found] == [h[0].finished for h in wanted]
-    assert [h[0].log_probability for h in found] == pytest.approx([h[0].log_probability for h in wanted], rel=1e-4)
+    assert [h[0].log_probability for h in found] == pytest.approx(
+        [h[0].log_probability for h in wanted], rel=1e-4
+    )
 
 
 def test_a_draft_that_agrees_saves_steps() -> None:
     model, twin = made(1), made(1)
     counted = Counted(model)
-    settings = Settings(Greedy(), Limit(0, 20))
-    ends = Ends(0, None, 2, (0, 2))  # never ends
+    settings = DecodingSettings(Greedy(), Limit(0, 20))
+    ends = SpecialTokens(0, None, 2, (0, 2))  # never ends
     decode(model, [[3, 4]], ends, settings)
     plain, counted.calls = counted.calls, 0
-    decode(model, [[3, 4]], ends, settings, draft=Draft(twin, 4))
+    decode(model, [[3, 4]], ends, settings, draft=DraftModel(twin, 4))
     assert plain >= 20
     assert counted.calls <= 6  # one of the prompt, and twenty tokens five at a time
 
@@ -83,7 +87,9 @@ def test_what_is_kept_or_drawn_instead_is_drawn_from_the_sure_distribution() -> 
         count = 20_000
         guesses = chance.choice(4, count, p=q)
         noise = chance.random((count, 1, 2))
-        found = Counter(settle(p, doubts, [int(g)], n)[1] for g, n in zip(guesses, noise, strict=True))
+        found = Counter(
+            settle(p, doubts, [int(g)], n)[1] for g, n in zip(guesses, noise, strict=True)
+        )
         shares = np.array([found[i] / count for i in range(4)])
         assert np.abs(shares - p[0].numpy()).max() < 0.015
 
@@ -91,8 +97,8 @@ def test_what_is_kept_or_drawn_instead_is_drawn_from_the_sure_distribution() -> 
 def test_drawn_texts_are_distributed_as_the_model_alone_draws_them() -> None:
     """All texts of three tokens, by enumeration, against 3,000 drawn with a draft: a chi-squared test."""
     model, other = made(3, vocabulary=4), made(4, vocabulary=4)
-    strategy = Sample(temperature=1.3, top_p=0.97, seed=1)
-    ends = Ends(0, None, -1, (0,))
+    strategy = Sampling(temperature=1.3, top_p=0.97, seed=1)
+    ends = SpecialTokens(0, None, -1, (0,))
     exact: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(3):
         longer: dict[tuple[int, ...], float] = {}
@@ -104,7 +110,13 @@ def test_drawn_texts_are_distributed_as_the_model_alone_draws_them() -> None:
                 longer[(*text, token)] = chance * share
         exact = longer
     count = 3000
-    drawn = decode(model, [[1]] * count, ends, Settings(strategy, Limit(0, 3)), draft=Draft(other, 2))
+    drawn = decode(
+        model,
+        [[1]] * count,
+        ends,
+        DecodingSettings(strategy, Limit(0, 3)),
+        draft=DraftModel(other, 2),
+    )
     found = Counter(h[0].tokens for h in drawn)
     assert set(found) <= {text for text, chance in exact.items() if chance > 0}
     likely = {text: chance * count for text, chance in exact.items() if chance * count >= 5}
@@ -116,15 +128,23 @@ def test_drawn_texts_are_distributed_as_the_model_alone_draws_them() -> None:
 def test_what_cannot_have_a_draft_says_so() -> None:
     model, other = made(1), made(2)
     with pytest.raises(SettingError, match="beam"):
-        decode(model, [[3]], ENDS, Settings(Beam(2), Limit(0, 3)), draft=Draft(other))
+        decode(
+            model,
+            [[3]],
+            ENDS,
+            DecodingSettings(BeamSearch(2), Limit(0, 3)),
+            draft=DraftModel(other),
+        )
     window = build(
         spec.Decoder(
             16, spec.Tokens(9, None, dropout=0.0),
-            spec.Stack(1, spec.Block(spec.Attention(2, 8, 8), spec.Plain(16), dropout=0.0), spec.Causal(2)),
+            spec.Stack(1, spec.Block(spec.Attention(2, 8, 8), spec.FeedForward(16), dropout=0.0), spec.CausalMask(2)),
         )
     ).eval()  # fmt: skip
     with pytest.raises(ModelError, match="forget"):
-        decode(window, [[3]], ENDS, Settings(Greedy(), Limit(0, 9)), draft=Draft(other))  # type: ignore[arg-type]
+        decode(
+            window, [[3]], ENDS, DecodingSettings(Greedy(), Limit(0, 9)), draft=DraftModel(other)
+        )  # type: ignore[arg-type]
 
 
 def test_a_language_model_takes_a_draft(tmp_path: Path) -> None:

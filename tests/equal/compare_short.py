@@ -6,8 +6,8 @@ import itertools
 
 import torch
 
-from regard.core import short_kernel
-from regard.core.mix import attention_weights
+from regard.core.kernels import short_attention
+from regard.core.softmax_attention import attention_weights
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -24,14 +24,22 @@ for t, s, (heads, d_v), kind in itertools.product(
         continue
     whole = [torch.randn(2, n, heads, d, device=device) for n, d in ((t, 8), (s, 8), (s, d_v))]
     given = [x.transpose(1, 2).requires_grad_() for x in whole]  # as projections hand them over
-    mask = None if kind in ("all", "causal") else torch.rand(2, 1, t if kind == "pairs" else 1, s, device=device) > 0.4
+    mask = (
+        None
+        if kind in ("all", "causal")
+        else torch.rand(2, 1, t if kind == "pairs" else 1, s, device=device) > 0.4
+    )
     whole_mask = torch.ones(t, s, dtype=torch.bool, device=device)
-    full = (whole_mask.tril() if kind == "causal" else whole_mask)[None, None] if mask is None else mask
+    full = (
+        (whole_mask.tril() if kind == "causal" else whole_mask)[None, None]
+        if mask is None
+        else mask
+    )
     above = torch.randn(2, heads, t, d_v, device=device)
     found = []
     for ours in (True, False):
         if ours:
-            out = short_kernel.attention(*given, mask, kind == "causal", 0.3, 0.0)
+            out = short_attention.attention(*given, mask, kind == "causal", 0.3, 0.0)
         else:
             out = mixed(*given, full.expand(2, 1, t, s), 0.3, 1.0)
         found.append((out.detach(), *torch.autograd.grad(out, given, above)))
@@ -44,7 +52,7 @@ every = torch.ones(1, 1, t, s, dtype=torch.bool, device=device)
 q, k = (torch.randn(20, 2, n, 8, device=device).requires_grad_() for n in (t, s))
 v = torch.eye(s, device=device).expand(20, 2, s, s).contiguous().requires_grad_()
 torch.manual_seed(1)
-out = short_kernel.attention(q, k, v, None, False, 0.3, rate)
+out = short_attention.attention(q, k, v, None, False, 0.3, rate)
 weights = attention_weights(q, k, every, 0.3)
 kept = (out != 0).float() / (1 - rate)
 torch.testing.assert_close(out, weights * kept, rtol=1e-4, atol=1e-5)
@@ -56,7 +64,7 @@ theirs = torch.autograd.grad(mixed(q, k, v, every, 0.3, kept), (q, k, v), above)
 for one, other in zip(ours, theirs, strict=True):
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 torch.manual_seed(1)
-again = short_kernel.attention(q, k, v, None, False, 0.3, rate)
+again = short_attention.attention(q, k, v, None, False, 0.3, rate)
 assert torch.equal(out, again)
-other = short_kernel.attention(q, k, v, None, False, 0.3, rate)
+other = short_attention.attention(q, k, v, None, False, 0.3, rate)
 assert not torch.equal(out, other)

@@ -11,12 +11,13 @@ from torch.nn import functional
 
 from regard import spec as R
 from regard.build import build
-from regard.core import quick, step_kernel
+from regard.core import fused_step
 from regard.core.feedforward import ACTIVATIONS
-from regard.core.mix import attention_weights, per_query_head
+from regard.core.kernels import decode_step
 from regard.core.position import Rope
-from regard.family import gpt, vaswani
-from regard.interop import folder as folders
+from regard.core.softmax_attention import attention_weights, per_query_head
+from regard.families import folder as folders
+from regard.families import gpt_presets, transformer
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -31,40 +32,60 @@ for rows, (inputs, outputs), norm, gated in itertools.product(
     (1, 3, 18), ((24, 10), (150, 70)), (None, "layer", "rms"), (False, True)
 ):
     x, rest = random(rows, inputs), random(rows, outputs)
-    weight, bias = random(outputs * (2 if gated else 1), inputs), random(outputs * (2 if gated else 1))
+    weight, bias = (
+        random(outputs * (2 if gated else 1), inputs),
+        random(outputs * (2 if gated else 1)),
+    )
     gain, shift = random(inputs), random(inputs)
     normed = {
         None: x,
         "layer": functional.layer_norm(x, (inputs,), gain, shift, 1e-3),
         "rms": functional.rms_norm(x, (inputs,), gain + 1.0, 1e-3),
     }[norm]
-    told = {None: None, "layer": ("layer", gain, shift, 1e-3, 0.0), "rms": ("rms", gain, None, 1e-3, 1.0)}[norm]
+    told = {
+        None: None,
+        "layer": ("layer", gain, shift, 1e-3, 0.0),
+        "rms": ("rms", gain, None, 1e-3, 1.0),
+    }[norm]
     for name in ("relu", "silu") if rows > 1 else ACTIVATIONS:
         y = functional.linear(normed, weight, bias)
         first, second = y.chunk(2, dim=-1) if gated else (y, 1.0)
         expected = ACTIVATIONS[name](first) * second + rest
-        before, inside = (x, told) if rows == 1 else (normed, None)  # the norm of several rows is a kernel of its own
-        found = step_kernel.linear(before, weight, bias, norm=inside, activation=name, gated=gated, rest=rest)
+        before, inside = (
+            (x, told) if rows == 1 else (normed, None)
+        )  # the norm of several rows is a kernel of its own
+        found = decode_step.linear(
+            before, weight, bias, norm=inside, activation=name, gated=gated, rest=rest
+        )
         same(found, expected, 1e-3)
-    same(step_kernel.linear(x, weight), functional.linear(x, weight))
+    same(decode_step.linear(x, weight), functional.linear(x, weight))
 
 for rows, (inputs, outputs), norm in itertools.product(
     (3, 18), ((24, 10), (150, 70), (1100, 40)), (None, "layer", "rms")
 ):
-    x, rest, weight, bias = random(rows, inputs), random(rows, outputs), random(outputs, inputs), random(outputs)
+    x, rest, weight, bias = (
+        random(rows, inputs),
+        random(rows, outputs),
+        random(outputs, inputs),
+        random(outputs),
+    )
     gain, shift = random(outputs), random(outputs)
-    cut = step_kernel.parts(x, weight)
+    cut = decode_step.parts(x, weight)
     assert len(cut) > 1 or inputs < 512
     total = rest + functional.linear(x, weight, bias)
-    told = {None: None, "layer": ("layer", gain, shift, 1e-3, 0.0), "rms": ("rms", gain, None, 1e-3, 1.0)}[norm]
+    told = {
+        None: None,
+        "layer": ("layer", gain, shift, 1e-3, 0.0),
+        "rms": ("rms", gain, None, 1e-3, 1.0),
+    }[norm]
     expected = {
         None: total,
         "layer": functional.layer_norm(total, (outputs,), gain, shift, 1e-3),
         "rms": functional.rms_norm(total, (outputs,), gain + 1.0, 1e-3),
     }[norm]
     for whole, normed in (
-        step_kernel.summed(step_kernel.Sum(rest, cut, bias), told, total=True),
-        step_kernel.summed(step_kernel.Sum(total), told),
+        decode_step.summed(decode_step.Sum(rest, cut, bias), told, total=True),
+        decode_step.summed(decode_step.Sum(total), told),
     ):
         same(whole, total, 1e-3)
         same(normed, expected, 1e-3)
@@ -72,19 +93,27 @@ for rows, (inputs, outputs), norm in itertools.product(
 for (heads, groups), length, slots, kind in itertools.product(
     ((2, 2), (4, 2)), (1, 3), (5, 70), ("all", "rows", "pairs", "bias")
 ):
-    q, k, v = random(2, heads, length, 32), random(2, groups, slots, 32), random(2, groups, slots, 32)
+    q, k, v = (
+        random(2, heads, length, 32),
+        random(2, groups, slots, 32),
+        random(2, groups, slots, 32),
+    )
     seen = torch.rand(2, 1, length if kind == "pairs" else 1, slots, device=device) > 0.4
     bias = random(1, heads, length, slots) if kind == "bias" else None
-    seen = seen if kind in ("rows", "pairs") else torch.ones(1, 1, 1, slots, dtype=torch.bool, device=device)
+    seen = (
+        seen
+        if kind in ("rows", "pairs")
+        else torch.ones(1, 1, 1, slots, dtype=torch.bool, device=device)
+    )
     weights = attention_weights(q, k, seen.expand(2, 1, length, slots), 0.3, bias)
     expected = (weights @ per_query_head(v, heads)).transpose(1, 2)
     mask = None if kind == "all" else bias if kind == "bias" else seen
-    same(step_kernel.attend(q, k, v, mask, 0.3), expected)
+    same(decode_step.attend(q, k, v, mask, 0.3), expected)
     last = torch.tensor([1], device=device)
     places = torch.arange(slots, device=device) // 2 <= 1  # two keys a place
     weights = attention_weights(q, k, (seen & places).expand(2, 1, length, slots), 0.3, bias)
     same(
-        step_kernel.attend(q, k, v, mask, 0.3, last=last, columns=2),
+        decode_step.attend(q, k, v, mask, 0.3, last=last, columns=2),
         (weights @ per_query_head(v, heads)).transpose(1, 2),
     )
     if length > 1:
@@ -98,8 +127,10 @@ for (heads, groups), length, slots, kind in itertools.product(
     places = torch.arange(slots, device=device) <= 2
     seen = seen | (torch.arange(slots, device=device) == 2)
     mask = seen if kind in ("rows", "pairs") else mask
-    weights = attention_weights(rope.rotate(q, angles), whole_k, (seen & places).expand(2, 1, 1, slots), 0.3, bias)
-    found = step_kernel.attend(q, k, v, mask, 0.3, last=slot, new=(new_k, new_v), angles=angles)
+    weights = attention_weights(
+        rope.rotate(q, angles), whole_k, (seen & places).expand(2, 1, 1, slots), 0.3, bias
+    )
+    found = decode_step.attend(q, k, v, mask, 0.3, last=slot, new=(new_k, new_v), angles=angles)
     same(found, (weights @ per_query_head(whole_v, heads)).transpose(1, 2))
     same(k, whole_k)
     same(v, whole_v)
@@ -107,8 +138,8 @@ for (heads, groups), length, slots, kind in itertools.product(
 for rows, offset in itertools.product((1, 5), (0, 2)):
     table, places = random(30, 24), random(12, 24)[offset:]
     tokens, place = torch.randint(0, 30, (rows,), device=device), torch.tensor([7], device=device)
-    same(step_kernel.look_up(tokens, table, 3.0, places, place), 3 * table[tokens] + places[7])
-    same(step_kernel.look_up(tokens, table, 1.0, None, place), table[tokens])
+    same(decode_step.look_up(tokens, table, 3.0, places, place), 3 * table[tokens] + places[7])
+    same(decode_step.look_up(tokens, table, 1.0, None, place), table[tokens])
 
 # Whole models: logits of some steps, with and without the kernels.
 llama = folders.FAMILIES["llama"].spec(
@@ -120,60 +151,69 @@ llama = folders.FAMILIES["llama"].spec(
 )  # fmt: skip
 small: dict[str, Any] = {"d_model": 64, "heads": 2, "layers": 2, "d_ff": 96}
 for name, model in {
-    "gpt": build(gpt.preset("tiny", 41, 32, **small)),
+    "gpt": build(gpt_presets.preset("tiny", 41, 32, **small)),
     "llama": build(llama),
-    "post": build(vaswani.preset("tiny", 41, 41, share="all", **small)),
-    "pre": build(vaswani.preset("tiny", 41, 41, share="all", residual=R.PreNorm(), **small)),
+    "post": build(transformer.preset("tiny", 41, 41, share="all", **small)),
+    "pre": build(transformer.preset("tiny", 41, 41, share="all", residual=R.PreNorm(), **small)),
 }.items():
     model = model.to(device).eval()
     source = torch.randint(4, 41, (3, 7), device=device)
     real = torch.arange(7, device=device) >= torch.tensor([[0], [2], [3]], device=device)
     real = real if model.pads == "in front" else real.flip(1)
     tokens = torch.randint(4, 41, (3, 6), device=device)
-    few, found = quick.few, []
+    few, found = fused_step.few, []
     with torch.no_grad():
         for fast in (False, True):
-            quick.few = few if not fast else (lambda x: x.ndim == 3 and x.shape[1] == 1)
+            fused_step.few = few if not fast else (lambda x: x.ndim == 3 and x.shape[1] == 1)
             state = model.start(model.encode(source, real), capacity=8)
             assert state.fix()
-            found.append(torch.cat([model.step(tokens[:, t : t + 1], state) for t in range(6)], dim=1))
-    quick.few = few
+            found.append(
+                torch.cat([model.step(tokens[:, t : t + 1], state) for t in range(6)], dim=1)
+            )
+    fused_step.few = few
     same(found[1], found[0])
     assert not torch.equal(found[1], found[0]), f"{name} took the ordinary way"
 
 # The best of a vocabulary.
-from regard.decode import top_kernel  # noqa: E402
+from regard.core.kernels import topk  # noqa: E402
 
-top_kernel._BLOCK = 16
+topk._BLOCK = 16
 for size, count in itertools.product((5, 16, 50), (1, 4)):
     scores = random(7, size)
     scores[0, 3:] = scores[1] = float("-inf")
     scores[2] = scores[2].round()  # ties
-    values, places, normaliser = top_kernel.top(scores, count)
+    values, places, normaliser = topk.top(scores, count)
     same(values, scores.topk(count).values)
     same(scores.gather(1, places), values)
     same(normaliser, scores.logsumexp(dim=-1))
     assert all(len(set(row)) == count for row in places.tolist())
 
 # A greedy choice with its bookkeeping, against the one in PyTorch's words.
-from regard.decode import sample  # noqa: E402
-from regard.decode.frame import Frame  # noqa: E402
+from regard.decode import sampling  # noqa: E402
+from regard.decode.constraints import Constraints  # noqa: E402
 from regard.decode.strategy import Greedy  # noqa: E402
 
 written = []
 for fast in (False, True):
     torch.manual_seed(1)
     limits = torch.tensor([9, 3, 9, 5, 9, 9, 1], device=device)
-    frame = Frame(torch.zeros(7, 1, dtype=torch.long, device=device), limits, 2, torch.tensor([0], device=device))
+    frame = Constraints(
+        torch.zeros(7, 1, dtype=torch.long, device=device),
+        limits,
+        2,
+        torch.tensor([0], device=device),
+    )
     numbers = lambda *shape: torch.zeros(*shape, dtype=torch.long, device=device)  # noqa: E731
-    going = sample._Going(
+    going = sampling._Going(
         None, frame, numbers(1), torch.arange(7, device=device), limits, numbers(7, 1), numbers(7, 9) + 2,
         torch.zeros(7, device=device), torch.zeros(7, dtype=torch.bool, device=device), None,
     )  # type: ignore[arg-type]  # fmt: skip
-    model = type("Model", (), {"step": lambda self, last, state: random(7, 1, 5)})()  # ends come soon
-    sample.at_once = lambda logits, fast=fast: fast
+    model = type(
+        "Model", (), {"step": lambda self, last, state: random(7, 1, 5)}
+    )()  # ends come soon
+    sampling.at_once = lambda logits, fast=fast: fast
     for _ in range(9):
-        sample._turn(model, going, Greedy(), None, first=False)
+        sampling._turn(model, going, Greedy(), None, first=False)
         going.t.add_(1)
     written.append((going.chosen, going.last, going.ended, going.sums))
 for ours, theirs in zip(*written, strict=True):

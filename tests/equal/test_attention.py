@@ -6,12 +6,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.core.mix import Softmax, attention_weights, explicit, fused, products
-from regard.core.pattern import Causal, Everything, Padding, Sight
+from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
+from regard.core.softmax_attention import (
+    SoftmaxAttention,
+    attention_weights,
+    explicit,
+    fused,
+    products,
+)
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]:
+def calls(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask]:
     """q, k, v and a sight of every kind, odd sizes and grouped heads included."""
     batch, groups, each = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
     queries, keys = draw(st.integers(1, 7)), draw(st.integers(1, 9))
@@ -24,20 +30,27 @@ def calls(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Si
     v = torch.randn(batch, groups, keys, 5 if draw(st.booleans()) else 8, generator=generator)
     real = torch.rand(batch, keys, generator=generator) < 0.6  # some rows may be all padding
     pattern = {
-        "all": Everything(),
-        "causal": Causal(),
-        "padding": Padding(real),
-        "both": Causal() & Padding(real),
-        "not": ~Padding(real),
-        "either": Causal() | Padding(real),
+        "all": FullMask(),
+        "causal": CausalMask(),
+        "padding": PaddingMask(real),
+        "both": CausalMask() & PaddingMask(real),
+        "not": ~PaddingMask(real),
+        "either": CausalMask() | PaddingMask(real),
     }[kind]
     positions = torch.arange(keys)
-    return q, k, v, Sight(pattern, positions if queries == keys else torch.arange(queries), positions, batch=batch)
+    return (
+        q,
+        k,
+        v,
+        AttentionMask(
+            pattern, positions if queries == keys else torch.arange(queries), positions, batch=batch
+        ),
+    )
 
 
 @given(calls())
 def test_fused_equals_explicit_forward_and_backward(
-    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight],
+    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
 ) -> None:
     q, k, v, sight = call
     results = []
@@ -53,17 +66,21 @@ def test_fused_equals_explicit_forward_and_backward(
 
 @given(calls(), st.integers(0, 3))
 def test_two_products_equal_explicit_and_ignore_what_is_behind(
-    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight], room: int
+    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask], room: int
 ) -> None:
     q, k, v, sight = call
-    behind = [torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)]
+    behind = [
+        torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)
+    ]
     torch.testing.assert_close(
         products(q, *behind, sight, 0.3), explicit(q, k, v, sight, 0.3, 0.0), rtol=1e-5, atol=1e-5
     )
 
 
 @given(calls())
-def test_a_query_that_sees_nothing_gets_zeros(call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]) -> None:
+def test_a_query_that_sees_nothing_gets_zeros(
+    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
+) -> None:
     q, k, v, sight = call
     blind = ~sight.mask.any(-1, keepdim=True).expand(q.shape[0], q.shape[1], q.shape[2], 1)
     for kernel in (fused, explicit):
@@ -72,7 +89,9 @@ def test_a_query_that_sees_nothing_gets_zeros(call: tuple[torch.Tensor, torch.Te
 
 
 @given(calls())
-def test_weights_sum_to_one_over_what_may_be_seen(call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]) -> None:
+def test_weights_sum_to_one_over_what_may_be_seen(
+    call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
+) -> None:
     q, k, _, sight = call
     weights = attention_weights(q, k, sight.mask, 1.0)
     mask = sight.mask.expand_as(weights)
@@ -85,7 +104,7 @@ def test_true_means_may_look() -> None:
     real = torch.tensor([[True, False]])
     q = torch.zeros(1, 1, 1, 2)
     v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
-    sight = Sight(Padding(real), torch.arange(1), torch.arange(2))
+    sight = AttentionMask(PaddingMask(real), torch.arange(1), torch.arange(2))
     torch.testing.assert_close(fused(q, torch.zeros(1, 1, 2, 2), v, sight, 1.0, 0.0), v[:, :, :1])
 
 
@@ -94,7 +113,7 @@ def test_two_tokens_by_hand() -> None:
     q = torch.tensor([[[[1.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
     v = torch.tensor([[[[10.0, 0.0], [0.0, 10.0]]]])
-    sight = Sight(Everything(), torch.arange(1), torch.arange(2))
+    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(2))
     out = fused(q, k, v, sight, 2**-0.5, 0.0)[0, 0, 0]
     torch.testing.assert_close(out, torch.tensor([6.698, 3.302]), rtol=0, atol=1e-3)
 
@@ -103,22 +122,35 @@ def test_the_cat_sat_on_the_mat() -> None:
     """The worked example: "The cat sat on the mat", what `cat` looks at; scores are plain dot products there, scaled by √4."""
     q = torch.tensor([0.9, 0.1, 0.2, 0.3]).view(1, 1, 1, 4)
     keys = [[0, 0, 0, 1], [1, 0, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
-    values = [[0.1, 0, 0, 0.8], [0.9, 0, 0.1, 0.7], [0, 0.9, 0, 0.3], [0, 0, 0.5, 0], [0, 0, 0, 0.9], [0, 0, 0.9, 0.6]]
+    values = [
+        [0.1, 0, 0, 0.8],
+        [0.9, 0, 0.1, 0.7],
+        [0, 0.9, 0, 0.3],
+        [0, 0, 0.5, 0],
+        [0, 0, 0, 0.9],
+        [0, 0, 0.9, 0.6],
+    ]
     k, v = torch.tensor(keys).view(1, 1, 6, 4), torch.tensor(values).view(1, 1, 6, 4)
-    sight = Sight(Everything(), torch.arange(1), torch.arange(6))
+    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(6))
     scores = (q @ k.transpose(-1, -2)).flatten()
-    torch.testing.assert_close(scores, torch.tensor([0.30, 0.96, 0.10, 0.0, 0.30, 0.20]), rtol=0, atol=0.01)
+    torch.testing.assert_close(
+        scores, torch.tensor([0.30, 0.96, 0.10, 0.0, 0.30, 0.20]), rtol=0, atol=0.01
+    )
     weights = attention_weights(q, k, sight.mask, 4**-0.5).flatten()
-    torch.testing.assert_close(weights, torch.tensor([0.16, 0.23, 0.15, 0.14, 0.16, 0.16]), rtol=0, atol=0.01)
+    torch.testing.assert_close(
+        weights, torch.tensor([0.16, 0.23, 0.15, 0.14, 0.16, 0.16]), rtol=0, atol=0.01
+    )
     output = fused(q, k, v, sight, 4**-0.5, 0.0).flatten()
     torch.testing.assert_close(output, torch.tensor([0.22, 0.14, 0.24, 0.57]), rtol=0, atol=0.01)
 
 
 def test_few_queries_drop_weights_while_training_whether_or_not_gradients_are_kept() -> None:
     """The way of decoding, which knows no dropout, is not taken then."""
-    mixer = Softmax(0.3, 0.5).train()
-    q, k, v = (torch.randn(8, 4, n, 8, generator=torch.Generator().manual_seed(n)) for n in (1, 5, 5))
-    sight = Sight(Everything(), torch.arange(1), torch.arange(5), 8)
+    mixer = SoftmaxAttention(0.3, 0.5).train()
+    q, k, v = (
+        torch.randn(8, 4, n, 8, generator=torch.Generator().manual_seed(n)) for n in (1, 5, 5)
+    )
+    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(5), 8)
     with torch.no_grad():
         assert not torch.equal(mixer(q, k, v, sight), mixer(q, k, v, sight))
         assert torch.equal(mixer.eval()(q, k, v, sight), mixer(q, k, v, sight))

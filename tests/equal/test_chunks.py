@@ -11,30 +11,36 @@ import torch
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core.chunked import Chunks, Ring
-from regard.core.hashed import Lsh, twice
-from regard.core.pattern import Causal, Everything, Padding, Sight
-from regard.core.position import Axial
-from regard.core.trace import Attended, Trace
+from regard.core.chunked_attention import ChunkedAttention, ChunkRing
+from regard.core.lsh_attention import LshAttention, twice
+from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
+from regard.core.position import AxialPosition
+from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
 
-RING = spec.Ring(12, 4)
-LOCAL = spec.Attention(3, 4, 4, bias="", mixer=spec.Chunks(4, RING, after=1))
-HASHED = spec.Attention(3, 4, 4, bias="", mixer=spec.Lsh(4, 6, 2, ring=RING), projection="shared")
+RING = spec.ChunkRing(12, 4)
+LOCAL = spec.Attention(3, 4, 4, bias="", mixer=spec.ChunkedAttention(4, RING, after=1))
+HASHED = spec.Attention(
+    3, 4, 4, bias="", mixer=spec.LshAttention(4, 6, 2, ring=RING), projection="shared"
+)
 
 
 def block(attention: spec.Attention, dropout: float = 0.0) -> spec.Block:
-    return spec.Block(attention, spec.Plain(20), None, spec.Reversible("both"), dropout=dropout)
+    return spec.Block(
+        attention, spec.FeedForward(20), None, spec.Reversible("both"), dropout=dropout
+    )
 
 
 def decoder(dropout: float = 0.0) -> spec.Decoder:
     blocks = [block(attention, dropout) for attention in (LOCAL, HASHED, HASHED)]
-    stack = spec.Stack(5, blocks[0], spec.Causal(), final=spec.LayerNorm(), turns=tuple(blocks[1:]))
-    tokens = spec.Tokens(19, spec.Axial((7, 8), (5, 7), 50), False, 0.0)
-    return spec.Decoder(12, tokens, stack, spec.LanguageHead("kept"), tied=False)
+    stack = spec.Stack(
+        5, blocks[0], spec.CausalMask(), final=spec.LayerNorm(), turns=tuple(blocks[1:])
+    )
+    tokens = spec.Tokens(19, spec.AxialPosition((7, 8), (5, 7), 50), False, 0.0)
+    return spec.Decoder(12, tokens, stack, spec.LMHead("kept"), tied=False)
 
 
-def counted(length: int, chunk: int, around: tuple[int, int], ring: Ring) -> torch.Tensor:
+def counted(length: int, chunk: int, around: tuple[int, int], ring: ChunkRing) -> torch.Tensor:
     """[T, T]: how often each place meets each, chunk by chunk as they are written down."""
     whole = length + -length % ring.places
     count, times = whole // chunk, torch.zeros(whole, whole)
@@ -52,9 +58,11 @@ def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int
     q, k, v = (torch.randn(2, 3, length, 5).double().requires_grad_() for _ in range(3))
     real = torch.arange(length) < torch.tensor([length, length - 2])[:, None]
     places = torch.arange(length)
-    sight = Sight((Causal() if causal else Everything()) & Padding(real), places, places, 2)
-    mixer = Chunks(0.4, chunk=4, around=around, ring=Ring(12, 4), dropout=0.0)
-    times = counted(length, 4, around, Ring(12, 4)) * sight.mask
+    sight = AttentionMask(
+        (CausalMask() if causal else FullMask()) & PaddingMask(real), places, places, 2
+    )
+    mixer = ChunkedAttention(0.4, chunk=4, around=around, ring=ChunkRing(12, 4), dropout=0.0)
+    times = counted(length, 4, around, ChunkRing(12, 4)) * sight.mask
     scores = (q @ k.mT * 0.4).exp() * times
     expected = scores / scores.sum(-1, keepdim=True).clamp_min(1e-99) @ v  # padding may see nothing
     found = mixer(q, k, v, sight)
@@ -63,7 +71,7 @@ def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int
     grads, wanted = (torch.autograd.grad(x[seen].sin().sum(), (q, k, v)) for x in (found, expected))
     torch.testing.assert_close(grads, wanted, rtol=1e-8, atol=1e-9)
     rows = torch.tensor([0, 3, length - 3])
-    visible = Attended(mixer, q, k, v, sight).visible(rows)
+    visible = AttentionCall(mixer, q, k, v, sight).visible(rows)
     assert torch.equal(visible.expand(2, 3, -1, -1), (times > 0)[:, :, rows].expand(2, 3, -1, -1))
 
 
@@ -72,10 +80,20 @@ def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int
 def test_hashing_on_a_ring_says_which_keys_it_could_see(causal: bool, rounds: int) -> None:
     q = torch.randn(2, 3, 50, 4)
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(50)
-    mixer = Lsh(
-        4, 3, 1.0, buckets=None, limit=4, chunk=6, rounds=rounds, around=(1, 0), ring=Ring(12, 4), seed=1, dropout=0.0
+    mixer = LshAttention(
+        4,
+        3,
+        1.0,
+        buckets=None,
+        limit=4,
+        chunk=6,
+        rounds=rounds,
+        around=(1, 0),
+        ring=ChunkRing(12, 4),
+        seed=1,
+        dropout=0.0,
     ).eval()
-    sight = Sight(Causal() if causal else Everything(), places, places, 2)
+    sight = AttentionMask(CausalMask() if causal else FullMask(), places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])
     seen, weights = mixer.visible(q, k, sight, rows), mixer.weights(q, k, sight, rows)
     assert (weights[~seen] == 0).all()
@@ -86,8 +104,19 @@ def test_hashing_on_a_ring_of_one_turn_is_full_attention_without_itself() -> Non
     """Two chunks that see each other, once each."""
     q, v = torch.randn(2, 3, 12, 4).double(), torch.randn(2, 3, 12, 5).double()
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(12)
-    sight = Sight(Everything(), places, places, 2)
-    mixer = Lsh(4, 3, 1.0, buckets=(4,), chunk=6, rounds=1, around=(1, 0), ring=Ring(12, 6), seed=1, dropout=0.0).eval()
+    sight = AttentionMask(FullMask(), places, places, 2)
+    mixer = LshAttention(
+        4,
+        3,
+        1.0,
+        buckets=(4,),
+        chunk=6,
+        rounds=1,
+        around=(1, 0),
+        ring=ChunkRing(12, 6),
+        seed=1,
+        dropout=0.0,
+    ).eval()
     expected = (q @ k.mT).masked_fill(torch.eye(12, dtype=torch.bool), -1e5).softmax(-1) @ v
     torch.testing.assert_close(mixer(q, k, v, sight), expected, rtol=1e-9, atol=1e-9)
 
@@ -99,7 +128,7 @@ def test_twice_as_many_buckets_as_chunks() -> None:
 
 
 def test_axes() -> None:
-    part = Axial((3, 4), (2, 5), 11)
+    part = AxialPosition((3, 4), (2, 5), 11)
     rows = part.rows(11)
     for place in range(11):
         expected = torch.cat([part.tables[0][place // 4], part.tables[1][place % 4]])
@@ -114,7 +143,7 @@ def test_layers_take_turns() -> None:
     model = build(description)
     assert trainable(model) == size.parameters(description)
     kinds = [type(each.attention.mixer) for each in model.stack.blocks]  # type: ignore[union-attr]
-    assert kinds == [Chunks, Lsh, Lsh, Chunks, Lsh]
+    assert kinds == [ChunkedAttention, LshAttention, LshAttention, ChunkedAttention, LshAttention]
     assert spec.from_dict(spec.to_dict(description)) == description
     assert model(torch.zeros(1, 5, dtype=torch.long))[0].shape == (1, 5, 24)
 
@@ -124,7 +153,7 @@ def test_gradients_of_both_streams_are_the_ordinary_ones(dropout: float) -> None
     torch.manual_seed(0)
     model, tokens = build(decoder(dropout)).double().train(), torch.randint(0, 19, (2, 30))
     found = []
-    for trace in (None, Trace()):
+    for trace in (None, Probe()):
         torch.manual_seed(1)
         out, _ = model(tokens, trace=trace)
         wanted = [p for name, p in model.named_parameters() if not name.startswith("head")]
@@ -146,7 +175,7 @@ def test_what_is_written_is_read_anew() -> None:
             for row in range(6):
                 alone = model.head(model(rows[row : row + 1, begins[row // 2] : end])[0])[:, -1]
                 torch.testing.assert_close(found[row], alone, rtol=1e-9, atol=1e-9)
-            trace = Trace(["*"])
+            trace = Probe(["*"])
             assert model.step(rows[:, end - 1 : end], copy.deepcopy(before), trace).equal(found)
             assert "decoder.4.self" in trace.attentions
             order = torch.tensor([1, 1, 2, 3, 5, 4])
@@ -157,23 +186,43 @@ def test_what_is_written_is_read_anew() -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: spec.Chunks(5, RING), "whole chunks"),
-        (lambda: spec.Lsh(4, 2, ring=RING), "beyond"),
-        (lambda: spec.Chunks(4, RING, before=-1), "fewer"),
-        (lambda: spec.Attention(4, 4, 4, groups=2, mixer=spec.Chunks(4, RING)), "groups"),
-        (lambda: spec.Stack(2, block(LOCAL), shared=True, turns=(block(HASHED),)), "share no parts"),
-        (lambda: spec.Stack(2, block(LOCAL), position=spec.Rope(), turns=(block(HASHED),)), "share no parts"),
-        (lambda: spec.Stack(2, block(LOCAL), turns=(spec.Block(HASHED, spec.Plain(9)),)), "one residual"),
-        (lambda: spec.Stack(2, block(LOCAL), spec.Window(3)), "no pattern but"),
-        (lambda: dataclasses.replace(decoder(), tied=True), "tied=False"),
-        (lambda: spec.Axial((2, 3), (4,), 6), "axis"),
-        (lambda: build(spec.Encoder(12, spec.Tokens(9, spec.Axial((2, 3), (4, 9), 6)), decoder().stack)), "add up"),
+        (lambda: spec.ChunkedAttention(5, RING), "whole chunks"),
+        (lambda: spec.LshAttention(4, 2, ring=RING), "beyond"),
+        (lambda: spec.ChunkedAttention(4, RING, before=-1), "fewer"),
+        (lambda: spec.Attention(4, 4, 4, groups=2, mixer=spec.ChunkedAttention(4, RING)), "groups"),
         (
-            lambda: spec.EncoderDecoder(12, spec.Tokens(9), spec.Tokens(9), decoder().stack, crossed(spec.PreNorm())),
+            lambda: spec.Stack(2, block(LOCAL), shared=True, turns=(block(HASHED),)),
+            "share no parts",
+        ),
+        (
+            lambda: spec.Stack(2, block(LOCAL), position=spec.Rope(), turns=(block(HASHED),)),
+            "share no parts",
+        ),
+        (
+            lambda: spec.Stack(2, block(LOCAL), turns=(spec.Block(HASHED, spec.FeedForward(9)),)),
+            "one residual",
+        ),
+        (lambda: spec.Stack(2, block(LOCAL), spec.WindowMask(3)), "no pattern but"),
+        (lambda: dataclasses.replace(decoder(), tied=True), "tied=False"),
+        (lambda: spec.AxialPosition((2, 3), (4,), 6), "axis"),
+        (
+            lambda: build(
+                spec.Encoder(
+                    12, spec.Tokens(9, spec.AxialPosition((2, 3), (4, 9), 6)), decoder().stack
+                )
+            ),
+            "add up",
+        ),
+        (
+            lambda: spec.EncoderDecoder(
+                12, spec.Tokens(9), spec.Tokens(9), decoder().stack, crossed(spec.PreNorm())
+            ),
             "as wide",
         ),
         (
-            lambda: spec.EncoderDecoder(12, spec.Tokens(9), spec.Tokens(9), plain(), crossed(spec.PreNorm(), LOCAL)),
+            lambda: spec.EncoderDecoder(
+                12, spec.Tokens(9), spec.Tokens(9), plain(), crossed(spec.PreNorm(), LOCAL)
+            ),
             "could not be kept",
         ),
     ],
@@ -184,9 +233,11 @@ def test_what_does_not_exist_is_refused_with_the_reason(make: Any, word: str) ->
 
 
 def plain() -> spec.Stack:
-    return spec.Stack(1, spec.Block(spec.Attention(3, 4, 4), spec.Plain(9)))
+    return spec.Stack(1, spec.Block(spec.Attention(3, 4, 4), spec.FeedForward(9)))
 
 
 def crossed(residual: spec.Residual, own: spec.Attention | None = None) -> spec.Stack:
     other = spec.Attention(3, 4, 4)
-    return spec.Stack(1, spec.Block(own or other, spec.Plain(9), other, residual), spec.Causal())
+    return spec.Stack(
+        1, spec.Block(own or other, spec.FeedForward(9), other, residual), spec.CausalMask()
+    )

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core.state import Inputs
-from regard.core.trace import Trace
+from regard.core.cache import SegmentMemory
+from regard.core.probe import Probe
 from regard.errors import ModelError, SettingError
-from regard.family import gpt
+from regard.families import gpt_presets
 from regard.model import Decoder
 
-POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.Buckets(8, 20), spec.Alibi(), None]
+POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]
 FUNCTIONS: Any = ["convolution", "mean", "max"]
 D = 8
 
 
 def model(
-    compressed: spec.Compressed | None,
+    compressed: spec.CompressiveMemory | None,
     memory: int | None = 6,
     position: Any = None,
     *,
@@ -32,8 +32,12 @@ def model(
     groups: int | None = None,
 ) -> spec.Decoder:
     residual = spec.PreNorm() if pre else spec.PostNorm()
-    block = spec.Block(spec.Attention(2, 4, 3, groups), spec.Plain(12), residual=residual, dropout=0.0)
-    stack = spec.Stack(layers, block, spec.Causal(), position, memory=memory, compressed=compressed)
+    block = spec.Block(
+        spec.Attention(2, 4, 3, groups), spec.FeedForward(12), residual=residual, dropout=0.0
+    )
+    stack = spec.Stack(
+        layers, block, spec.CausalMask(), position, memory=memory, compressed=compressed
+    )
     return spec.Decoder(D, spec.Tokens(19, None, dropout=0.0), stack)
 
 
@@ -50,14 +54,18 @@ def text(rows: int, length: int) -> Tensor:
     return torch.randint(0, 19, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-def pasts(states: Any) -> list[Inputs]:
+def pasts(states: Any) -> list[SegmentMemory]:
     return [state.past for state in states]
 
 
-def read(part: Decoder, tokens: Tensor, cuts: Any, rows: Tensor | None = None) -> tuple[Tensor, Any]:
+def read(
+    part: Decoder, tokens: Tensor, cuts: Any, rows: Tensor | None = None
+) -> tuple[Tensor, Any]:
     """Hidden states of a text read in segments, and what is remembered after the last."""
     states = part.stack.remember(len(tokens), D)  # type: ignore[operator, union-attr]
-    return torch.cat([part(piece, states=states)[0] for piece in tokens.split(cuts, dim=1)], dim=1), states
+    return torch.cat(
+        [part(piece, states=states)[0] for piece in tokens.split(cuts, dim=1)], dim=1
+    ), states
 
 
 # ------------------------------------------------------------------ what is remembered
@@ -66,9 +74,11 @@ def read(part: Decoder, tokens: Tensor, cuts: Any, rows: Tensor | None = None) -
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("factor", [1, 2, 3])
 @pytest.mark.parametrize("cuts", [1, 3, 6, 8, 17, [5, 1, 9, 2, 6]])
-def test_the_memory_is_the_last_groups_and_the_last_places(function: Any, factor: int, cuts: Any) -> None:
+def test_the_memory_is_the_last_groups_and_the_last_places(
+    function: Any, factor: int, cuts: Any
+) -> None:
     """A queue written out: places wait until a group is full behind the last 6. Where a text is cut does not matter."""
-    part = made(model(spec.Compressed(4, factor, function), layers=1))
+    part = made(model(spec.CompressiveMemory(4, factor, function), layers=1))
     tokens = text(2, 23)
     _, states = read(part, tokens, cuts)
     attention = part.stack.blocks[0].attention  # type: ignore[union-attr, index]
@@ -100,8 +110,8 @@ def _written(function: str, group: Tensor, attention: Any) -> Tensor:
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: type(p).__name__)
 def test_queries_look_at_what_was_compressed(position: Any) -> None:
     """One layer of a second segment, written out: compressed, waiting, recent and own places stand in a row."""
-    part = made(model(spec.Compressed(3, 2), 4, position, layers=1))
-    trace = Trace(["decoder.0.self"])
+    part = made(model(spec.CompressiveMemory(3, 2), 4, position, layers=1))
+    trace = Probe(["decoder.0.self"])
     states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
     tokens = text(2, 16)
     part(tokens[:, :9], states=states)
@@ -131,7 +141,7 @@ def test_queries_look_at_what_was_compressed(position: Any) -> None:
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: type(p).__name__)
 def test_without_loss_it_is_a_longer_memory(position: Any, pre: bool) -> None:
     """Factor 1 and the mean: memories of M and C are one of M + C, forward and gradient, in segments of any length."""
-    one = made(model(spec.Compressed(5, 1, "mean"), 6, position, pre=pre))
+    one = made(model(spec.CompressiveMemory(5, 1, "mean"), 6, position, pre=pre))
     other = made(model(None, 11, position, pre=pre))
     tokens = text(3, 40)
     for cuts in (4, 7, [13, 1, 6, 20]):
@@ -141,7 +151,9 @@ def test_without_loss_it_is_a_longer_memory(position: Any, pre: bool) -> None:
             part.zero_grad()
             hidden.square().sum().backward()
             gradients = [parameter.grad for parameter in part.parameters()]
-            results.append([hidden, *gradients, *(past.x for past in pasts(states)), pasts(states)[0].real])
+            results.append(
+                [hidden, *gradients, *(past.x for past in pasts(states)), pasts(states)[0].real]
+            )
         for first, second in zip(*results, strict=True):
             torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
 
@@ -149,19 +161,26 @@ def test_without_loss_it_is_a_longer_memory(position: Any, pre: bool) -> None:
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: type(p).__name__)
 def test_with_no_compressed_places_it_is_transformer_xl(position: Any) -> None:
     """With no place for them, compressed groups are forgotten; where memory and segments hold whole groups, none waits."""
-    one, other = made(model(spec.Compressed(0, 3, "mean"), 6, position)), made(model(None, 6, position))
+    one, other = (
+        made(model(spec.CompressiveMemory(0, 3, "mean"), 6, position)),
+        made(model(None, 6, position)),
+    )
     tokens = text(2, 45)
     for cuts in (3, 9, [6, 3, 12, 24]):
-        for first, second in zip(read(one, tokens, cuts)[0], read(other, tokens, cuts)[0], strict=True):
+        for first, second in zip(
+            read(one, tokens, cuts)[0], read(other, tokens, cuts)[0], strict=True
+        ):
             torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
 
 
 def test_a_text_within_the_memory_is_one_pass() -> None:
     """Nothing leaves, so that segments of any length are one long pass, as Transformer-XL's are."""
-    part = made(model(spec.Compressed(4, 3), 40, spec.RelativeSinusoids()))
+    part = made(model(spec.CompressiveMemory(4, 3), 40, spec.RelativeSinusoids()))
     tokens = text(2, 39)
     for cuts in (1, 5, 13):
-        torch.testing.assert_close(read(part, tokens, cuts)[0], part(tokens)[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            read(part, tokens, cuts)[0], part(tokens)[0], rtol=1e-9, atol=1e-9
+        )
 
 
 # ------------------------------------------------------------------ decoding
@@ -171,7 +190,9 @@ def test_a_text_within_the_memory_is_one_pass() -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_steps_are_segments_and_cost_the_same_for_ever(function: Any, groups: int | None) -> None:
     """Decoding, which remembers keys and values, is segments as long as its steps (the prompt, then single tokens)."""
-    part = made(model(spec.Compressed(4, 3, function), 6, spec.RelativeSinusoids(), groups=groups)).eval()
+    part = made(
+        model(spec.CompressiveMemory(4, 3, function), 6, spec.RelativeSinusoids(), groups=groups)
+    ).eval()
     tokens = text(2, 60)
     with torch.no_grad():
         expected, _ = read(part, tokens, [11, *[1] * 49])
@@ -179,13 +200,15 @@ def test_steps_are_segments_and_cost_the_same_for_ever(function: Any, groups: in
         shapes = [{name: v.shape for name, v in vars(layer.past).items()} for layer in state.layers]
         found = torch.cat([part.step(one, state) for one in tokens[:, 11:].split(1, dim=1)], dim=1)
     torch.testing.assert_close(found, part.head(expected[:, 11:]), rtol=1e-9, atol=1e-9)
-    assert [{name: v.shape for name, v in vars(layer.past).items()} for layer in state.layers] == shapes
+    assert [
+        {name: v.shape for name, v in vars(layer.past).items()} for layer in state.layers
+    ] == shapes
 
 
 def test_segments_of_whole_groups_leave_what_single_steps_leave() -> None:
     """Of the lowest layer, whose inputs do not depend on what is seen: segments of c·k and steps of one token remember the
     same. Layers above saw more in a long segment, as in every model with a memory."""
-    part = made(model(spec.Compressed(5, 3), 6, spec.RelativeSinusoids())).eval()
+    part = made(model(spec.CompressiveMemory(5, 3), 6, spec.RelativeSinusoids())).eval()
     tokens = text(2, 48)
     state = part.start(part.encode(tokens[:, :1]), capacity=60)
     for one in tokens.split(1, dim=1):
@@ -198,7 +221,7 @@ def test_segments_of_whole_groups_leave_what_single_steps_leave() -> None:
 
 def test_padding_in_front_changes_nothing() -> None:
     """Groups are counted from where each text begins: prompts of a batch go on as they would alone, beams are reordered."""
-    part = made(model(spec.Compressed(4, 3), 5, spec.RelativeSinusoids())).eval()
+    part = made(model(spec.CompressiveMemory(4, 3), 5, spec.RelativeSinusoids())).eval()
     tokens = text(3, 40)
     lengths, most = [17, 20, 13], 20
     real = torch.arange(most) >= most - torch.tensor(lengths)[:, None]
@@ -207,13 +230,20 @@ def test_padding_in_front_changes_nothing() -> None:
         prompt[row, -length:] = tokens[row, :length]
     with torch.no_grad():
         batch = part.start(part.encode(prompt, real), width=2, capacity=30)
-        alone = [part.start(part.encode(tokens[i : i + 1, :n]), capacity=30) for i, n in enumerate(lengths)]
+        alone = [
+            part.start(part.encode(tokens[i : i + 1, :n]), capacity=30)
+            for i, n in enumerate(lengths)
+        ]
         nexts = torch.stack([tokens[i, n - 1 : n + 19] for i, n in enumerate(lengths)])
         for step in range(20):
             one = nexts[:, step : step + 1]
             found = part.step(one.repeat_interleave(2, dim=0), batch)
-            expected = torch.cat([part.step(one[i : i + 1], state) for i, state in enumerate(alone)])
-            torch.testing.assert_close(found, expected.repeat_interleave(2, dim=0), rtol=1e-9, atol=1e-9)
+            expected = torch.cat(
+                [part.step(one[i : i + 1], state) for i, state in enumerate(alone)]
+            )
+            torch.testing.assert_close(
+                found, expected.repeat_interleave(2, dim=0), rtol=1e-9, atol=1e-9
+            )
             batch.reorder(torch.tensor([1, 0, 2, 2, 5, 4]))
         batch.keep(torch.tensor([2]))
         assert batch.layers[0].past.rows == 2
@@ -223,7 +253,7 @@ def test_padding_in_front_changes_nothing() -> None:
 
 
 def test_each_loss_teaches_its_own_part() -> None:
-    part = made(model(spec.Compressed(4, 2), 4, spec.RelativeSinusoids())).train()
+    part = made(model(spec.CompressiveMemory(4, 2), 4, spec.RelativeSinusoids())).train()
     tokens = text(2, 24)
     states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
     for piece in tokens.split(4, dim=1):
@@ -235,24 +265,31 @@ def test_each_loss_teaches_its_own_part() -> None:
     def reached(loss: Tensor) -> set[str]:
         part.zero_grad()
         loss.backward(retain_graph=True)
-        return {name for name, p in part.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+        return {
+            name
+            for name, p in part.named_parameters()
+            if p.grad is not None and p.grad.abs().sum() > 0
+        }
 
     assert reached(losses["compression"]) == names
-    assert reached(part.head(hidden).logsumexp(-1).sum()) == {name for name, _ in part.named_parameters()} - names
+    assert (
+        reached(part.head(hidden).logsumexp(-1).sum())
+        == {name for name, _ in part.named_parameters()} - names
+    )
     part.eval()
     assert part(tokens, states=states)[1] == {}, "nothing is measured that nobody learns from"
 
 
 def test_the_loss_is_what_attention_misses() -> None:
     """The mean square of the difference of content-based attention over old and compressed places, summed over layers."""
-    part = made(model(spec.Compressed(4, 2), 4, spec.RelativeSinusoids(), groups=1)).train()
+    part = made(model(spec.CompressiveMemory(4, 2), 4, spec.RelativeSinusoids(), groups=1)).train()
     tokens = text(2, 16)
     states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
     _, nothing = part(tokens[:, :4], states=states)
     assert nothing["compression"] == 0, "what has not left cannot be missed"
     part(tokens[:, 4:8], states=states)
     olds = [past.x[:, 5:].clone() for past in pasts(states)]  # the recent 4, which leave next
-    trace = Trace(["decoder.*.self.q"])
+    trace = Probe(["decoder.*.self.q"])
     _, losses = part(tokens[:, 8:12], states=states, trace=trace)
     expected = 0.0
     for i, old in enumerate(olds):
@@ -270,7 +307,7 @@ def test_the_loss_is_what_attention_misses() -> None:
 
 
 def test_nothing_is_lost_without_compression() -> None:
-    part = made(model(spec.Compressed(4, 1, "mean"), 4, spec.RelativeSinusoids())).train()
+    part = made(model(spec.CompressiveMemory(4, 1, "mean"), 4, spec.RelativeSinusoids())).train()
     states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
     for piece in text(2, 24).split(6, dim=1):
         _, losses = part(piece, states=states)
@@ -283,7 +320,9 @@ def test_nothing_is_lost_without_compression() -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_it_is_counted_and_written(function: Any) -> None:
     for shared in (False, True):
-        description = model(spec.Compressed(4, 3, function), position=spec.RelativeSinusoids())
+        description = model(
+            spec.CompressiveMemory(4, 3, function), position=spec.RelativeSinusoids()
+        )
         description = replace(description, stack=replace(description.stack, shared=shared))
         assert size.parameters(description) == trainable(build(description))
         assert spec.from_dict(spec.to_dict(description)) == description
@@ -291,14 +330,14 @@ def test_it_is_counted_and_written(function: Any) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ModelError, match="left a memory"):
-        model(spec.Compressed(4, 2), None)
+        model(spec.CompressiveMemory(4, 2), None)
     with pytest.raises(ModelError, match="factor"):
-        spec.Compressed(4, 0)
-    description = model(spec.Compressed(4, 2))
+        spec.CompressiveMemory(4, 0)
+    description = model(spec.CompressiveMemory(4, 2))
     with pytest.raises(ModelError, match="wherever it was"):
-        replace(description.stack, pattern=spec.Causal(3))
-    assert gpt.compressing("64:4") == spec.Compressed(64, 4, "convolution")
-    assert gpt.compressing("64:4:max") == spec.Compressed(64, 4, "max")
+        replace(description.stack, pattern=spec.CausalMask(3))
+    assert gpt_presets.compressing("64:4") == spec.CompressiveMemory(64, 4, "convolution")
+    assert gpt_presets.compressing("64:4:max") == spec.CompressiveMemory(64, 4, "max")
     for word in ("64", "64:x", "64:4:sum", "64:4:mean:1"):
         with pytest.raises(SettingError, match="compressed memory"):
-            gpt.compressing(word)
+            gpt_presets.compressing(word)

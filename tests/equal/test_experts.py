@@ -9,17 +9,19 @@ import torch
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core.experts import Experts
-from regard.core.feedforward import Plain
-from regard.core.trace import Trace
+from regard.core.feedforward import FeedForward
+from regard.core.mixture_of_experts import MixtureOfExperts
+from regard.core.probe import Probe
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 
-def made(count: int, top: int = 1, **options: Any) -> Experts:
+def made(count: int, top: int = 1, **options: Any) -> MixtureOfExperts:
     torch.manual_seed(0)
-    inner = [Plain(6, 10, "relu", 0.0, True) for _ in range(count)]
-    return Experts(6, inner, top=top, **{"capacity": 1.25, "balance": 0.01, **options}).double()
+    inner = [FeedForward(6, 10, "relu", 0.0, True) for _ in range(count)]
+    return MixtureOfExperts(
+        6, inner, top=top, **{"capacity": 1.25, "balance": 0.01, **options}
+    ).double()
 
 
 def test_one_expert_is_the_plain_network() -> None:
@@ -41,7 +43,9 @@ def test_each_place_gets_what_a_loop_over_places_gives(top: int, training: bool)
             expected[i] += share / total * part.experts[int(expert)](place)
     found = part(x)
     torch.testing.assert_close(found, expected.view(3, 5, 6), rtol=1e-6, atol=1e-6)
-    grads = [torch.autograd.grad(y.square().sum(), [x, *part.parameters()]) for y in (found, expected)]
+    grads = [
+        torch.autograd.grad(y.square().sum(), [x, *part.parameters()]) for y in (found, expected)
+    ]
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -53,7 +57,7 @@ def test_overflow_is_dropped_and_said() -> None:
         part.router.weight.zero_()
         part.router.weight[1] = 1.0
     x = torch.rand(1, 8, 6).double() + 0.1
-    trace = Trace(["dropped"])
+    trace = Probe(["dropped"])
     found = part(x, {}, trace)
     assert trace.tensors["dropped"] == 0.5
     assert (found[0, 4:] == 0).all()
@@ -78,8 +82,12 @@ def test_the_balance_is_least_when_even() -> None:
 
 
 def test_a_model_with_experts_counts_decodes_and_is_written(tmp_path: Any) -> None:
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Experts(3, spec.Gated(10)), dropout=0.0)
-    description = spec.Decoder(8, spec.Tokens(19, dropout=0.0), spec.Stack(2, block, spec.Causal()))
+    block = spec.Block(
+        spec.Attention(2, 4, 4), spec.MixtureOfExperts(3, spec.GatedFeedForward(10)), dropout=0.0
+    )
+    description = spec.Decoder(
+        8, spec.Tokens(19, dropout=0.0), spec.Stack(2, block, spec.CausalMask())
+    )
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description).double().eval()
     assert trainable(model) == size.parameters(description)
@@ -94,4 +102,4 @@ def test_a_model_with_experts_counts_decodes_and_is_written(tmp_path: Any) -> No
 
 def test_what_cannot_be_asked_is_refused() -> None:
     with pytest.raises(ModelError, match="cannot be asked"):
-        spec.Experts(2, spec.Plain(4), top=3)
+        spec.MixtureOfExperts(2, spec.FeedForward(4), top=3)

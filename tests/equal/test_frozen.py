@@ -7,15 +7,23 @@ import torch
 
 from regard import edit, spec
 from regard.build import build
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Greedy, Limit
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import SettingError
-from regard.family.vaswani import transformer
+from regard.families.transformer import transformer
 from regard.model import Decoder, EncoderDecoder
 
-BLOCK = spec.Block(spec.Attention(4, 8, 8, groups=2, bias="qv"), spec.Gated(40), residual=spec.PreNorm(), dropout=0.1)
+BLOCK = spec.Block(
+    spec.Attention(4, 8, 8, groups=2, bias="qv"),
+    spec.GatedFeedForward(40),
+    residual=spec.PreNorm(),
+    dropout=0.1,
+)
 DECODER = spec.Decoder(
-    32, spec.Tokens(50, None), spec.Stack(2, BLOCK, spec.Causal(), spec.Rope(), final=spec.LayerNorm()), tied=False
+    32,
+    spec.Tokens(50, None),
+    spec.Stack(2, BLOCK, spec.CausalMask(), spec.Rope(), final=spec.LayerNorm()),
+    tied=False,
 )
 
 
@@ -30,8 +38,12 @@ def made(wiring: str) -> EncoderDecoder | Decoder:
 
 
 @pytest.mark.parametrize("wiring", ["encoder–decoder", "decoder"])
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bf16", 0.05), ("int8", 0.1)])
-def test_frozen_models_compute_the_same_up_to_their_precision(wiring: str, precision: str, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("float32", 1e-5), ("bf16", 0.05), ("int8", 0.1)]
+)
+def test_frozen_models_compute_the_same_up_to_their_precision(
+    wiring: str, precision: str, tolerance: float
+) -> None:
     plain, frozen = made(wiring), made(wiring)
     edit.freeze(frozen, precision)
     with torch.inference_mode():
@@ -41,14 +53,16 @@ def test_frozen_models_compute_the_same_up_to_their_precision(wiring: str, preci
     assert (wanted - found).abs().max() <= tolerance * wanted.abs().max()
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), Beam(3)])
+@pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(3)])
 @pytest.mark.parametrize("wiring", ["encoder–decoder", "decoder"])
-def test_packed_models_decode_the_same(wiring: str, strategy: Greedy | Beam) -> None:
+def test_packed_models_decode_the_same(wiring: str, strategy: Greedy | BeamSearch) -> None:
     plain, frozen = made(wiring), made(wiring)
     edit.freeze(frozen)
     sources = [[5, 6, 7, 2], [9, 2], [11, 12, 13, 14, 15, 2]]
-    ends = Ends(0, None if wiring == "decoder" else 1, 2, (0,))
-    wanted, found = (decode(m, sources, ends, Settings(strategy, Limit(0, 12))) for m in (plain, frozen))
+    ends = SpecialTokens(0, None if wiring == "decoder" else 1, 2, (0,))
+    wanted, found = (
+        decode(m, sources, ends, DecodingSettings(strategy, Limit(0, 12))) for m in (plain, frozen)
+    )
     assert [[h.tokens for h in row] for row in wanted] == [[h.tokens for h in row] for row in found]
 
 

@@ -11,11 +11,11 @@ import torch
 import regard
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core.trace import Trace
+from regard.core.probe import Probe
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 from regard.model import MemoryNetwork
-from regard.plan.stations import stations
+from regard.show.layers import stations
 
 SPEC = spec.MemoryNetwork(6, 15, hops=3, sentences=4)
 
@@ -36,8 +36,10 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
     for row, counts in enumerate(words):
         for i, n in enumerate(counts):
             real[row, i, :n] = True
-    trace = Trace(["memory.*"])
-    found = model.head(model(story, question, real, torch.arange(3) < torch.tensor(asked)[:, None], trace)[0])
+    trace = Probe(["memory.*"])
+    found = model.head(
+        model(story, question, real, torch.arange(3) < torch.tensor(asked)[:, None], trace)[0]
+    )
     tables = [table.weight for table in model.hops.tables]
 
     def vector(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -69,7 +71,11 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
 
 
 def test_size_page_and_folder(tmp_path: Path) -> None:
-    assert size.parameters(SPEC) == trainable(build(SPEC)) == sum(station.parameters for station in stations(SPEC))
+    assert (
+        size.parameters(SPEC)
+        == trainable(build(SPEC))
+        == sum(station.parameters for station in stations(SPEC))
+    )
     assert spec.from_dict(json.loads(json.dumps(spec.to_dict(SPEC)))) == SPEC
     with pytest.raises(ModelError):
         spec.MemoryNetwork(6, 15, hops=0)
@@ -78,7 +84,9 @@ def test_size_page_and_folder(tmp_path: Path) -> None:
     folders.write_weights(tmp_path / "model.safetensors", model, SPEC)
     story, question = torch.randint(1, 15, (2, 5, 4)), torch.randint(1, 15, (2, 3))
     held = regard.load(tmp_path, device="cpu")
-    torch.testing.assert_close(held(story=story, question=question).logits, model.head(model(story, question)[0]))
+    torch.testing.assert_close(
+        held(story=story, question=question).logits, model.head(model(story, question)[0])
+    )
 
 
 def test_it_learns_where_things_are() -> None:

@@ -17,5 +17,7 @@ def test_kernels_compute_the_same(name: str) -> None:
     pytest.importorskip("triton")
     script = Path(__file__).with_name(name)
     environment = {**os.environ, **({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -13,14 +13,21 @@ from regard.build import build
 from regard.errors import ModelError
 
 
-def described(layers: int, looks: Literal["last", "matching"], *, pre: bool = False) -> spec.EncoderDecoder:
+def described(
+    layers: int, looks: Literal["last", "matching"], *, pre: bool = False
+) -> spec.EncoderDecoder:
     attention, norm = spec.Attention(2, 4, 4), spec.PreNorm() if pre else spec.PostNorm()
-    blocks = [spec.Block(attention, spec.Plain(12), cross, norm, dropout=0.0) for cross in (None, attention)]
+    blocks = [
+        spec.Block(attention, spec.FeedForward(12), cross, norm, dropout=0.0)
+        for cross in (None, attention)
+    ]
     stacks = [
         spec.Stack(layers, block, pattern, final=spec.LayerNorm() if pre else None)
-        for block, pattern in zip(blocks, (spec.Everything(), spec.Causal()), strict=True)
+        for block, pattern in zip(blocks, (spec.FullMask(), spec.CausalMask()), strict=True)
     ]
-    return spec.EncoderDecoder(8, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0), *stacks, looks=looks)
+    return spec.EncoderDecoder(
+        8, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0), *stacks, looks=looks
+    )
 
 
 SOURCE, TARGET = torch.arange(14).view(2, 7) % 19, torch.arange(10).view(2, 5) % 19

@@ -14,33 +14,41 @@ from torch.utils._pytree import tree_leaves
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core import hashed, kernelized, mix, pattern, shortened
-from regard.core.layout import Documents
-from regard.core.pattern import Causal, Everything, Padding, Sight
-from regard.core.trace import Attended, Trace
+from regard.core import (
+    linear_attention,
+    linformer,
+    lsh_attention,
+    softmax_attention,
+)
+from regard.core import (
+    mask as pattern,
+)
+from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
+from regard.core.mask_patterns import DocumentMask
+from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
 
-FAVOR = spec.Linear(spec.Favor(9, seed=2))
+FAVOR = spec.LinearAttention(spec.FavorFeatures(9, seed=2))
 ATTENTION = spec.Attention(4, 6, 5)
-LSH = spec.Lsh(4, chunk=4, rounds=2, before=1, after=1)
-SPARSE: dict[str, spec.Pattern] = {
-    "everything": spec.Everything(),
-    "window": spec.Window(2),
-    "dilated": spec.Dilated(2, 3),
-    "strided": spec.Strided(4),
-    "blocks": spec.BlockLocal(3),
-    "block neighbours": spec.BlockLocal(3, 1),
-    "window and global": spec.Either(spec.Window(2), spec.Global(1)),
-    "not": spec.Opposite(spec.Window(1)),
+LSH = spec.LshAttention(4, chunk=4, rounds=2, before=1, after=1)
+SPARSE: dict[str, spec.MaskPattern] = {
+    "everything": spec.FullMask(),
+    "window": spec.WindowMask(2),
+    "dilated": spec.DilatedMask(2, 3),
+    "strided": spec.StridedMask(4),
+    "blocks": spec.BlockLocalMask(3),
+    "block neighbours": spec.BlockLocalMask(3, 1),
+    "window and global": spec.Or(spec.WindowMask(2), spec.GlobalMask(1)),
+    "not": spec.Not(spec.WindowMask(1)),
 }
-FROM_THE_END: dict[str, spec.Pattern] = {
-    "global ends": spec.Either(spec.Window(1), spec.Global(1, 2)),
-    "random": spec.Either(spec.BlockLocal(3, 1), spec.RandomBlocks(3, 1, seed=4)),
+FROM_THE_END: dict[str, spec.MaskPattern] = {
+    "global ends": spec.Or(spec.WindowMask(1), spec.GlobalMask(1, 2)),
+    "random": spec.Or(spec.BlockLocalMask(3, 1), spec.RandomBlockMask(3, 1, seed=4)),
 }
 MIXERS: dict[str, spec.Mixer] = {
-    "softmax": spec.Softmax(),
-    "top": spec.Softmax(top=3),
-    "elu": spec.Linear(),
+    "softmax": spec.SoftmaxAttention(),
+    "top": spec.SoftmaxAttention(top=3),
+    "elu": spec.LinearAttention(),
     "favor": FAVOR,
     "linformer": spec.Linformer(30, 5),
     "linformer none": spec.Linformer(30, 5, "none"),
@@ -50,44 +58,53 @@ MIXERS: dict[str, spec.Mixer] = {
 }
 
 
-def causal(allowed: spec.Pattern) -> spec.Pattern:
-    return spec.Causal() if allowed == spec.Everything() else spec.Both(spec.Causal(), allowed)
+def causal(allowed: spec.MaskPattern) -> spec.MaskPattern:
+    return spec.CausalMask() if allowed == spec.FullMask() else spec.And(spec.CausalMask(), allowed)
 
 
-def stack(mixer: spec.Mixer, allowed: spec.Pattern, **more: Any) -> spec.Stack:
-    shared = isinstance(mixer, spec.Lsh)
+def stack(mixer: spec.Mixer, allowed: spec.MaskPattern, **more: Any) -> spec.Stack:
+    shared = isinstance(mixer, spec.LshAttention)
     attention = spec.Attention(
-        4, 6, 5, groups=None if shared else 2, mixer=mixer, projection="shared" if shared else "apart"
+        4,
+        6,
+        5,
+        groups=None if shared else 2,
+        mixer=mixer,
+        projection="shared" if shared else "apart",
     )
-    return spec.Stack(2, spec.Block(attention, spec.Plain(20), dropout=0.0, **more), allowed)
+    return spec.Stack(2, spec.Block(attention, spec.FeedForward(20), dropout=0.0, **more), allowed)
 
 
-def encoder(mixer: spec.Mixer, allowed: spec.Pattern = spec.Everything()) -> spec.Encoder:  # noqa: B008
+def encoder(mixer: spec.Mixer, allowed: spec.MaskPattern = spec.FullMask()) -> spec.Encoder:  # noqa: B008
     return spec.Encoder(24, spec.Tokens(19, dropout=0.0), stack(mixer, allowed))
 
 
-def decoder(mixer: spec.Mixer, allowed: spec.Pattern) -> spec.Decoder:
+def decoder(mixer: spec.Mixer, allowed: spec.MaskPattern) -> spec.Decoder:
     return spec.Decoder(24, spec.Tokens(19, dropout=0.0), stack(mixer, allowed))
 
 
 ENCODERS: dict[str, spec.Encoder] = {
     **{name: encoder(mixer) for name, mixer in MIXERS.items()},
-    **{name: encoder(spec.Softmax(), allowed) for name, allowed in (SPARSE | FROM_THE_END).items()},
-    "top window": encoder(spec.Softmax(top=2), spec.Window(3)),
-    "elu causal": encoder(spec.Linear(), spec.Causal()),
-    "favor causal": encoder(FAVOR, spec.Causal()),
-    "lsh causal": encoder(LSH, spec.Causal()),
+    **{
+        name: encoder(spec.SoftmaxAttention(), allowed)
+        for name, allowed in (SPARSE | FROM_THE_END).items()
+    },
+    "top window": encoder(spec.SoftmaxAttention(top=2), spec.WindowMask(3)),
+    "elu causal": encoder(spec.LinearAttention(), spec.CausalMask()),
+    "favor causal": encoder(FAVOR, spec.CausalMask()),
+    "lsh causal": encoder(LSH, spec.CausalMask()),
 }
 DECODERS: dict[str, spec.Decoder] = {
-    **{name: decoder(spec.Softmax(), causal(allowed)) for name, allowed in SPARSE.items()},
-    "causal window": decoder(spec.Softmax(), spec.Causal(3)),
+    **{name: decoder(spec.SoftmaxAttention(), causal(allowed)) for name, allowed in SPARSE.items()},
+    "causal window": decoder(spec.SoftmaxAttention(), spec.CausalMask(3)),
     "random before": decoder(
-        spec.Softmax(), causal(spec.Either(spec.BlockLocal(3), spec.RandomBlocks(3, 1, of="before")))
+        spec.SoftmaxAttention(),
+        causal(spec.Or(spec.BlockLocalMask(3), spec.RandomBlockMask(3, 1, of="before"))),
     ),
-    "top": decoder(spec.Softmax(top=3), spec.Causal()),
-    "top window": decoder(spec.Softmax(top=2), spec.Causal(4)),
-    "elu": decoder(spec.Linear(), spec.Causal()),
-    "favor": decoder(FAVOR, spec.Causal()),
+    "top": decoder(spec.SoftmaxAttention(top=3), spec.CausalMask()),
+    "top window": decoder(spec.SoftmaxAttention(top=2), spec.CausalMask(4)),
+    "elu": decoder(spec.LinearAttention(), spec.CausalMask()),
+    "favor": decoder(FAVOR, spec.CausalMask()),
 }
 CROSSES = ["softmax", "top", "elu", "favor", "linformer", "linformer none", "linformer layers"]
 
@@ -96,7 +113,7 @@ CROSSES = ["softmax", "top", "elu", "favor", "linformer", "linformer none", "lin
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sparse kernels already for these short inputs."""
     monkeypatch.setattr(pattern, "SIZES", (2, 4))
-    monkeypatch.setattr(kernelized, "CHUNK", 4)
+    monkeypatch.setattr(linear_attention, "CHUNK", 4)
 
 
 def made(description: Any) -> Any:
@@ -107,7 +124,9 @@ def made(description: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("description", [*ENCODERS.values(), *DECODERS.values()], ids=[*ENCODERS, *DECODERS])
+@pytest.mark.parametrize(
+    "description", [*ENCODERS.values(), *DECODERS.values()], ids=[*ENCODERS, *DECODERS]
+)
 def test_formula_equals_model_and_json_round_trips(description: Any) -> None:
     assert size.parameters(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -139,13 +158,17 @@ def test_cached_equals_uncached_with_padding_in_front(name: str) -> None:
     for length, cuts in ((6, [1, 1, 5, 4, 1]), (9, [9])):
         state = model.start(model.encode(tokens[:, :length], real[:, :length]), capacity=12)
         pieces = [model.step(piece, state) for piece in tokens[:, length - 1 :].split(cuts, dim=1)]
-        torch.testing.assert_close(torch.cat(pieces, 1), whole[:, length - 1 :], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            torch.cat(pieces, 1), whole[:, length - 1 :], rtol=1e-9, atol=1e-9
+        )
     for row, first in enumerate([0, 4, 5]):
         alone = model.head(model(tokens[row : row + 1, first:])[0])
         torch.testing.assert_close(whole[row : row + 1, first:], alone, rtol=1e-6, atol=1e-6)
     changed = tokens.clone()
     changed[:, 12:] = 5
-    torch.testing.assert_close(model.head(model(changed, real)[0])[:, :12], whole[:, :12], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        model.head(model(changed, real)[0])[:, :12], whole[:, :12], rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -170,7 +193,11 @@ def test_a_long_text_needs_no_more_memory_than_a_short_one(name: str) -> None:
     for _ in range(30):
         model.step(torch.randint(0, 19, (2, 1)), state)
         held.append(
-            sum(t.untyped_storage().nbytes() for t in vars(state.layers[0].past).values() if torch.is_tensor(t))
+            sum(
+                t.untyped_storage().nbytes()
+                for t in vars(state.layers[0].past).values()
+                if torch.is_tensor(t)
+            )
         )
     assert held[29] == held[9]
 
@@ -180,14 +207,18 @@ def test_probes_see_the_effective_weights(name: str) -> None:
     model = made(ENCODERS[name])
     tokens = torch.randint(0, 19, (3, 13))
     real = torch.arange(13) < torch.tensor([13, 4, 1])[:, None]
-    trace = Trace(["*.self"])
+    trace = Probe(["*.self"])
     model(tokens, real, trace=trace)
     for attention, call in trace.attentions.items():
         mixed = call.mixer(call.q, call.k, call.v, call.sight)  # type: ignore[operator]
         weights = trace.weights(attention)
-        torch.testing.assert_close(weights @ mix.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            weights @ softmax_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
+        )
         rows = torch.tensor([3, 0])
-        torch.testing.assert_close(trace.weights(attention, rows), weights[:, :, rows], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            trace.weights(attention, rows), weights[:, :, rows], rtol=1e-9, atol=1e-9
+        )
         assert (weights[1, :, :, 4:] == 0).all()
 
 
@@ -197,12 +228,14 @@ def test_best_fused_and_explicit_are_one_function(name: str) -> None:
     tokens = torch.randint(0, 19, (3, 29))
     real = torch.arange(29) < torch.tensor([29, 14, 1])[:, None]
     results = []
-    for kernel in (mix.best, mix.fused, mix.explicit):
+    for kernel in (softmax_attention.best, softmax_attention.fused, softmax_attention.explicit):
         for part in model.modules():
-            if isinstance(part, mix.Softmax):
+            if isinstance(part, softmax_attention.SoftmaxAttention):
                 part.kernel = kernel
         hidden, _ = model(tokens, real)
-        results.append([hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])])
+        results.append(
+            [hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])]
+        )
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
@@ -216,65 +249,92 @@ def test_a_query_that_sees_nothing_gets_zeros(name: str) -> None:
     real = torch.tensor([[False], [True]]).expand(2, 9)
     inputs = [q.requires_grad_(), v.requires_grad_()]
     groups = 4 if name == "lsh" else 2
-    out = mixer(q, q[:, :groups], v[:, :groups], Sight(Padding(real), places, places, 2))
+    out = mixer(
+        q, q[:, :groups], v[:, :groups], AttentionMask(PaddingMask(real), places, places, 2)
+    )
     assert (out[0] == 0).all()
     assert (out[1] != 0).all()
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(out.square().sum(), inputs))
+    assert all(
+        gradient.isfinite().all() for gradient in torch.autograd.grad(out.square().sum(), inputs)
+    )
 
 
 @pytest.mark.parametrize("name", CROSSES)
 def test_cross_attention(name: str) -> None:
     """Cached with two beams a sentence = uncached; padded = unpadded."""
     cross = spec.Attention(4, 6, 5, groups=2, mixer=MIXERS[name])
-    block = stack(spec.Softmax(), spec.Everything(), cross=cross)
+    block = stack(spec.SoftmaxAttention(), spec.FullMask(), cross=cross)
     description = spec.EncoderDecoder(
         24, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0),
-        stack(spec.Softmax(), spec.Everything()), dataclasses.replace(block, pattern=spec.Causal()),
+        stack(spec.SoftmaxAttention(), spec.FullMask()), dataclasses.replace(block, pattern=spec.CausalMask()),
     )  # fmt: skip
     assert size.parameters(description) == trainable(build(description))
     model = made(description)
     source, target = torch.randint(0, 19, (2, 9)), torch.randint(0, 19, (2, 2, 11))
     real = torch.arange(9) < torch.tensor([9, 4])[:, None]
     state = model.start(model.encode(source, real), width=2, capacity=11)
-    stepped = torch.cat([model.step(piece, state) for piece in target.flatten(0, 1).split([1, 6, 4], 1)], 1)
+    stepped = torch.cat(
+        [model.step(piece, state) for piece in target.flatten(0, 1).split([1, 6, 4], 1)], 1
+    )
     for row, length in enumerate([9, 4]):
         alone = model.head(model(source[row : row + 1, :length].expand(2, -1), target[row])[0])
         torch.testing.assert_close(stepped.unflatten(0, (2, 2))[row], alone, rtol=1e-9, atol=1e-9)
 
 
 def test_documents_in_one_row_are_as_if_alone() -> None:
-    model = made(spec.Decoder(24, spec.Tokens(19, None, dropout=0.0), stack(spec.Softmax(), spec.Causal())))
+    model = made(
+        spec.Decoder(
+            24,
+            spec.Tokens(19, None, dropout=0.0),
+            stack(spec.SoftmaxAttention(), spec.CausalMask()),
+        )
+    )
     tokens = torch.randint(0, 19, (1, 11))
-    together, _ = model(tokens, within=Documents(torch.tensor([[0] * 4 + [1] * 7])))
+    together, _ = model(tokens, within=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
     for part in (slice(0, 4), slice(4, 11)):
-        torch.testing.assert_close(together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9
+        )
     with pytest.raises(ModelError, match="restricted to Documents"):
-        made(ENCODERS["elu"])(tokens, within=Documents(torch.tensor([[0] * 4 + [1] * 7])))
+        made(ENCODERS["elu"])(tokens, within=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
 
 
 def test_global_tokens_look_by_projections_of_their_own() -> None:
-    block = spec.Block(spec.Attention(4, 6, 5, groups=2, projection="global"), spec.Plain(20), dropout=0.0)
-    description = spec.Encoder(24, spec.Tokens(19, dropout=0.0), spec.Stack(1, block, spec.Window(2)))
+    block = spec.Block(
+        spec.Attention(4, 6, 5, groups=2, projection="global"), spec.FeedForward(20), dropout=0.0
+    )
+    description = spec.Encoder(
+        24, spec.Tokens(19, dropout=0.0), spec.Stack(1, block, spec.WindowMask(2))
+    )
     assert size.parameters(description) == trainable(build(description))
     model = made(description)
     tokens, real = torch.randint(0, 19, (2, 13)), torch.arange(13) < torch.tensor([13, 6])[:, None]
     named = torch.zeros(2, 13, dtype=torch.bool)
     named[0, [0, 9]] = named[1, 3] = True
     x, part = model.input(tokens), model.stack.blocks[0].attention
-    sight = model.stack.sight(0, 13, 2, Padding(real), global_tokens=named)
-    trace = Trace(["*"])
+    sight = model.stack.sight(0, 13, 2, PaddingMask(real), global_tokens=named)
+    trace = Probe(["*"])
     found = part(x, sight, trace=trace.scope("self"))
-    mixed = [trace.weights(name) @ mix.per_query_head(trace.attentions[name].v, 4) for name in ("self", "self.global")]
-    expected = part.output(torch.where(named[:, None, :, None], mixed[1], mixed[0]).transpose(1, 2).flatten(-2))
+    mixed = [
+        trace.weights(name) @ softmax_attention.per_query_head(trace.attentions[name].v, 4)
+        for name in ("self", "self.global")
+    ]
+    expected = part.output(
+        torch.where(named[:, None, :, None], mixed[1], mixed[0]).transpose(1, 2).flatten(-2)
+    )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     local = trace.weights("self")
     assert (local[0, :, 12, [0, 9]] > 0).all()
     assert (local[0, :, 12, 1:9] == 0).all()
     assert (local[1, :, :, 6:] == 0).all()
     assert (trace.weights("self.global")[0] > 0).all()
-    plain = replace(description, stack=replace(description.stack, block=replace(block, attention=ATTENTION)))
-    seen = made(plain).stack.sight(0, 13, 2, Padding(real), global_tokens=named).mask
-    assert (seen[0, 0, 9] == real[0]).all()  # without projections of their own they see by those of all
+    plain = replace(
+        description, stack=replace(description.stack, block=replace(block, attention=ATTENTION))
+    )
+    seen = made(plain).stack.sight(0, 13, 2, PaddingMask(real), global_tokens=named).mask
+    assert (
+        seen[0, 0, 9] == real[0]
+    ).all()  # without projections of their own they see by those of all
     assert seen[1, 0, 5].tolist() == [False, False, False, True, True, True] + [False] * 7
 
 
@@ -285,14 +345,18 @@ class Numbers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.made += sum(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        self.made += sum(
+            leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)
+        )
         return out
 
 
-@pytest.mark.parametrize("mixer", [spec.Linear(), FAVOR, spec.Linformer(2048, 5), LSH], ids=str)
-@pytest.mark.parametrize("allowed", [spec.Everything(), spec.Causal()], ids=str)
-def test_memory_grows_as_the_length_does(mixer: spec.Mixer, allowed: spec.Pattern) -> None:
-    if isinstance(mixer, spec.Linformer) and allowed == spec.Causal():
+@pytest.mark.parametrize(
+    "mixer", [spec.LinearAttention(), FAVOR, spec.Linformer(2048, 5), LSH], ids=str
+)
+@pytest.mark.parametrize("allowed", [spec.FullMask(), spec.CausalMask()], ids=str)
+def test_memory_grows_as_the_length_does(mixer: spec.Mixer, allowed: spec.MaskPattern) -> None:
+    if isinstance(mixer, spec.Linformer) and allowed == spec.CausalMask():
         return
     model, made = build(encoder(mixer, allowed)), []
     for length in (512, 1024, 2048):
@@ -308,17 +372,21 @@ def test_memory_grows_as_the_length_does(mixer: spec.Mixer, allowed: spec.Patter
 def test_performer_is_unbiased_and_its_error_falls_as_the_root_of_the_features() -> None:
     q, k, v = (torch.randn(1, 1, 12, 8).double() * 0.3 for _ in range(3))
     places = torch.arange(12)
-    sight = Sight(Everything(), places, places)
-    exact = mix.explicit(q, k, v, sight, 8**-0.5, 0.0)
+    sight = AttentionMask(FullMask(), places, places)
+    exact = softmax_attention.explicit(q, k, v, sight, 8**-0.5, 0.0)
     errors, kernels = [], []
     for count in (16, 64, 256, 1024):
         outs = []
         for seed in range(24):
-            features = kernelized.Favor(8, count, 8**-0.5, seed, 0).double()
-            outs.append(kernelized.Linear(features)(q, k, v, sight))
+            features = linear_attention.FavorFeatures(8, count, 8**-0.5, seed, 0).double()
+            outs.append(linear_attention.LinearAttention(features)(q, k, v, sight))
             if count == 64:
-                kernels.append((features._exponents(q).exp() @ features._exponents(k).exp().mT) / count)
-        errors.append(math.sqrt(sum((out - exact).square().mean().item() for out in outs) / len(outs)))
+                kernels.append(
+                    (features._exponents(q).exp() @ features._exponents(k).exp().mT) / count
+                )
+        errors.append(
+            math.sqrt(sum((out - exact).square().mean().item() for out in outs) / len(outs))
+        )
     slope = (math.log(errors[-1]) - math.log(errors[0])) / math.log(1024 / 16)
     assert -0.62 < slope < -0.4
     kernel = torch.stack(kernels)
@@ -327,21 +395,23 @@ def test_performer_is_unbiased_and_its_error_falls_as_the_root_of_the_features()
 
 
 def test_directions_are_orthogonal_and_as_long_as_normal_vectors() -> None:
-    drawn = kernelized.directions(20, 8, 3, 0).double()
+    drawn = linear_attention.directions(20, 8, 3, 0).double()
     products = drawn[:8] @ drawn[:8].mT
     torch.testing.assert_close(products, products.diagonal().diag(), rtol=0, atol=1e-5)
-    assert kernelized.directions(4000, 8, 0, 0).norm(dim=1).square().mean().item() == pytest.approx(8, rel=0.03)
-    assert torch.equal(drawn, kernelized.directions(20, 8, 3, 0).double())
+    assert linear_attention.directions(4000, 8, 0, 0).norm(
+        dim=1
+    ).square().mean().item() == pytest.approx(8, rel=0.03)
+    assert torch.equal(drawn, linear_attention.directions(20, 8, 3, 0).double())
 
 
 def test_redrawing_is_a_function_of_the_step_and_of_training_only() -> None:
-    model = build(encoder(spec.Linear(spec.Favor(9, redraw=10)))).double()
+    model = build(encoder(spec.LinearAttention(spec.FavorFeatures(9, redraw=10)))).double()
     tokens = torch.randint(0, 19, (1, 8))
     with torch.no_grad():
         before = model.eval()(tokens)[0]
         seen = {}
         for step in (0, 9, 10, 25, 10):
-            kernelized.redraw(model, step)
+            linear_attention.redraw(model, step)
             seen[step] = model.train()(tokens)[0]
             assert torch.equal(model.eval()(tokens)[0], before)
             assert torch.equal(seen.get(step), seen[step])
@@ -352,17 +422,25 @@ def test_redrawing_is_a_function_of_the_step_and_of_training_only() -> None:
 
 def test_large_keys_do_not_overflow() -> None:
     """Steps whose keys grow: sums of the past are brought to the new scale."""
-    mixer = kernelized.Linear(kernelized.Favor(8, 64, 1.0, 0, 0)).eval()
+    mixer = linear_attention.LinearAttention(
+        linear_attention.FavorFeatures(8, 64, 1.0, 0, 0)
+    ).eval()
     q = torch.randn(1, 2, 30, 8)
     k = torch.randn(1, 2, 30, 8) * torch.linspace(0.1, 9, 30)[:, None]
     places = torch.arange(30)
-    whole = mixer(q, k, q, Sight(Causal(), places, places))
+    whole = mixer(q, k, q, AttentionMask(CausalMask(), places, places))
     past = mixer.start(q, 1, 30, (2, 8, 8), None)
     pieces = []
     for i in range(30):
         piece = slice(i, i + 1)
         pieces.append(
-            mixer(q[:, :, piece], k[:, :, piece], q[:, :, piece], Sight(Causal(), places[piece], places[: i + 1]), past)
+            mixer(
+                q[:, :, piece],
+                k[:, :, piece],
+                q[:, :, piece],
+                AttentionMask(CausalMask(), places[piece], places[: i + 1]),
+                past,
+            )
         )
     assert whole.isfinite().all()
     torch.testing.assert_close(torch.cat(pieces, 2), whole, rtol=1e-3, atol=1e-3)
@@ -370,14 +448,16 @@ def test_large_keys_do_not_overflow() -> None:
 
 def test_linformer_with_the_identity_is_full_attention() -> None:
     q, k, v = (torch.randn(2, 4, 9, 6).double() for _ in range(3))
-    lengths = shortened.Lengths(9, 9, 1, values=True).double()
+    lengths = linformer.LengthProjection(9, 9, 1, values=True).double()
     with torch.no_grad():
         lengths.keys.copy_(torch.eye(9)[None])
         lengths.values.copy_(torch.eye(9)[None])  # type: ignore[union-attr]
     places = torch.arange(9)
-    sight = Sight(Everything(), places, places, 2)
-    found = shortened.Linformer(0.4, 0.0, lengths)(q, k, v, sight)
-    torch.testing.assert_close(found, mix.explicit(q, k, v, sight, 0.4, 0.0), rtol=1e-9, atol=1e-9)
+    sight = AttentionMask(FullMask(), places, places, 2)
+    found = linformer.Linformer(0.4, 0.0, lengths)(q, k, v, sight)
+    torch.testing.assert_close(
+        found, softmax_attention.explicit(q, k, v, sight, 0.4, 0.0), rtol=1e-9, atol=1e-9
+    )
     with pytest.raises(DataError, match="at most 30"):
         build(encoder(spec.Linformer(30, 5)))(torch.randint(0, 19, (1, 31)))
 
@@ -389,12 +469,16 @@ def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, r
     k = torch.nn.functional.normalize(q, dim=-1)
     options = {"buckets": (4,), "rounds": rounds, "seed": 0, "dropout": 0.0}
     places = torch.arange(9)
-    sight = Sight(Causal() if hidden else Everything(), places, places, 2)
-    scores = (q @ k.mT).masked_fill(torch.eye(9, dtype=torch.bool), -1e5).masked_fill(~sight.mask, float("-inf"))
+    sight = AttentionMask(CausalMask() if hidden else FullMask(), places, places, 2)
+    scores = (
+        (q @ k.mT)
+        .masked_fill(torch.eye(9, dtype=torch.bool), -1e5)
+        .masked_fill(~sight.mask, float("-inf"))
+    )
     expected = scores.softmax(-1) @ v
     # One chunk; two that see each other, sorted by their hashes; and chunks of which the outer ones see all.
     for chunk, around in ((9, (1, 0)), (5, (1, 1)), (3, (2, 2))):
-        mixer = hashed.Lsh(6, 4, 1.0, chunk=chunk, around=around, **options).eval()  # type: ignore[arg-type]
+        mixer = lsh_attention.LshAttention(6, 4, 1.0, chunk=chunk, around=around, **options).eval()  # type: ignore[arg-type]
         torch.testing.assert_close(mixer(q, k, v, sight), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -402,23 +486,32 @@ def test_alike_places_find_each_other() -> None:
     """Two clusters of queries in opposite directions share no chunk, whatever their places."""
     side = torch.tensor([1.0, -1.0]).repeat(8)[None, None, :, None]
     q = side * torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.01 * torch.randn(1, 1, 16, 4)
-    mixer = hashed.Lsh(4, 1, 1.0, buckets=(2,), chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0).eval()
+    mixer = lsh_attention.LshAttention(
+        4, 1, 1.0, buckets=(2,), chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0
+    ).eval()
     places = torch.arange(16)
-    weights = mixer.weights(q, torch.nn.functional.normalize(q, dim=-1), Sight(Everything(), places, places), places)
+    weights = mixer.weights(
+        q,
+        torch.nn.functional.normalize(q, dim=-1),
+        AttentionMask(FullMask(), places, places),
+        places,
+    )
     assert (weights[0, 0, ::2, 1::2] == 0).all()
     assert (weights[0, 0, 1::2, ::2] == 0).all()
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-@pytest.mark.parametrize("pattern", [Everything(), Causal()])
+@pytest.mark.parametrize("pattern", [FullMask(), CausalMask()])
 def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None:
     """No others have a weight, and those that do not are themselves, or had no chance beside others."""
     q = torch.randn(2, 3, 50, 4)
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(50)
-    mixer = hashed.Lsh(4, 3, 1.0, buckets=(2, 4), chunk=8, rounds=rounds, around=(1, 0), seed=1, dropout=0.0).eval()
-    sight = Sight(pattern, places, places, 2)
+    mixer = lsh_attention.LshAttention(
+        4, 3, 1.0, buckets=(2, 4), chunk=8, rounds=rounds, around=(1, 0), seed=1, dropout=0.0
+    ).eval()
+    sight = AttentionMask(pattern, places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])
-    seen = Attended(mixer, q, k, q, sight).visible(rows)
+    seen = AttentionCall(mixer, q, k, q, sight).visible(rows)
     weights = mixer.weights(q, k, sight, rows)
     assert (weights[~seen] == 0).all()
     others = seen & (rows[:, None] != places)
@@ -429,7 +522,9 @@ def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None
 
 def test_top_keeps_the_best_scores() -> None:
     q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 7, 4)
-    weights = mix.attention_weights(q, k, torch.ones(1, 1, 3, 7, dtype=torch.bool), 1.0, top=2)
+    weights = softmax_attention.attention_weights(
+        q, k, torch.ones(1, 1, 3, 7, dtype=torch.bool), 1.0, top=2
+    )
     best = (q @ k.mT).topk(2, dim=-1).indices
     assert ((weights > 0).sum(-1) == 2).all()
     torch.testing.assert_close(weights.gather(-1, best).sum(-1), torch.ones(1, 1, 3))
@@ -441,21 +536,36 @@ def test_top_keeps_the_best_scores() -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: stack(spec.Linformer(9, 3), spec.Causal()), "no causal form"),
-        (lambda: stack(spec.Linear(), spec.Window(3)), "no pattern but"),
-        (lambda: stack(LSH, spec.BlockLocal(3)), "no pattern but"),
-        (lambda: dataclasses.replace(stack(spec.Linear(), spec.Causal()), position=spec.Alibi()), "no scores"),
-        (lambda: decoder(LSH, spec.Causal()), "could not be kept"),
-        (lambda: decoder(spec.Softmax(), spec.Window(3)), "what follows"),
-        (lambda: decoder(spec.Softmax(), causal(spec.Global(1, 1))), "when the text grows"),
-        (lambda: decoder(spec.Softmax(), causal(spec.RandomBlocks(3))), "when the text grows"),
-        (lambda: spec.Attention(2, 4, 4, mixer=LSH), "shared"),
-        (lambda: spec.Attention(2, 4, 4, scale=1.0, mixer=spec.Linear()), "scale"),
-        (lambda: spec.Attention(4, 4, 4, groups=2, projection="shared"), "groups"),
-        (lambda: spec.Lsh(5), "even"),
-        (lambda: spec.Window(0), "at least 1"),
+        (lambda: stack(spec.Linformer(9, 3), spec.CausalMask()), "no causal form"),
+        (lambda: stack(spec.LinearAttention(), spec.WindowMask(3)), "no pattern but"),
+        (lambda: stack(LSH, spec.BlockLocalMask(3)), "no pattern but"),
         (
-            lambda: stack(spec.Softmax(), spec.Causal(), cross=spec.Attention(2, 4, 4, projection="shared", mixer=LSH)),
+            lambda: dataclasses.replace(
+                stack(spec.LinearAttention(), spec.CausalMask()), position=spec.Alibi()
+            ),
+            "no scores",
+        ),
+        (lambda: decoder(LSH, spec.CausalMask()), "could not be kept"),
+        (lambda: decoder(spec.SoftmaxAttention(), spec.WindowMask(3)), "what follows"),
+        (
+            lambda: decoder(spec.SoftmaxAttention(), causal(spec.GlobalMask(1, 1))),
+            "when the text grows",
+        ),
+        (
+            lambda: decoder(spec.SoftmaxAttention(), causal(spec.RandomBlockMask(3))),
+            "when the text grows",
+        ),
+        (lambda: spec.Attention(2, 4, 4, mixer=LSH), "shared"),
+        (lambda: spec.Attention(2, 4, 4, scale=1.0, mixer=spec.LinearAttention()), "scale"),
+        (lambda: spec.Attention(4, 4, 4, groups=2, projection="shared"), "groups"),
+        (lambda: spec.LshAttention(5), "even"),
+        (lambda: spec.WindowMask(0), "at least 1"),
+        (
+            lambda: stack(
+                spec.SoftmaxAttention(),
+                spec.CausalMask(),
+                cross=spec.Attention(2, 4, 4, projection="shared", mixer=LSH),
+            ),
             "no keys of another",
         ),
     ],

@@ -7,14 +7,14 @@ import torch
 
 from conftest import small_model
 from regard import spec
-from regard.core import mix
-from regard.core.trace import Trace
+from regard.core import softmax_attention
+from regard.core.probe import Probe
 from regard.model import EncoderDecoder
 
 VARIANTS = [
     {},
     {"residual": spec.PreNorm()},
-    {"position": spec.Learned(64)},
+    {"position": spec.LearnedPosition(64)},
     {"position": spec.Sinusoidal("interleaved")},
     {"d_k": 5, "d_v": 7},
     {"share": "none", "activation": "gelu", "decoder_layers": 3},
@@ -59,7 +59,9 @@ def test_beams_share_memory_and_reorder(batch: tuple[torch.Tensor, ...]) -> None
     state.keep(keep)
     rows = both[swap].view(4, 2, 7)[keep].flatten(0, 1)
     stepped = model.step(rows[:, 2:], state)
-    whole = logits(model, source[keep].repeat_interleave(2, 0), rows, real[keep].repeat_interleave(2, 0))
+    whole = logits(
+        model, source[keep].repeat_interleave(2, 0), rows, real[keep].repeat_interleave(2, 0)
+    )
     torch.testing.assert_close(stepped, whole[:, 2:], rtol=1e-9, atol=1e-9)
 
 
@@ -76,16 +78,20 @@ def test_the_future_is_not_seen(model: EncoderDecoder, batch: tuple[torch.Tensor
     before = logits(model, source, target, real)
     target = target.clone()
     target[:, 4:] = 5
-    torch.testing.assert_close(logits(model, source, target, real)[:, :4], before[:, :4], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        logits(model, source, target, real)[:, :4], before[:, :4], rtol=0, atol=1e-6
+    )
     assert not torch.allclose(logits(model, source, target, real)[:, 4:], before[:, 4:])
 
 
-def test_explicit_kernels_give_the_same_model(model: EncoderDecoder, batch: tuple[torch.Tensor, ...]) -> None:
+def test_explicit_kernels_give_the_same_model(
+    model: EncoderDecoder, batch: tuple[torch.Tensor, ...]
+) -> None:
     source, target, real = batch
     usual = logits(model, source, target, real)
     for part in model.modules():
-        if isinstance(part, mix.Softmax):
-            part.kernel = mix.explicit
+        if isinstance(part, softmax_attention.SoftmaxAttention):
+            part.kernel = softmax_attention.explicit
     torch.testing.assert_close(logits(model, source, target, real), usual, rtol=1e-9, atol=1e-9)
 
 
@@ -103,18 +109,28 @@ def test_recomputing_activations_changes_no_gradient(batch: tuple[torch.Tensor, 
         torch.testing.assert_close(one, other)
 
 
-def test_probes_record_what_the_mixers_used_and_change_nothing(batch: tuple[torch.Tensor, ...]) -> None:
+def test_probes_record_what_the_mixers_used_and_change_nothing(
+    batch: tuple[torch.Tensor, ...],
+) -> None:
     model, (source, target, real) = small_model().double(), batch
     usual, _ = model(source, target, real)
-    trace = Trace(["encoder.1.self", "decoder.0.*"])
+    trace = Probe(["encoder.1.self", "decoder.0.*"])
     probed, _ = model(source, target, real, trace)
     assert torch.equal(usual, probed)
     assert set(trace.attentions) == {"encoder.1.self", "decoder.0.self", "decoder.0.cross"}
-    assert set(trace.tensors) == {"decoder.0.residual", "decoder.0.self.mixed", "decoder.0.cross.mixed"}
+    assert set(trace.tensors) == {
+        "decoder.0.residual",
+        "decoder.0.self.mixed",
+        "decoder.0.cross.mixed",
+    }
     for name, call in trace.attentions.items():
         weights = trace.weights(name)
         mixed = weights @ call.v
-        torch.testing.assert_close(mixed, call.mixer(call.q, call.k, call.v, call.sight), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            mixed, call.mixer(call.q, call.k, call.v, call.sight), rtol=1e-9, atol=1e-9
+        )
         rows = torch.tensor([2, 0])
-        torch.testing.assert_close(trace.weights(name, rows), weights[:, :, rows], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            trace.weights(name, rows), weights[:, :, rows], rtol=1e-5, atol=1e-6
+        )
     assert (trace.weights("decoder.0.cross")[1, :, :, 4:] == 0).all()

@@ -12,40 +12,48 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec
 from regard.build import build
-from regard.core.layout import Documents
+from regard.core.mask_patterns import DocumentMask
 from regard.errors import ModelError
-from regard.family.vaswani import transformer
-from regard.training.loss import IGNORED, over_vocabulary
+from regard.families.transformer import transformer
+from regard.training.objectives.loss import IGNORED, over_vocabulary
 
-LAYER = spec.Block(spec.Attention(4, 6, 5, groups=2), spec.Plain(20), residual=spec.PreNorm(), dropout=0.0)
+LAYER = spec.Block(
+    spec.Attention(4, 6, 5, groups=2), spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0
+)
 EVEN = replace(LAYER, attention=spec.Attention(4, 6, 6))
 ROWS = ((5, 1, 7), (4, 6), (13,))  # lengths of the texts of each row
 SOURCES = ((3, 6, 2), (8, 1), (9,))
 
 
-def decoder(block: spec.Block = LAYER, position: Any = None, at_input: Any = None, **changes: Any) -> spec.Decoder:
-    options = {"pattern": spec.Causal()} | changes
-    return spec.Decoder(24, spec.Tokens(19, at_input, dropout=0.0), spec.Stack(2, block, position=position, **options))
+def decoder(
+    block: spec.Block = LAYER, position: Any = None, at_input: Any = None, **changes: Any
+) -> spec.Decoder:
+    options = {"pattern": spec.CausalMask()} | changes
+    return spec.Decoder(
+        24,
+        spec.Tokens(19, at_input, dropout=0.0),
+        spec.Stack(2, block, position=position, **options),
+    )
 
 
 DECODERS = {
     "sinusoids": decoder(at_input=spec.Sinusoidal()),
-    "learned, shorter than a row": decoder(at_input=spec.Learned(13, offset=2)),
-    "concatenated": decoder(at_input=spec.Concatenated(6)),
+    "learned, shorter than a row": decoder(at_input=spec.LearnedPosition(13, offset=2)),
+    "concatenated": decoder(at_input=spec.ConcatenatedPosition(6)),
     "rope": decoder(position=spec.Rope()),
     "alibi": decoder(position=spec.Alibi()),
-    "buckets": decoder(position=spec.Buckets(8, 9)),
+    "buckets": decoder(position=spec.T5Bias(8, 9)),
     "relative keys": decoder(position=spec.RelativeKeys(3)),
     "relative sinusoids": decoder(EVEN, spec.RelativeSinusoids()),
-    "window": decoder(at_input=spec.Sinusoidal(), pattern=spec.Causal(3)),
+    "window": decoder(at_input=spec.Sinusoidal(), pattern=spec.CausalMask(3)),
     "told the place": decoder(shared=True, universal=spec.Universal()),
     "reversible": decoder(replace(LAYER, residual=spec.Reversible()), at_input=spec.Sinusoidal()),
 }  # fmt: skip
 SEQUENCES = {
     "the paper": transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0),
-    "learned": transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0, position=spec.Learned(13)),
+    "learned": transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0, position=spec.LearnedPosition(13)),
     "buckets": transformer(
-        19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0, position=None, relative=spec.Buckets(8, 9)
+        19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0, position=None, relative=spec.T5Bias(8, 9)
     ),
     "matching": replace(transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0), looks="matching"),
 }  # fmt: skip
@@ -55,21 +63,29 @@ def texts(lengths: tuple[tuple[int, ...], ...]) -> list[list[Tensor]]:
     return [[torch.randint(19, (length,)) for length in row] for row in lengths]
 
 
-def packed(rows: list[list[Tensor]], fill: int = 0) -> tuple[Tensor, Documents]:
+def packed(rows: list[list[Tensor]], fill: int = 0) -> tuple[Tensor, DocumentMask]:
     """The texts of each row one after the other, and behind them padding, which is a document of its own."""
     tokens = pad_sequence([torch.cat(row) for row in rows], batch_first=True, padding_value=fill)
     of = [torch.cat([torch.full((len(text),), i) for i, text in enumerate(row)]) for row in rows]
-    return tokens, Documents(pad_sequence(of, batch_first=True, padding_value=max(map(len, rows))))
+    return tokens, DocumentMask(
+        pad_sequence(of, batch_first=True, padding_value=max(map(len, rows)))
+    )
 
 
 def apart(rows: list[list[Tensor]], fill: int = 0) -> Tensor:
-    return pad_sequence([text for row in rows for text in row], batch_first=True, padding_value=fill)
+    return pad_sequence(
+        [text for row in rows for text in row], batch_first=True, padding_value=fill
+    )
 
 
-def learnt(model: Any, hidden: Tensor, auxiliary: dict[str, Tensor], labels: Tensor) -> tuple[Tensor, list[Tensor]]:
+def learnt(
+    model: Any, hidden: Tensor, auxiliary: dict[str, Tensor], labels: Tensor
+) -> tuple[Tensor, list[Tensor]]:
     """The loss of one update, and its gradients."""
     loss, _ = over_vocabulary(model.head, hidden, labels, 0.1)
-    return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+    return loss.detach(), list(
+        torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    )
 
 
 def same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tensor]]) -> None:
@@ -88,7 +104,9 @@ def test_a_language_model(name: str) -> None:
     wanted = learnt(model, *model(apart(tokens)), apart(labels, IGNORED))
     same(learnt(model, *model(together, within=within), packed(labels, IGNORED)[0]), wanted)
     blind = learnt(model, *model(together), packed(labels, IGNORED)[0])
-    assert not torch.allclose(blind[0], wanted[0], rtol=1e-4), "without documents it is another loss"
+    assert not torch.allclose(blind[0], wanted[0], rtol=1e-4), (
+        "without documents it is another loss"
+    )
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -109,15 +127,20 @@ def test_an_encoder_decoder(name: str) -> None:
     assert not torch.allclose(other[0], wanted[0], rtol=1e-4), "another source is another loss"
 
 
-def replace_documents(of: Documents) -> Documents:
+def replace_documents(of: DocumentMask) -> DocumentMask:
     """The first two texts of a row, each with the other's number."""
-    return Documents(torch.where(of.of < 2, 1 - of.of, of.of))
+    return DocumentMask(torch.where(of.of < 2, 1 - of.of, of.of))
 
 
 def test_an_encoder() -> None:
     block = replace(LAYER, attention=spec.Attention(4, 6, 5))
     model = build(
-        spec.Encoder(24, spec.Tokens(19, spec.Learned(13), dropout=0.0), spec.Stack(2, block), head=spec.LanguageHead())
+        spec.Encoder(
+            24,
+            spec.Tokens(19, spec.LearnedPosition(13), dropout=0.0),
+            spec.Stack(2, block),
+            head=spec.LMHead(),
+        )
     ).double()
     tokens = texts(ROWS)
     together, within = packed(tokens)
@@ -125,18 +148,22 @@ def test_an_encoder() -> None:
     for row, alone in zip(hidden, tokens, strict=True):
         place = 0
         for text in alone:
-            torch.testing.assert_close(row[place : place + len(text)], model(text[None])[0][0], rtol=1e-6, atol=1e-8)
+            torch.testing.assert_close(
+                row[place : place + len(text)], model(text[None])[0][0], rtol=1e-6, atol=1e-8
+            )
             place += len(text)
 
 
 def test_places_begin_anew() -> None:
     of = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
-    assert Documents(of).places.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+    assert DocumentMask(of).places.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
 
 
-@pytest.mark.parametrize("pattern", [spec.BlockLocal(4), spec.Global(1), spec.RandomBlocks(4, of="before")])
-def test_what_counts_from_the_beginning_of_a_row_is_refused(pattern: spec.Pattern) -> None:
-    model = build(decoder(at_input=spec.Sinusoidal(), pattern=spec.Both(spec.Causal(), pattern)))
+@pytest.mark.parametrize(
+    "pattern", [spec.BlockLocalMask(4), spec.GlobalMask(1), spec.RandomBlockMask(4, of="before")]
+)
+def test_what_counts_from_the_beginning_of_a_row_is_refused(pattern: spec.MaskPattern) -> None:
+    model = build(decoder(at_input=spec.Sinusoidal(), pattern=spec.And(spec.CausalMask(), pattern)))
     together, within = packed(texts(ROWS))
     with pytest.raises(ModelError, match="from the beginning of a row"):
         model(together, within=within)

@@ -12,22 +12,31 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard.core import mix, sparse
-from regard.core.layout import BlockLocal, Dilated, Documents, Global, GlobalTokens, Graph, RandomBlocks, Strided
-from regard.core.pattern import Causal, Everything, Padding, Pattern, Sight
-from regard.core.position import Alibi, Buckets
+from regard.core import block_sparse, softmax_attention
+from regard.core.mask import AttentionMask, CausalMask, FullMask, MaskPattern, PaddingMask
+from regard.core.mask_patterns import (
+    BlockLocalMask,
+    DilatedMask,
+    DocumentMask,
+    GlobalMask,
+    GlobalTokenMask,
+    GraphMask,
+    RandomBlockMask,
+    StridedMask,
+)
+from regard.core.position import Alibi, T5Bias
 
 LENGTH = 53
 
 
-def documents() -> Documents:
-    return Documents(torch.tensor([[0] * 20 + [1] * 13 + [2] * 20, [0] * 3 + [1] * 50]))
+def documents() -> DocumentMask:
+    return DocumentMask(torch.tensor([[0] * 20 + [1] * 13 + [2] * 20, [0] * 3 + [1] * 50]))
 
 
-def graph() -> Graph:
+def graph() -> GraphMask:
     edges = torch.randint(0, LENGTH, (150, 3), generator=torch.Generator().manual_seed(1))
     edges[:, 0] %= 2
-    return Graph(edges, LENGTH)
+    return GraphMask(edges, LENGTH)
 
 
 def some() -> torch.Tensor:
@@ -36,69 +45,84 @@ def some() -> torch.Tensor:
     )
 
 
-PATTERNS: dict[str, Pattern] = {
-    "window": Dilated(5),
-    "causal window": Causal(6),
-    "dilated": Dilated(3, 4),
-    "dilated causal": Dilated(4, 3) & Causal(),
-    "strided": Strided(7),
-    "strided causal": Strided(7) & Causal(),
-    "block-local": BlockLocal(9),
-    "blocks with neighbours": BlockLocal(6, 1),
-    "global": Global(2),
-    "window and global": Dilated(4) | Global(2, 3),
-    "global tokens": Dilated(3) | GlobalTokens(some()),
-    "global keys": Dilated(3) | GlobalTokens(some(), keys=True),
-    "random": RandomBlocks(7, 2, seed=3),
-    "window, global and random": BlockLocal(5, 1) | Global(5, 5) | RandomBlocks(5, 2, seed=3),
-    "random before": (RandomBlocks(7, 2, seed=3, before=True) | BlockLocal(7)) & Causal(),
+PATTERNS: dict[str, MaskPattern] = {
+    "window": DilatedMask(5),
+    "causal window": CausalMask(6),
+    "dilated": DilatedMask(3, 4),
+    "dilated causal": DilatedMask(4, 3) & CausalMask(),
+    "strided": StridedMask(7),
+    "strided causal": StridedMask(7) & CausalMask(),
+    "block-local": BlockLocalMask(9),
+    "blocks with neighbours": BlockLocalMask(6, 1),
+    "global": GlobalMask(2),
+    "window and global": DilatedMask(4) | GlobalMask(2, 3),
+    "global tokens": DilatedMask(3) | GlobalTokenMask(some()),
+    "global keys": DilatedMask(3) | GlobalTokenMask(some(), keys=True),
+    "random": RandomBlockMask(7, 2, seed=3),
+    "window, global and random": BlockLocalMask(5, 1)
+    | GlobalMask(5, 5)
+    | RandomBlockMask(5, 2, seed=3),
+    "random before": (RandomBlockMask(7, 2, seed=3, before=True) | BlockLocalMask(7))
+    & CausalMask(),
     "documents": documents(),
-    "documents causal": documents() & Causal(),
+    "documents causal": documents() & CausalMask(),
     "graph": graph(),
-    "graph and itself": graph() | Dilated(1),
-    "not": ~Dilated(3),
-    "everything": Everything(),
+    "graph and itself": graph() | DilatedMask(1),
+    "not": ~DilatedMask(3),
+    "everything": FullMask(),
 }
 WEAK = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(2)) < 0.7
 
 
-def tensors(heads: int = 4, groups: int = 2, length: int = LENGTH, batch: int = 2) -> list[torch.Tensor]:
+def tensors(
+    heads: int = 4, groups: int = 2, length: int = LENGTH, batch: int = 2
+) -> list[torch.Tensor]:
     shapes = [(heads, 6), (groups, 6), (groups, 5)]
-    return [torch.randn(batch, h, length, w, dtype=torch.float64, requires_grad=True) for h, w in shapes]
+    return [
+        torch.randn(batch, h, length, w, dtype=torch.float64, requires_grad=True) for h, w in shapes
+    ]
 
 
-def results(kernel: Any, inputs: list[torch.Tensor], sight: Sight, *more: torch.Tensor) -> list[torch.Tensor]:
+def results(
+    kernel: Any, inputs: list[torch.Tensor], sight: AttentionMask, *more: torch.Tensor
+) -> list[torch.Tensor]:
     out = kernel(*inputs, sight, 0.4, 0.0)
     return [out, *torch.autograd.grad(out.sin().sum(), [*inputs, *more])]
 
 
-def sight_of(pattern: Pattern, length: int = LENGTH, batch: int = 2, **more: Any) -> Sight:
+def sight_of(
+    pattern: MaskPattern, length: int = LENGTH, batch: int = 2, **more: Any
+) -> AttentionMask:
     places = torch.arange(length)
-    return Sight(pattern.over(length), places, places, batch, start=0, **more)
+    return AttentionMask(pattern.over(length), places, places, batch, start=0, **more)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
-    sight = sight_of(PATTERNS[name] & Padding(WEAK) if padded else PATTERNS[name])
+    sight = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
     inputs = tensors()
-    expected = results(mix.explicit, inputs, sight)
+    expected = results(softmax_attention.explicit, inputs, sight)
     for size in (4, 8, 64):  # none divides the length
-        found = results(lambda *a, size=size: sparse.blocked(*a, size=size), inputs, sight)
+        found = results(lambda *a, size=size: block_sparse.blocked(*a, size=size), inputs, sight)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pieces_equal_the_definition(name: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_equal_the_definition(
+    name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where heads and widths are alike, a few blocks at a time, and gradients that gather their keys again."""
-    sight = sight_of(PATTERNS[name] & Padding(WEAK) if padded else PATTERNS[name])
-    inputs = [torch.randn(2, 3, LENGTH, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    expected = results(mix.explicit, inputs, sight)
+    sight = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
+    inputs = [
+        torch.randn(2, 3, LENGTH, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)
+    ]
+    expected = results(softmax_attention.explicit, inputs, sight)
     for piece in (1, 1 << 13, 1 << 20):
-        monkeypatch.setattr(sparse, "PIECE", piece)
-        found = results(lambda *a: sparse.blocked(*a, size=8), inputs, sight)
+        monkeypatch.setattr(block_sparse, "PIECE", piece)
+        found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, sight)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -119,49 +143,70 @@ def test_a_pattern_reaches_what_it_allows(name: str) -> None:
     assert ((seen[:, 0] - seen[:, 1]) % pattern.stride == 0).all()
 
 
-@pytest.mark.parametrize("term", [Buckets(4, 8, 20, True).double(), Alibi(4)], ids=["buckets", "alibi"])
+@pytest.mark.parametrize(
+    "term", [T5Bias(4, 8, 20, True).double(), Alibi(4)], ids=["buckets", "alibi"]
+)
 @pytest.mark.parametrize("name", ["window", "dilated", "window, global and random", "documents"])
 def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -> None:
     inputs, more = tensors(), list(term.parameters())
     sight = sight_of(PATTERNS[name])
     expected = results(
-        mix.explicit, inputs, Sight(sight.pattern, sight.queries, sight.keys, 2, term=term), *more
+        softmax_attention.explicit, inputs, AttentionMask(sight.pattern, sight.queries, sight.keys, 2, term=term), *more
     )  # fmt: skip
     sight.term = term
-    found = results(lambda *a: sparse.blocked(*a, size=8), inputs, sight, *more)
+    found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, sight, *more)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("name", ["window", "dilated causal", "documents", "window, global and random", "graph"])
+@pytest.mark.parametrize(
+    "name", ["window", "dilated causal", "documents", "window, global and random", "graph"]
+)
 def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     """Uncompiled and on a CPU, where it has no backward."""
-    sight = sight_of(PATTERNS[name] & Padding(WEAK))
+    sight = sight_of(PATTERNS[name] & PaddingMask(WEAK))
     q, k, v = (x.detach().float() for x in tensors(groups=4))
     v = torch.nn.functional.pad(v, (0, 1))
-    found = sparse.flex(q, k, v, sight, 0.4, 0.0)
-    expected = mix.explicit(q, k, v, sight, 0.4, 0.0)
+    found = block_sparse.flex(q, k, v, sight, 0.4, 0.0)
+    expected = softmax_attention.explicit(q, k, v, sight, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize(
-    "pattern", [Causal(300), Dilated(200), Dilated(50) | Global(2), Causal(), Dilated(40, 3)], ids=str
+    "pattern",
+    [
+        CausalMask(300),
+        DilatedMask(200),
+        DilatedMask(50) | GlobalMask(2),
+        CausalMask(),
+        DilatedMask(40, 3),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize(("length", "start"), [(700, 0), (384, 0), (300, 216)])
-def test_flex_attention_is_told_which_blocks_are_seen_whole(pattern: Pattern, length: int, start: int) -> None:
+def test_flex_attention_is_told_which_blocks_are_seen_whole(
+    pattern: MaskPattern, length: int, start: int
+) -> None:
     generator = torch.Generator().manual_seed(length)
     keys = torch.arange(start + length)
     q, k, v = (torch.randn(2, 2, len(keys), 16, generator=generator) for _ in range(3))
-    sight = Sight(pattern, keys[start:], keys, 2, start=start)
+    sight = AttentionMask(pattern, keys[start:], keys, 2, start=start)
     q = q[:, :, start:]
-    found, expected = (kernel(q, k, v, sight, 0.3, 0.0) for kernel in (sparse.flex, mix.explicit))
+    found, expected = (
+        kernel(q, k, v, sight, 0.3, 0.0)
+        for kernel in (block_sparse.flex, softmax_attention.explicit)
+    )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    mask = sparse._block_mask(sight, q.device, 2)
-    assert mask is sparse._block_mask(sight, q.device, 2)
-    seen = torch.nn.functional.pad(sight.mask.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128))[0, 0]
-    each = seen.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).transpose(1, 2).flatten(2)  # [rows, columns, pairs]
+    mask = block_sparse._block_mask(sight, q.device, 2)
+    assert mask is block_sparse._block_mask(sight, q.device, 2)
+    seen = torch.nn.functional.pad(
+        sight.mask.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128)
+    )[0, 0]
+    each = (
+        seen.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).transpose(1, 2).flatten(2)
+    )  # [rows, columns, pairs]
     assert mask.full_kv_num_blocks[0, 0].tolist() == each.all(dim=-1).sum(dim=1).tolist()
     told = mask.full_kv_num_blocks + mask.kv_num_blocks
     assert (told[0, 0] >= each.any(dim=-1).sum(dim=1)).all()
@@ -170,12 +215,15 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(pattern: Pattern, le
 @given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 6), st.integers(1, 4))
 def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int) -> None:
     """Queries from `start` on, keys from the first that is remembered."""
-    pattern = Dilated(size, step) & Causal()
+    pattern = DilatedMask(size, step) & CausalMask()
     keys = torch.arange(max(0, start - size * step), start + length)
-    sight = Sight(pattern, keys[-length:], keys, 1, start=start)
+    sight = AttentionMask(pattern, keys[-length:], keys, 1, start=start)
     q, k, v = tensors(length=start + length, batch=1)
     q, k, v = q[:, :, start:], k[:, :, keys], v[:, :, keys]
-    found, expected = sparse.blocked(q, k, v, sight, 0.3, 0.0, size=4), mix.explicit(q, k, v, sight, 0.3, 0.0)
+    found, expected = (
+        block_sparse.blocked(q, k, v, sight, 0.3, 0.0, size=4),
+        softmax_attention.explicit(q, k, v, sight, 0.3, 0.0),
+    )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -188,18 +236,22 @@ class Numbers(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
-                self.largest = max(self.largest, leaf.untyped_storage().nbytes() // leaf.element_size())
+                self.largest = max(
+                    self.largest, leaf.untyped_storage().nbytes() // leaf.element_size()
+                )
                 self.made += leaf.numel()
         return out
 
 
 CHEAP = {
-    "window": Dilated(16),
-    "causal window": Causal(17),
-    "dilated": Dilated(8, 5),
-    "block-local": BlockLocal(32),
-    "window, global and random": BlockLocal(32, 1) | Global(8, 8) | RandomBlocks(32, 2, seed=3),
-    "window and padding": Dilated(16) & Padding(torch.ones(1, 8192, dtype=torch.bool)),
+    "window": DilatedMask(16),
+    "causal window": CausalMask(17),
+    "dilated": DilatedMask(8, 5),
+    "block-local": BlockLocalMask(32),
+    "window, global and random": BlockLocalMask(32, 1)
+    | GlobalMask(8, 8)
+    | RandomBlockMask(32, 2, seed=3),
+    "window and padding": DilatedMask(16) & PaddingMask(torch.ones(1, 8192, dtype=torch.bool)),
 }
 
 
@@ -211,14 +263,14 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
         inputs = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
         with Numbers() as mode:
             sight = sight_of(CHEAP[name], length, 1)
-            mix.best(*inputs, sight, 0.3, 0.0).sum().backward()
+            softmax_attention.best(*inputs, sight, 0.3, 0.0).sum().backward()
         made.append(mode.made)
         assert mode.largest < length * length / 3
     assert made[2] < 2.5 * made[1] < 2.5 * 2.5 * made[0]  # four times, if it grew as n² does
 
 
 def test_the_door_takes_the_dense_kernel_where_most_is_seen() -> None:
-    for pattern in (Everything(), Causal(), Strided(3), Dilated(900), ~Dilated(2)):
+    for pattern in (FullMask(), CausalMask(), StridedMask(3), DilatedMask(900), ~DilatedMask(2)):
         assert not sight_of(pattern, 1024).sparse
-    assert sight_of(Dilated(64), 1024).sparse
-    assert not sight_of(Dilated(64), 100).sparse
+    assert sight_of(DilatedMask(64), 1024).sparse
+    assert not sight_of(DilatedMask(64), 100).sparse

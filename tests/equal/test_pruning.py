@@ -20,25 +20,25 @@ from torch.nn import functional
 import regard
 from looked import TARGET, TEXT, sharpened, translator
 from regard import size, spec
-from regard.api import Held
-from regard.api.pruning import chosen, prunable, pruned
 from regard.build import build, trainable
 from regard.cli.prune import command
-from regard.core.trace import Trace
+from regard.core.probe import Probe
 from regard.data import builtin
-from regard.decode.search import Settings
-from regard.decode.strategy import Beam
+from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.strategy import BeamSearch
 from regard.errors import ModelError, SettingError
 from regard.look import ablation, importance
-from regard.look.subject import Head, attentions, batch, run, switched_off, translate, written
-from regard.look.weigh import Importance
-from regard.plan.stations import cache, stations
-from regard.training import recipe as recipes
-from regard.training.place import begin
+from regard.look.head_importance import Importance
+from regard.look.target import Head, attentions, batch, run, switched_off, translate, written
+from regard.models import Model
+from regard.models.head_pruning import chosen, prunable, pruned
+from regard.show.layers import cache, stations
+from regard.training.recipe import schema as recipes
 from regard.training.run import run as trained
+from regard.training.run_folder import begin
 
 HEADS = spec.Attention(4, 6, 5)
-LAYER = spec.Block(HEADS, spec.Plain(20), residual=spec.PreNorm(), dropout=0.0)
+LAYER = spec.Block(HEADS, spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0)
 
 
 def decoder(stack: spec.Stack, position: spec.InputPosition | None = None) -> spec.Decoder:
@@ -50,43 +50,47 @@ def with_attention(**changes: Any) -> spec.Block:
 
 
 def sequence(**changes: Any) -> spec.EncoderDecoder:
-    stack = spec.Stack(2, replace(LAYER, cross=replace(HEADS, bias="qv")), spec.Causal(), **changes)
+    stack = spec.Stack(
+        2, replace(LAYER, cross=replace(HEADS, bias="qv")), spec.CausalMask(), **changes
+    )
     tokens = spec.Tokens(31, dropout=0.0)
     return spec.EncoderDecoder(24, tokens, tokens, spec.Stack(3, LAYER, **changes), stack)
 
 
 def encoder(stack: spec.Stack) -> spec.Encoder:
-    return spec.Encoder(24, spec.Tokens(31, dropout=0.0), stack, head=spec.LanguageHead())
+    return spec.Encoder(24, spec.Tokens(31, dropout=0.0), stack, head=spec.LMHead())
 
 
-CAUSAL = spec.Causal()
+CAUSAL = spec.CausalMask()
 MODELS: dict[str, spec.Model] = {
-    "positions at the input": decoder(spec.Stack(3, LAYER, CAUSAL), spec.Learned(20)),
+    "positions at the input": decoder(spec.Stack(3, LAYER, CAUSAL), spec.LearnedPosition(20)),
     "rope": decoder(spec.Stack(2, LAYER, CAUSAL, spec.Rope())),
     "relative keys": decoder(spec.Stack(2, LAYER, CAUSAL, spec.RelativeKeys(3))),
     "relative sinusoids": decoder(spec.Stack(2, with_attention(d_v=6), CAUSAL, spec.RelativeSinusoids())),
     "one key for all": decoder(spec.Stack(2, with_attention(groups=1), CAUSAL)),
     "some biases": decoder(spec.Stack(2, with_attention(bias="kv"), CAUSAL)),
-    "window": decoder(spec.Stack(2, LAYER, spec.Causal(3))),
-    "elu": decoder(spec.Stack(2, with_attention(mixer=spec.Linear()), CAUSAL)),
-    "favor": decoder(spec.Stack(2, with_attention(mixer=spec.Linear(spec.Favor(7))), CAUSAL)),
+    "window": decoder(spec.Stack(2, LAYER, spec.CausalMask(3))),
+    "elu": decoder(spec.Stack(2, with_attention(mixer=spec.LinearAttention()), CAUSAL)),
+    "favor": decoder(spec.Stack(2, with_attention(mixer=spec.LinearAttention(spec.FavorFeatures(7))), CAUSAL)),
     "parallel": decoder(spec.Stack(2, replace(LAYER, residual=spec.Parallel(1)), CAUSAL)),
     "reversible": decoder(spec.Stack(2, replace(LAYER, residual=spec.Reversible()), CAUSAL)),
     "distances": encoder(spec.Stack(2, with_attention(d_v=6), position=spec.Disentangled(5))),
     "shared": encoder(spec.Stack(3, LAYER, shared=True)),
     "both sides": sequence(),
-    "buckets, cross only": sequence(position=spec.Buckets(8, 10)),
+    "buckets, cross only": sequence(position=spec.T5Bias(8, 10)),
 }  # fmt: skip
 
 
-def made(description: spec.Model, seed: int = 0) -> Held:
+def made(description: spec.Model, seed: int = 0) -> Model:
     torch.manual_seed(seed)
     model = build(description).eval()
     sharpened(model)
-    return Held(model, description, {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2})
+    return Model(
+        model, description, {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2}
+    )
 
 
-def some(held: Held, seed: int) -> list[Head]:
+def some(held: Model, seed: int) -> list[Head]:
     """Chance takes from each attention none to all but one."""
     chance = random.Random(seed)
     return [
@@ -94,17 +98,19 @@ def some(held: Held, seed: int) -> list[Head]:
     ]  # fmt: skip
 
 
-def everywhere(held: Held, off: list[Head]) -> list[Head]:
+def everywhere(held: Model, off: list[Head]) -> list[Head]:
     """The same heads in all layers that apply their block."""
     parts = attentions(held.model)  # type: ignore[arg-type]
-    return [(other, head) for name, head in off for other, part in parts.items() if part is parts[name]]
+    return [
+        (other, head) for name, head in off for other, part in parts.items() if part is parts[name]
+    ]
 
 
-def said(held: Held, off: list[Head] | None = None) -> Tensor:
+def said(held: Model, off: list[Head] | None = None) -> Tensor:
     torch.manual_seed(5)
     tokens, real = torch.randint(31, (2, 9)), torch.arange(9) < torch.tensor([[9], [6]])
     outputs = torch.randint(31, (2, 7)) if isinstance(held.spec, spec.EncoderDecoder) else None
-    trace = Trace(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
+    trace = Probe(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
     with torch.inference_mode():
         found = run(held.model, tokens, outputs, real, trace)  # type: ignore[arg-type]
     return found * real[..., None] if outputs is None and found.ndim == 3 else found
@@ -131,7 +137,9 @@ def test_a_pruned_model_is_an_ordinary_one(name: str, tmp_path: Path) -> None:
     before = {n: p.clone() for n, p in held.model.named_parameters()}
     fewer = pruned(held, some(held, 1))
     again = build(fewer.spec)
-    assert {n: p.shape for n, p in again.named_parameters()} == {n: p.shape for n, p in fewer.model.named_parameters()}
+    assert {n: p.shape for n, p in again.named_parameters()} == {
+        n: p.shape for n, p in fewer.model.named_parameters()
+    }
     assert all(torch.equal(p, before[n]) for n, p in held.model.named_parameters())
     assert spec.from_dict(json.loads(json.dumps(spec.to_dict(fewer.spec)))) == fewer.spec
     fewer.save(tmp_path / "fewer")
@@ -142,10 +150,14 @@ def test_a_pruned_model_is_an_ordinary_one(name: str, tmp_path: Path) -> None:
     assert counted == size.parameters(fewer.spec)
     off = some(fewer, 2)
     wanted = said(fewer, everywhere(fewer, off))
-    assert (said(pruned(fewer, off)) - wanted).abs().max() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+    assert (said(pruned(fewer, off)) - wanted).abs().max() <= 1e-5 * max(
+        1.0, wanted.abs().mean().item()
+    )
 
 
-@pytest.mark.parametrize("family", ["marian", "bart", "gpt2", "bert, classes", "albert", "deberta", "clip"])
+@pytest.mark.parametrize(
+    "family", ["marian", "bart", "gpt2", "bert, classes", "albert", "deberta", "clip"]
+)
 def test_folders_of_other_libraries_are_pruned(family: str, tmp_path: Path) -> None:
     """No family can say such a model: it is written in our own format, with its labels and tokens."""
     pytest.importorskip("transformers")
@@ -167,7 +179,10 @@ def test_nothing_pruned_is_nothing_changed() -> None:
     held = made(MODELS["both sides"])
     same = pruned(held, [])
     assert same.spec == held.spec
-    assert all(torch.equal(a, b) for a, b in zip(same.model.parameters(), held.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(same.model.parameters(), held.model.parameters(), strict=True)
+    )
 
 
 def test_equally_many_heads_are_one_block() -> None:
@@ -184,11 +199,11 @@ def test_equally_many_heads_are_one_block() -> None:
 
 def test_tokens_that_see_everything_lose_heads_too() -> None:
     block = with_attention(projection="global")
-    held = made(encoder(spec.Stack(2, block, spec.Window(2))))
+    held = made(encoder(spec.Stack(2, block, spec.WindowMask(2))))
     fewer = pruned(held, [("encoder.0.self", 2)])
     tokens, glob = torch.randint(31, (1, 9)), torch.zeros(1, 9, dtype=torch.bool)
     glob[0, 3] = True
-    trace = Trace(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
+    trace = Probe(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
     with torch.inference_mode():
         wanted = held.model(tokens, global_tokens=glob, trace=trace)[0]
         found = fewer.model(tokens, global_tokens=glob)[0]
@@ -200,11 +215,13 @@ def test_tokens_that_see_everything_lose_heads_too() -> None:
 def test_decoding_with_a_cache_is_the_same(beams: int) -> None:
     held = translator(heads=4)
     off = some(held, 4)
-    settings = Settings(Beam(beams))
+    settings = DecodingSettings(BeamSearch(beams))
     wanted = translate(held.subject(), TEXT, settings, off=off)
     found = translate(pruned(held, off).subject(), TEXT, settings)
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    assert pruned(held, off).translate(TEXT, Beam(beams)) == written(held.subject(), wanted[0])
+    assert pruned(held, off).translate(TEXT, BeamSearch(beams)) == written(
+        held.subject(), wanted[0]
+    )
 
 
 # ------------------------------------------------------------------ importance
@@ -222,9 +239,11 @@ def test_importance_is_the_gradient_of_gates() -> None:
 
         return edit
 
-    trace = Trace(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
+    trace = Probe(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
     scores = run(held.model, data.inputs, data.outputs, data.real, trace)
-    functional.cross_entropy(scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1, reduction="sum").backward()
+    functional.cross_entropy(
+        scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1, reduction="sum"
+    ).backward()
     found = importance(held, [TEXT, "The cat sees."], [TARGET, "Die Katze sieht."])
     for name, values in zip(found.names, found.values, strict=True):
         gradient = gates[name].grad
@@ -266,7 +285,7 @@ def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     held, pairs = translator(), _pairs(7)
     texts, targets = [a for a, _ in pairs], [b for _, b in pairs]
     whole = importance(held, texts, targets).values
-    monkeypatch.setattr("regard.look.weigh.ROWS", 3)
+    monkeypatch.setattr("regard.look.head_importance.ROWS", 3)
     assert np.allclose(importance(held, texts, targets).values, whole, atol=1e-4)
 
 
@@ -288,7 +307,11 @@ def test_what_cannot_be_pruned() -> None:
         pruned(held, [("decoder.7.self", 0)])
     with pytest.raises(SettingError, match="no head 4"):
         pruned(held, [("decoder.0.self", 4)])
-    for block, position in ((with_attention(groups=2), None), (LAYER, spec.Alibi()), (LAYER, spec.Buckets())):
+    for block, position in (
+        (with_attention(groups=2), None),
+        (LAYER, spec.Alibi()),
+        (LAYER, spec.T5Bias()),
+    ):
         other = made(decoder(spec.Stack(2, block, CAUSAL, position)))
         assert prunable(other) == {}
         with pytest.raises(SettingError, match="cannot be taken out of"):
@@ -326,7 +349,9 @@ def test_the_command(tmp_path: Path) -> None:
     recipe = recipes.load(None, SMALL | {"builtin_lines": 200, "tokenizer": "words"})
     place = begin(recipe, tmp_path / "run", "test")
     trained(place, recipe, "test", quiet=True)
-    done = CliRunner().invoke(command, [str(place.folder), "--heads", "6", "--lines", "20"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        command, [str(place.folder), "--heads", "6", "--lines", "20"], catch_exceptions=False
+    )
     assert done.exit_code == 0
     *_, head, whole, fewer = done.output.splitlines()
     assert [word for word in ("BLEU", "parameters", "tokens/s") if word not in head] == []
@@ -338,10 +363,20 @@ def test_the_command(tmp_path: Path) -> None:
     held.translate("The dog sees a cat.")
     data = tmp_path / "train.tsv"
     data.write_text("".join(f"{a}\t{b}\n" for a, b in _pairs(40)))
-    regard.finetune(tmp_path / "run-pruned", "translate", data, out=tmp_path / "again", epochs=1, quiet=True, threads=1)
+    regard.finetune(
+        tmp_path / "run-pruned",
+        "translate",
+        data,
+        out=tmp_path / "again",
+        epochs=1,
+        quiet=True,
+        threads=1,
+    )
     again = regard.load(tmp_path / "again")
     assert again.spec == held.spec
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("run-pruned", "again"))
+    before, after = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("run-pruned", "again")
+    )
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 

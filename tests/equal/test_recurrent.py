@@ -13,27 +13,33 @@ from torch import Tensor, nn
 
 import regard
 from regard import size, spec
+from regard.baselines.additive_attention import AdditiveAttention, AlignmentAttention
+from regard.baselines.convolutional import ConvolutionalDecoder
+from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.build import build, trainable
-from regard.core import mix
-from regard.core.convolved import ConvolvedDecoder
-from regard.core.pattern import Everything, Padding, Sight
-from regard.core.recurrent import RecurrentDecoder, RecurrentEncoder
-from regard.core.score import Additive, Looking
-from regard.core.state import Carried
-from regard.core.trace import Trace
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Greedy
+from regard.core import softmax_attention
+from regard.core.cache import RecurrentState
+from regard.core.mask import AttentionMask, FullMask, PaddingMask
+from regard.core.probe import Probe
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import ModelError
-from regard.family.recurrent import FAMILIES, preset
+from regard.families.recurrent import FAMILIES, preset
 from regard.model import EncoderDecoder
-from regard.plan.stations import stations
+from regard.show.layers import stations
 
 CELLS = ("rnn", "gru", "lstm")
-LOOKS: list[spec.LooksBefore | spec.LooksAfter | None] = [
+LOOKS: list[spec.BahdanauAttention | spec.LuongAttention | None] = [
     None,
-    *(spec.LooksBefore(score) for score in (spec.Additive(7), spec.General(), spec.ScaledDot())),
-    *(spec.LooksAfter(score) for score in (spec.Dot(), spec.General(), spec.Additive())),
-    spec.LooksAfter(spec.General(), temperature=0.5, feeding=True),
+    *(
+        spec.BahdanauAttention(score)
+        for score in (spec.AdditiveScore(7), spec.GeneralScore(), spec.ScaledDotScore())
+    ),
+    *(
+        spec.LuongAttention(score)
+        for score in (spec.DotScore(), spec.GeneralScore(), spec.AdditiveScore())
+    ),
+    spec.LuongAttention(spec.GeneralScore(), temperature=0.5, feeding=True),
 ]
 MODELS = [
     *(
@@ -47,14 +53,18 @@ MODELS = [
     *(preset(family, "tiny", 31, 31, d_model=10, layers=1, max_length=40) for family in ("convs2s", "bytenet")),
     replace(
         preset("convs2s", "tiny", 31, 23, d_model=8, share="none"),
-        decoder=spec.Convolved(2, spec.GatedUnit(4), "attention"),
+        decoder=spec.Convolutional(2, spec.GatedUnit(4), "attention"),
     ),
 ]  # fmt: skip
 
 
 def named(model: spec.SequenceToSequence) -> str:
     part = model.decoder
-    return f"{part.cell} {part.looks}" if isinstance(part, spec.Recurrent) else f"{part.unit} {part.sees}"
+    return (
+        f"{part.cell} {part.looks}"
+        if isinstance(part, spec.Recurrent)
+        else f"{part.unit} {part.sees}"
+    )
 
 
 def shaken(model: spec.SequenceToSequence, seed: int = 0) -> EncoderDecoder:
@@ -103,7 +113,9 @@ def test_step_by_step_is_all_at_once_and_sees_nothing_ahead(model: spec.Sequence
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
     changed = target.clone()
     changed[:, 6:] = 3
-    torch.testing.assert_close(made.head(made(source, changed, real)[0])[:, :6], whole[:, :6], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        made.head(made(source, changed, real)[0])[:, :6], whole[:, :6], rtol=0, atol=1e-12
+    )
     # Beams share their sentence's memory, are reordered, and leave.
     state = made.start(encoded, width=2, capacity=11)
     made.step(target[:, :1].repeat_interleave(2, 0), state)
@@ -126,13 +138,16 @@ def test_everything_is_trained(model: spec.SequenceToSequence) -> None:
 def test_a_beam_of_one_is_greedy_and_a_wide_one_is_no_worse(family: str) -> None:
     made = shaken(preset(family, "tiny", 31, 31, d_model=16, layers=2))
     sources = [[5, 6, 7, 2], [9, 2], [3, 8, 3, 8, 3, 8, 2]]
-    ends = Ends(0, 1, 2, (0, 1))
+    ends = SpecialTokens(0, 1, 2, (0, 1))
     greedy, one, four = (
-        [found[0] for found in decode(made, sources, ends, Settings(strategy))]
-        for strategy in (Greedy(), Beam(1), Beam(4))
+        [found[0] for found in decode(made, sources, ends, DecodingSettings(strategy))]
+        for strategy in (Greedy(), BeamSearch(1), BeamSearch(4))
     )
     assert [g.tokens for g in greedy] == [o.tokens for o in one]
-    alone = [decode(made, [source], ends, Settings(Beam(4)))[0][0].tokens for source in sources]
+    alone = [
+        decode(made, [source], ends, DecodingSettings(BeamSearch(4)))[0][0].tokens
+        for source in sources
+    ]
     assert [found.tokens for found in four] == alone
 
 
@@ -149,18 +164,23 @@ def test_a_bidirectional_encoder_is_pytorch_s_over_packed_sequences(cell: str) -
         for part, suffix in ((ours.cells[i], ""), (ours.backwards[i], "_reverse")):
             for name, parameter in part.named_parameters():
                 parameter.data.copy_(getattr(theirs, name.replace("l0", f"l{i}") + suffix))
-    x, lengths = torch.randn(3, 7, 8, dtype=torch.float64, requires_grad=True), torch.tensor([7, 3, 1])
+    x, lengths = (
+        torch.randn(3, 7, 8, dtype=torch.float64, requires_grad=True),
+        torch.tensor([7, 3, 1]),
+    )
     real = torch.arange(7) < lengths[:, None]
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
     wanted, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    found = ours(x, ours.sight(0, 7, 3, Padding(real))) * real[:, :, None]
+    found = ours(x, ours.sight(0, 7, 3, PaddingMask(real))) * real[:, :, None]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     (one,) = torch.autograd.grad((wanted**2).sum(), x, retain_graph=True)
     (two,) = torch.autograd.grad((found**2).sum(), x)
     torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
 
 
-def step(cell: str, part: Any, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def step(
+    cell: str, part: Any, x: Tensor, h: Tensor, c: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """The equations of the cells, one gate after the other."""
     width = h.shape[-1]
     given = (x @ part.weight_ih_l0.T + part.bias_ih_l0).split(width, dim=-1)
@@ -190,10 +210,13 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
     )
     made = shaken(whole).decoder
     assert isinstance(made, RecurrentDecoder)
-    x, memory = torch.randn(2, 5, d).double().requires_grad_(), torch.randn(2, 4, d).double().requires_grad_()
+    x, memory = (
+        torch.randn(2, 5, d).double().requires_grad_(),
+        torch.randn(2, 4, d).double().requires_grad_(),
+    )
     real = torch.tensor([[True] * 4, [True, True, False, False]])
-    over = Sight(Padding(real), torch.arange(1), torch.arange(4), 2)
-    found = made(x, made.sight(0, 5, 2, Everything()), memory, over)
+    over = AttentionMask(PaddingMask(real), torch.arange(1), torch.arange(4), 2)
+    found = made(x, made.sight(0, 5, 2, FullMask()), memory, over)
 
     def attend(h: Tensor, row: int) -> Tensor:
         assert looks is not None
@@ -202,14 +225,14 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
         for s in range(int(real[row].sum())):
             key = memory[row, s]
             match looks.score:
-                case spec.Additive():
+                case spec.AdditiveScore():
                     hidden = torch.tanh(part.query(h) + part.key(key))  # type: ignore[misc]
                     scores.append(part.mixer.direction @ hidden)  # type: ignore[union-attr, operator]
-                case spec.General():
+                case spec.GeneralScore():
                     scores.append(h @ part.key(key))  # type: ignore[misc]
-                case spec.Dot():
+                case spec.DotScore():
                     scores.append(h @ key)
-                case spec.ScaledDot():
+                case spec.ScaledDotScore():
                     scores.append(h @ key / d**0.5)
         weights = torch.softmax(torch.stack(scores) / looks.temperature, dim=0)
         return weights @ memory[row, : len(weights)]
@@ -223,7 +246,7 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
         fed, given = torch.zeros(d).double(), []
         for t in range(5):
             y = x[row, t]
-            if isinstance(looks, spec.LooksBefore):
+            if isinstance(looks, spec.BahdanauAttention):
                 context = attend(h[-1], row)
                 y = torch.cat([y, context])
             elif looks is not None and looks.feeding:
@@ -232,7 +255,7 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
                 h[i], c[i] = step(cell, part, y, h[i], c[i])
                 y = h[i]
             if looks is not None:
-                context = context if isinstance(looks, spec.LooksBefore) else attend(y, row)
+                context = context if isinstance(looks, spec.BahdanauAttention) else attend(y, row)
                 y = fed = torch.tanh(made.looking.join(torch.cat([context, y])))  # type: ignore[union-attr]
             given.append(y)
         rows.append(torch.stack(given))
@@ -240,7 +263,9 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
     inputs = [x, memory, *made.parameters()]
     for one, two in zip(
-        torch.autograd.grad((found**2).sum(), inputs), torch.autograd.grad((wanted**2).sum(), inputs), strict=True
+        torch.autograd.grad((found**2).sum(), inputs),
+        torch.autograd.grad((wanted**2).sum(), inputs),
+        strict=True,
     ):
         torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-10)
 
@@ -252,10 +277,14 @@ def test_padding_in_front_leaves_the_state_alone(cell: str) -> None:
     x = torch.randn(2, 5, 6).double()
     real = torch.arange(5) >= torch.tensor([[0], [3]])
     state = part.start(2, 0)
-    found = part(x, part.sight(0, 5, 2, Padding(real)), states=state)
-    torch.testing.assert_close(found[1:, 3:], part(x[1:, 3:], part.sight(0, 2, 1, Everything())), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found[:1], part(x[:1], part.sight(0, 5, 1, Everything())), rtol=1e-9, atol=1e-9)
-    assert isinstance(state[0].past, Carried)
+    found = part(x, part.sight(0, 5, 2, PaddingMask(real)), states=state)
+    torch.testing.assert_close(
+        found[1:, 3:], part(x[1:, 3:], part.sight(0, 2, 1, FullMask())), rtol=1e-9, atol=1e-9
+    )
+    torch.testing.assert_close(
+        found[:1], part(x[:1], part.sight(0, 5, 1, FullMask())), rtol=1e-9, atol=1e-9
+    )
+    assert isinstance(state[0].past, RecurrentState)
     torch.testing.assert_close(state[0].past.hidden[:, -1], found[:, -1])
 
 
@@ -263,12 +292,19 @@ def test_a_gated_decoder_is_its_equations() -> None:
     """Gehring et al. 2017, section 3: convolution of what came before, gate, attention in each layer."""
     d, half = 6, 0.5**0.5
     tokens = spec.Tokens(9, None)
-    decoder = spec.Convolved(2, spec.GatedUnit(3), "attention")
-    made = shaken(spec.SequenceToSequence(d, tokens, tokens, spec.Convolved(1), decoder)).decoder
+    decoder = spec.Convolutional(2, spec.GatedUnit(3), "attention")
+    made = shaken(
+        spec.SequenceToSequence(d, tokens, tokens, spec.Convolutional(1), decoder)
+    ).decoder
     x, memory = torch.randn(1, 5, d).double(), torch.randn(1, 4, 2 * d).double()
-    found = made(x, made.sight(0, 5, 1, Everything()), memory, Sight(Everything(), torch.arange(1), torch.arange(4), 1))
+    found = made(
+        x,
+        made.sight(0, 5, 1, FullMask()),
+        memory,
+        AttentionMask(FullMask(), torch.arange(1), torch.arange(4), 1),
+    )
     z, values, h = memory[0, :, :d], memory[0, :, d:], x[0]
-    assert isinstance(made, ConvolvedDecoder)
+    assert isinstance(made, ConvolutionalDecoder)
     for unit, glance in zip(made.units, made.glances, strict=True):
         weight, bias = unit.convolution.weight, unit.convolution.bias
         gated = []
@@ -284,13 +320,18 @@ def test_a_gated_decoder_is_its_equations() -> None:
 
 def test_an_aligned_decoder_is_told_the_place_beneath_it() -> None:
     """Output t of ByteNet knows of memory t and what came before it, as far as its dilated convolutions reach back."""
-    tokens, unit = spec.Tokens(9, None), spec.NarrowUnit(3, (1, 2))
-    decoder = spec.Convolved(2, unit, "aligned")
-    made = shaken(spec.SequenceToSequence(6, tokens, tokens, spec.Convolved(1, unit), decoder)).decoder
+    tokens, unit = spec.Tokens(9, None), spec.BottleneckUnit(3, (1, 2))
+    decoder = spec.Convolutional(2, unit, "aligned")
+    made = shaken(
+        spec.SequenceToSequence(6, tokens, tokens, spec.Convolutional(1, unit), decoder)
+    ).decoder
     x, memory = torch.randn(1, 12, 6).double(), torch.randn(1, 10, 12).double().requires_grad_()
     real = torch.arange(10)[None] < 9
     found = made(
-        x, made.sight(0, 12, 1, Everything()), memory, Sight(Padding(real), torch.arange(1), torch.arange(10), 1)
+        x,
+        made.sight(0, 12, 1, FullMask()),
+        memory,
+        AttentionMask(PaddingMask(real), torch.arange(1), torch.arange(10), 1),
     )
     for t in range(12):
         (felt,) = torch.autograd.grad(found[0, t].sum(), memory, retain_graph=True)
@@ -301,32 +342,51 @@ def test_an_aligned_decoder_is_told_the_place_beneath_it() -> None:
 # ------------------------------------------------------------------ scores
 
 
-@pytest.mark.parametrize("score", [spec.Dot(), spec.ScaledDot(), spec.General(), spec.Additive(5)], ids=str)
-def test_a_low_temperature_looks_up_one_place_and_a_high_one_all_alike(score: spec.Score) -> None:
+@pytest.mark.parametrize(
+    "score",
+    [spec.DotScore(), spec.ScaledDotScore(), spec.GeneralScore(), spec.AdditiveScore(5)],
+    ids=str,
+)
+def test_a_low_temperature_looks_up_one_place_and_a_high_one_all_alike(
+    score: spec.AttentionScore,
+) -> None:
     found = {}
     memory, query = torch.randn(1, 6, 8).double(), torch.randn(1, 3, 8).double()
-    sight = Sight(Everything(), torch.arange(1), torch.arange(6), 1)
+    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(6), 1)
     for temperature in (1.0, 1e-6, 1e9):
         torch.manual_seed(3)
-        model = replace(MODELS[0], d_model=8, decoder=spec.Recurrent("rnn", looks=spec.LooksAfter(score, temperature)))
+        model = replace(
+            MODELS[0],
+            d_model=8,
+            decoder=spec.Recurrent("rnn", looks=spec.LuongAttention(score, temperature)),
+        )
         made = build(model).decoder.double()
         assert isinstance(made, RecurrentDecoder)
         part = made.looking
-        assert isinstance(part, Looking)
+        assert isinstance(part, AlignmentAttention)
         found[temperature] = part(query, part.remember(memory), sight)
         asked = part.mixer.weights(
             part.asks(query, part.remember(memory)), part.remember(memory).k, sight, torch.arange(3)
         )
-        torch.testing.assert_close(found[temperature], (asked @ memory[:, None])[:, 0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            found[temperature], (asked @ memory[:, None])[:, 0], rtol=1e-9, atol=1e-9
+        )
         if temperature == 1.0:
             best = asked[0, 0].argmax(dim=-1)
     torch.testing.assert_close(found[1e-6], memory[:, best], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found[1e9], memory.mean(dim=1, keepdim=True).expand(1, 3, 8), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        found[1e9], memory.mean(dim=1, keepdim=True).expand(1, 3, 8), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_a_query_that_may_see_nothing_finds_zeros() -> None:
-    mixer = Additive(4)
-    sight = Sight(Padding(torch.tensor([[False, False], [True, False]])), torch.arange(1), torch.arange(2), 2)
+    mixer = AdditiveAttention(4)
+    sight = AttentionMask(
+        PaddingMask(torch.tensor([[False, False], [True, False]])),
+        torch.arange(1),
+        torch.arange(2),
+        2,
+    )
     q, k = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 2, 4)
     found = mixer(q, k, k, sight)
     assert found[0].abs().max() == 0
@@ -336,9 +396,9 @@ def test_a_query_that_may_see_nothing_finds_zeros() -> None:
 def test_the_fused_kernel_is_the_definition() -> None:
     made, (source, target, real) = shaken(preset("luong", "tiny", 31, 31, d_model=16)), sentences()
     assert isinstance(made.decoder, RecurrentDecoder)
-    assert isinstance(made.decoder.looking, Looking)
+    assert isinstance(made.decoder.looking, AlignmentAttention)
     fused = made(source, target, real)[0]
-    made.decoder.looking.mixer.kernel = mix.explicit  # type: ignore[union-attr, assignment]
+    made.decoder.looking.mixer.kernel = softmax_attention.explicit  # type: ignore[union-attr, assignment]
     torch.testing.assert_close(made(source, target, real)[0], fused, rtol=1e-9, atol=1e-9)
 
 
@@ -347,8 +407,11 @@ def test_the_fused_kernel_is_the_definition() -> None:
 
 @pytest.mark.parametrize("family", ["bahdanau", "luong", "luong_feeding", "convs2s"])
 def test_alignments_are_recorded_for_all_steps(family: str) -> None:
-    made, (source, target, real) = shaken(preset(family, "tiny", 31, 31, d_model=16, layers=2)), sentences()
-    trace = Trace(["decoder.*"])
+    made, (source, target, real) = (
+        shaken(preset(family, "tiny", 31, 31, d_model=16, layers=2)),
+        sentences(),
+    )
+    trace = Probe(["decoder.*"])
     plain = made(source, target, real)[0]
     torch.testing.assert_close(made(source, target, real, trace)[0], plain, rtol=0, atol=0)
     weights = trace.weights("decoder.0.cross")
@@ -356,9 +419,11 @@ def test_alignments_are_recorded_for_all_steps(family: str) -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 11).double())
     assert weights[1, :, :, 4:].abs().max() == 0
     values = trace.attentions["decoder.0.cross"].v
-    torch.testing.assert_close(trace.tensors["decoder.0.cross.mixed"], weights @ values, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        trace.tensors["decoder.0.cross.mixed"], weights @ values, rtol=1e-9, atol=1e-9
+    )
     assert trace.tensors["decoder.1.residual"].shape[:2] == (3, 11)
-    off = Trace(edits={"decoder.0.cross.mixed": torch.zeros_like})
+    off = Probe(edits={"decoder.0.cross.mixed": torch.zeros_like})
     assert (made(source, target, real, off)[0] - plain).abs().max() > 1e-3
 
 
@@ -370,31 +435,37 @@ def test_what_does_not_exist_is_refused() -> None:
     gru, both, looks = (
         spec.Recurrent("gru"),
         spec.Recurrent("gru", 1, True),
-        spec.Recurrent("gru", looks=spec.LooksAfter()),
+        spec.Recurrent("gru", looks=spec.LuongAttention()),
     )
-    gated, seen = spec.Convolved(2), spec.Convolved(2, sees="attention")
+    gated, seen = spec.Convolutional(2), spec.Convolutional(2, sees="attention")
     for d, encoder, decoder, message in (
         (8, gru, both, "backwards"), (8, looks, gru, "no memory to look at"), (7, both, gru, "half of d_model"),
         (8, gated, gated, "must see"), (8, seen, seen, "no memory to see"), (8, gated, gru, "one kind"),
-        (8, spec.Convolved(2, spec.GatedUnit(4)), seen, "no middle"),
+        (8, spec.Convolutional(2, spec.GatedUnit(4)), seen, "no middle"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=message):
             spec.SequenceToSequence(d, tokens, tokens, encoder, decoder)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="one vocabulary"):
         spec.SequenceToSequence(8, tokens, spec.Tokens(10, None), gru, gru)
-    for bad in (lambda: spec.LooksAfter(temperature=0.0), lambda: spec.Recurrent("gru", 0), lambda: spec.Additive(0)):
+    for bad in (
+        lambda: spec.LuongAttention(temperature=0.0),
+        lambda: spec.Recurrent("gru", 0),
+        lambda: spec.AdditiveScore(0),
+    ):
         with pytest.raises(ModelError):
             bad()
 
 
 def test_it_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
-    from regard.interop import folder as folders
+    from regard.families import folder as folders
 
     for model in MODELS[:3] + MODELS[-2:]:
         made = shaken(model).float()
         folder = tmp_path / str(MODELS.index(model))
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(folders.describe(model, folders.Ids(0, 1, 2))))
+        (folder / "config.json").write_text(
+            json.dumps(folders.describe(model, folders.SpecialTokenIds(0, 1, 2)))
+        )
         folders.write_weights(folder / "model.safetensors", made, model)
         again = regard.load(folder, say=lambda _: None).model
         for one, two in zip(made.parameters(), again.parameters(), strict=True):

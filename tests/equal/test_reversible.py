@@ -10,18 +10,28 @@ import torch
 from regard import size, spec
 from regard.bench.attention import peak as most
 from regard.build import build, trainable
-from regard.core.trace import Trace
+from regard.core.probe import Probe
 from regard.errors import ModelError
 
 
-def stack(pattern: spec.Pattern, layers: int, dropout: float, cross: bool = False, **more: Any) -> spec.Stack:
-    attention = spec.Attention(2, 4, 4, mixer=spec.Softmax(dropout))
-    block = spec.Block(attention, spec.Plain(12), attention if cross else None, spec.Reversible(), dropout=dropout)
+def stack(
+    pattern: spec.MaskPattern, layers: int, dropout: float, cross: bool = False, **more: Any
+) -> spec.Stack:
+    attention = spec.Attention(2, 4, 4, mixer=spec.SoftmaxAttention(dropout))
+    block = spec.Block(
+        attention,
+        spec.FeedForward(12),
+        attention if cross else None,
+        spec.Reversible(),
+        dropout=dropout,
+    )
     return spec.Stack(layers, block, pattern, final=spec.LayerNorm(), **more)
 
 
 def decoder(layers: int = 3, dropout: float = 0.0, **more: Any) -> spec.Decoder:
-    return spec.Decoder(8, spec.Tokens(19, dropout=0.0), stack(spec.Causal(), layers, dropout, **more))
+    return spec.Decoder(
+        8, spec.Tokens(19, dropout=0.0), stack(spec.CausalMask(), layers, dropout, **more)
+    )
 
 
 TOKENS = torch.arange(2 * 9).view(2, 9) % 19
@@ -40,7 +50,7 @@ def test_gradients_are_the_ordinary_ones(dropout: float, position: Any) -> None:
     model = build(description).double().train()
     assert trainable(model) == size.parameters(description)
     found = []
-    for trace in (None, Trace()):
+    for trace in (None, Probe()):
         torch.manual_seed(1)
         out, _ = model(TOKENS, trace=trace)
         after = torch.rand(1)
@@ -54,11 +64,13 @@ def test_gradients_are_the_ordinary_ones(dropout: float, position: Any) -> None:
 
 def test_gradients_reach_the_encoder() -> None:
     torch.manual_seed(0)
-    sides = (stack(spec.Everything(), 2, 0.0), stack(spec.Causal(), 2, 0.0, cross=True))
+    sides = (stack(spec.FullMask(), 2, 0.0), stack(spec.CausalMask(), 2, 0.0, cross=True))
     tokens = spec.Tokens(19, dropout=0.0)
     model = build(spec.EncoderDecoder(8, tokens, tokens, *sides)).double().train()
     real = torch.arange(9) < torch.tensor([9, 4])[:, None]
-    grads, expected = (gradients(model, model(TOKENS, TOKENS[:, :5], real, trace)[0]) for trace in (None, Trace()))
+    grads, expected = (
+        gradients(model, model(TOKENS, TOKENS[:, :5], real, trace)[0]) for trace in (None, Probe())
+    )
     for got, wanted in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
 
@@ -75,7 +87,7 @@ def test_decoded_as_read() -> None:
 def test_memory_does_not_grow_with_layers() -> None:
     tokens = torch.zeros(1, 2000, dtype=torch.long)
 
-    def peak(layers: int, trace: Trace | None) -> int:
+    def peak(layers: int, trace: Probe | None) -> int:
         model = build(decoder(layers, shared=True)).train()
 
         def once() -> None:
@@ -86,11 +98,11 @@ def test_memory_does_not_grow_with_layers() -> None:
         return most(once, torch.device("cpu"))
 
     assert peak(12, None) < 1.05 * peak(3, None)
-    assert peak(12, Trace()) > 2 * peak(3, Trace())
+    assert peak(12, Probe()) > 2 * peak(3, Probe())
 
 
 def test_what_cannot_be_made_again_is_refused() -> None:
-    for more in ({"position": spec.Buckets()}, {"beside": spec.Neighbours(3)}):
+    for more in ({"position": spec.T5Bias()}, {"beside": spec.ConvLayer(3)}):
         with pytest.raises(ModelError, match="reversible"):
             decoder(**more)
     assert spec.from_dict(spec.to_dict(decoder())) == decoder()

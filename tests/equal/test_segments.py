@@ -12,16 +12,23 @@ from regard import size, spec
 from regard.build import build, trainable
 from regard.errors import ModelError
 
-POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.Buckets(8, 20), spec.Alibi(), None]
+POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]
 
 
 def model(
-    position: Any, pattern: spec.Pattern | None = None, *, memory: int | None = 40, pre: bool = False
+    position: Any,
+    pattern: spec.MaskPattern | None = None,
+    *,
+    memory: int | None = 40,
+    pre: bool = False,
 ) -> spec.Decoder:
     block = spec.Block(
-        spec.Attention(2, 4, 4), spec.Plain(12), residual=spec.PreNorm() if pre else spec.PostNorm(), dropout=0.0
+        spec.Attention(2, 4, 4),
+        spec.FeedForward(12),
+        residual=spec.PreNorm() if pre else spec.PostNorm(),
+        dropout=0.0,
     )
-    stack = spec.Stack(2, block, pattern or spec.Causal(), position, memory=memory)
+    stack = spec.Stack(2, block, pattern or spec.CausalMask(), position, memory=memory)
     return spec.Decoder(8, spec.Tokens(19, None, dropout=0.0), stack)
 
 
@@ -41,7 +48,7 @@ def test_segments_are_one_long_pass_within_the_memory(position: Any, pre: bool) 
 def test_a_window_needs_no_more_memory_than_it_sees() -> None:
     """With a window inside the memory, texts of any length are read as one, at a constant size of what is carried."""
     torch.manual_seed(0)
-    made = build(model(spec.RelativeSinusoids(), spec.Causal(6), memory=5)).double()
+    made = build(model(spec.RelativeSinusoids(), spec.CausalMask(6), memory=5)).double()
     tokens = torch.randint(0, 19, (2, 61))
     states = made.stack.remember(2, 8)
     parts = [made(part, states=states)[0] for part in tokens.split(9, dim=1)]
@@ -55,7 +62,9 @@ def test_decoding_goes_on_at_constant_cost() -> None:
     made = build(model(spec.RelativeSinusoids(), memory=4)).double().eval()
     tokens = torch.randint(0, 19, (2, 30))
     states = made.stack.remember(2, 8)
-    expected = torch.cat([made.head(made(one, states=states)[0]) for one in tokens.split(1, dim=1)], 1)
+    expected = torch.cat(
+        [made.head(made(one, states=states)[0]) for one in tokens.split(1, dim=1)], 1
+    )
     state = made.start(made.encode(tokens[:, :1]), capacity=100)
     found = torch.cat([made.step(one, state) for one in tokens.split(1, dim=1)], 1)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

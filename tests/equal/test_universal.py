@@ -13,8 +13,8 @@ from regard.errors import ModelError
 
 
 def described(layers: int, universal: spec.Universal | None) -> spec.Decoder:
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(12), dropout=0.0)
-    stack = spec.Stack(layers, block, spec.Causal(), shared=True, universal=universal)
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(12), dropout=0.0)
+    stack = spec.Stack(layers, block, spec.CausalMask(), shared=True, universal=universal)
     return spec.Decoder(8, spec.Tokens(19, dropout=0.0), stack)
 
 
@@ -83,7 +83,9 @@ def test_decoded_as_read_whatever_stands_in_front() -> None:
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), TOKENS], 1)
     real = torch.arange(12).expand(2, -1) >= 3
-    torch.testing.assert_close(model.head(model(padded, real)[0])[:, 3:], whole, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        model.head(model(padded, real)[0])[:, 3:], whole, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_steps_of_several_layers_are_refused() -> None:

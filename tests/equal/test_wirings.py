@@ -11,11 +11,11 @@ import torch
 
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core import mix
-from regard.core.pattern import Causal as CausalPattern
-from regard.core.pattern import Sight
-from regard.core.state import Slots
-from regard.core.trace import Trace
+from regard.core import softmax_attention
+from regard.core.cache import StaticKVCache
+from regard.core.mask import AttentionMask
+from regard.core.mask import CausalMask as CausalPattern
+from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder
 
@@ -25,41 +25,52 @@ ATTENTION = spec.Attention(4, 6, 6)
 POSITIONS: list[spec.StackPosition | None] = [
     None,
     spec.Rope(),
-    spec.Rope(base=500.0, share=0.5, pairs="neighbours", scaling=spec.Stretched(2.0)),
-    spec.Rope(scaling=spec.Banded(8.0, 1.0, 4.0, 16)),
-    spec.Buckets(8, 20),
+    spec.Rope(base=500.0, share=0.5, pairs="neighbours", scaling=spec.LinearScaling(2.0)),
+    spec.Rope(scaling=spec.BandedScaling(8.0, 1.0, 4.0, 16)),
+    spec.T5Bias(8, 20),
     spec.Alibi(),
     spec.Disentangled(7, buckets=4, norm=spec.LayerNorm()),
     spec.Disentangled(3, terms="c2p"),
-    spec.Disentangled(5, terms="p2c", norm=spec.RmsNorm()),
+    spec.Disentangled(5, terms="p2c", norm=spec.RMSNorm()),
     spec.RelativeKeys(3),
     spec.RelativeSinusoids(),
 ]
 BLOCKS = [
-    spec.Block(ATTENTION, spec.Plain(20), dropout=0.0),
-    spec.Block(ATTENTION, spec.Gated(20), residual=spec.PreNorm(), norm=spec.RmsNorm(), dropout=0.0),
+    spec.Block(ATTENTION, spec.FeedForward(20), dropout=0.0),
+    spec.Block(ATTENTION, spec.GatedFeedForward(20), residual=spec.PreNorm(), norm=spec.RMSNorm(), dropout=0.0),
     spec.Block(
-        spec.Attention(4, 6, 5, groups=2, bias="qv", scale=1.0), spec.Plain(20, "gelu_tanh", bias=False),
+        spec.Attention(4, 6, 5, groups=2, bias="qv", scale=1.0), spec.FeedForward(20, "gelu_tanh", bias=False),
         residual=spec.Parallel(2), norm=spec.LayerNorm(bias=False), dropout=0.0,
     ),
     spec.Block(
-        spec.Attention(4, 6, 6, groups=1, bias=""), spec.Gated(20, "gelu", bias=True),
-        residual=spec.Parallel(1), norm=spec.RmsNorm(offset=1.0), dropout=0.0,
+        spec.Attention(4, 6, 6, groups=1, bias=""), spec.GatedFeedForward(20, "gelu", bias=True),
+        residual=spec.Parallel(1), norm=spec.RMSNorm(offset=1.0), dropout=0.0,
     ),
 ]  # fmt: skip
 TOKENS = [
-    spec.Tokens(19, spec.Learned(40, offset=2), scale=False, dropout=0.0),
+    spec.Tokens(19, spec.LearnedPosition(40, offset=2), scale=False, dropout=0.0),
     spec.Tokens(19, None, dropout=0.0, segments=3, norm=spec.LayerNorm(1e-12), width=10),
     spec.Tokens(19, spec.Sinusoidal(), dropout=0.0),
-    spec.Tokens(19, spec.Concatenated(6), dropout=0.0, norm=spec.LayerNorm()),
+    spec.Tokens(19, spec.ConcatenatedPosition(6), dropout=0.0, norm=spec.LayerNorm()),
 ]
 CASES = list(zip(POSITIONS * 2, itertools.cycle(BLOCKS), itertools.cycle(TOKENS)))
 
 
 def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder:
     position, block, tokens = case
-    stack = spec.Stack(3, block, spec.Causal(window), position, final=spec.LayerNorm(), shared=tokens.width is not None)  # type: ignore
-    head = spec.LanguageHead(bias=True, transform=spec.Transform(10)) if tokens.width else spec.LanguageHead(scale=0.5)  # type: ignore
+    stack = spec.Stack(
+        3,
+        block,
+        spec.CausalMask(window),
+        position,
+        final=spec.LayerNorm(),
+        shared=tokens.width is not None,
+    )  # type: ignore
+    head = (
+        spec.LMHead(bias=True, transform=spec.HeadTransform(10))
+        if tokens.width
+        else spec.LMHead(scale=0.5)
+    )  # type: ignore
     return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)  # type: ignore[arg-type]
 
 
@@ -71,7 +82,9 @@ def shaken(model: Wiring) -> Wiring:
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)  # biases and norms too must be seen to matter
+            parameter.add_(
+                torch.randn_like(parameter) * 0.1
+            )  # biases and norms too must be seen to matter
     return model
 
 
@@ -82,22 +95,30 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
     assert spec.from_dict(spec.to_dict(description)) == description
     for pool, labels in [
         (None, None),
-        (spec.Pool(), spec.Labels(5)),
-        (spec.Pool("mean", None), spec.Labels(3, bias=False)),
-        (None, spec.Labels(1, "detect", hidden="gelu")),
+        (spec.Pool(), spec.ClassifierHead(5)),
+        (spec.Pool("mean", None), spec.ClassifierHead(3, bias=False)),
+        (None, spec.ClassifierHead(1, "detect", hidden="gelu")),
     ]:
         encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
         assert size.parameters(encoder) == trainable(build(encoder))
         assert spec.from_dict(spec.to_dict(encoder)) == encoder
     with pytest.raises(ModelError, match="one vector"):
-        spec.Encoder(24, description.tokens, description.stack, labels=spec.Labels(2))
+        spec.Encoder(24, description.tokens, description.stack, labels=spec.ClassifierHead(2))
 
 
 @pytest.mark.parametrize("which", ["first", "last", "mean"])
 def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"]) -> None:
-    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
+    block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
     model = shaken(
-        build(spec.Encoder(12, spec.Tokens(19), spec.Stack(1, block), spec.Pool(which), labels=spec.Labels(3)))
+        build(
+            spec.Encoder(
+                12,
+                spec.Tokens(19),
+                spec.Stack(1, block),
+                spec.Pool(which),
+                labels=spec.ClassifierHead(3),
+            )
+        )
     )
     tokens = torch.randint(0, 19, (3, 7))
     lengths = [7, 4, 1]
@@ -105,7 +126,11 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
     hidden = model(tokens, real)[0]
     found = model.classes(hidden, real)
     assert found.shape == (3, 3)
-    places = {"first": slice(0, 1), "last": slice(3, 4), "mean": slice(0, 4)}  # of the row with four tokens
+    places = {
+        "first": slice(0, 1),
+        "last": slice(3, 4),
+        "mean": slice(0, 4),
+    }  # of the row with four tokens
     assert model.pool is not None
     wanted = model.pool.dense(hidden[1, places[which]].mean(dim=0)).tanh()
     torch.testing.assert_close(model.pool(hidden, real)[1], wanted, rtol=1e-9, atol=1e-9)
@@ -116,7 +141,9 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_cached_equals_uncached_with_padding_in_front(case: tuple[object, ...], window: int | None) -> None:
+def test_cached_equals_uncached_with_padding_in_front(
+    case: tuple[object, ...], window: int | None
+) -> None:
     model = made(decoder(case, window))
     tokens = torch.randint(0, 19, (3, 9))
     real = torch.arange(9) >= torch.tensor([0, 4, 2])[:, None]
@@ -144,7 +171,7 @@ def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...])
     assert fixed.fix()
     assert both.fix()
     for slots in (layer.past for state in (fixed, both) for layer in state.layers):
-        assert isinstance(slots, Slots)
+        assert isinstance(slots, StaticKVCache)
         assert not slots.k[:, :, 3:].any()  # nothing that a weight of zero would not hide
         assert not slots.v[:, :, 3:].any()
     for t in range(4, 9):
@@ -165,7 +192,11 @@ def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -
     description = decoder(case)
     position = description.stack.position
     model = (
-        build(spec.Encoder(24, description.tokens, spec.Stack(2, description.stack.block, position=position)))
+        build(
+            spec.Encoder(
+                24, description.tokens, spec.Stack(2, description.stack.block, position=position)
+            )
+        )
         .double()
         .eval()
     )
@@ -184,13 +215,15 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
     model = shaken(build(spec.Encoder(24, description.tokens, stack)))
     tokens = torch.randint(0, 19, (3, 9))
     real = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
-    trace, results = Trace(["*.self"]), []
-    for kernel in (mix.fused, mix.explicit):
+    trace, results = Probe(["*.self"]), []
+    for kernel in (softmax_attention.fused, softmax_attention.explicit):
         for part in model.modules():
-            if isinstance(part, mix.Softmax):
+            if isinstance(part, softmax_attention.SoftmaxAttention):
                 part.kernel = kernel
         hidden, _ = model(tokens, real, trace=trace)
-        results.append([hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])])
+        results.append(
+            [hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])]
+        )
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     for name, call in trace.attentions.items():
@@ -201,10 +234,10 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
 
 def test_relative_scores_by_hand() -> None:
     """q·k, q·key of the distance and query of the distance·k, written as loops."""
-    block = spec.Block(spec.Attention(2, 4, 4, bias="kv"), spec.Plain(8), dropout=0.0)
+    block = spec.Block(spec.Attention(2, 4, 4, bias="kv"), spec.FeedForward(8), dropout=0.0)
     position = spec.Disentangled(3, norm=spec.LayerNorm())
     model = shaken(build(spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))))
-    trace = Trace(["*"])
+    trace = Probe(["*"])
     model(torch.randint(0, 19, (1, 6)), trace=trace)
     call = trace.attentions["encoder.0.self"]
     place, project = model.stack.position, model.stack.blocks[0].attention.project  # type: ignore[union-attr]
@@ -214,16 +247,20 @@ def test_relative_scores_by_hand() -> None:
         row = min(max(i - j + 3, 0), 5)
         q, k = call.q[0, h, i], call.k[0, h, j]
         scores[h, i, j] = (q @ k + q @ far_k[0, h, row] + far_q[0, h, row] @ k) / math.sqrt(3 * 4)
-    torch.testing.assert_close(trace.weights("encoder.0.self")[0], scores.softmax(-1), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        trace.weights("encoder.0.self")[0], scores.softmax(-1), rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("position", [spec.RelativeKeys(2), spec.RelativeSinusoids()], ids=str)
-def test_positions_of_each_layer_by_hand(position: spec.RelativeKeys | spec.RelativeSinusoids) -> None:
+def test_positions_of_each_layer_by_hand(
+    position: spec.RelativeKeys | spec.RelativeSinusoids,
+) -> None:
     """q·(k + a of the distance), clipped (Shaw); (q + u)·k + (q + v)·W r of the distance (Transformer-XL): as loops."""
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8), dropout=0.0)
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8), dropout=0.0)
     description = spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))
     model = shaken(build(description))
-    trace = Trace(["*"])
+    trace = Probe(["*"])
     tokens = torch.randint(0, 19, (1, 6))
     x = model.input(tokens)
     model(tokens, trace=trace)
@@ -240,13 +277,15 @@ def test_positions_of_each_layer_by_hand(position: spec.RelativeKeys | spec.Rela
             far = (part.relative.project.weight @ wave).view(2, 4)[h]  # type: ignore[union-attr, operator]
             u, v = part.relative.content[h, 0], part.relative.position[h, 0]  # type: ignore[union-attr, index]
             scores[h, i, j] = (q[0, h, i] + u) @ k[0, h, j] + (q[0, h, i] + v) @ far
-    torch.testing.assert_close(trace.weights("encoder.0.self")[0], (scores / 2).softmax(-1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        trace.weights("encoder.0.self")[0], (scores / 2).softmax(-1), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_sinusoids_of_rows_and_columns() -> None:
     """Two patches of one row share the first half of their positions, two of one column the second."""
     patches = spec.Patches(12, 4, extras=1, position="sinusoidal")
-    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
+    block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
     description = spec.Encoder(12, patches, spec.Stack(1, block), spec.Pool())
     assert size.parameters(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -261,9 +300,11 @@ def test_sinusoids_of_rows_and_columns() -> None:
 
 
 def test_padding_is_nothing_to_a_convolution() -> None:
-    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(16), dropout=0.0)
-    beside = spec.Neighbours(5, groups=3, activation="gelu")
-    description = spec.Encoder(12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside))
+    block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
+    beside = spec.ConvLayer(5, groups=3, activation="gelu")
+    description = spec.Encoder(
+        12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside)
+    )
     assert size.parameters(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = shaken(build(description))
@@ -273,14 +314,14 @@ def test_padding_is_nothing_to_a_convolution() -> None:
         alone, _ = model(tokens[row : row + 1, :length])
         torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-9)
     with pytest.raises(ModelError, match="what follows"):
-        spec.Stack(2, block, spec.Causal(), beside=beside)
+        spec.Stack(2, block, spec.CausalMask(), beside=beside)
     with pytest.raises(ModelError, match="odd"):
-        spec.Neighbours(4)
+        spec.ConvLayer(4)
 
 
 def test_a_window_sees_the_last_tokens_only() -> None:
     positions = torch.arange(6)
-    mask = Sight(CausalPattern(2), positions, positions).mask[0, 0]
+    mask = AttentionMask(CausalPattern(2), positions, positions).mask[0, 0]
     assert mask.int().tolist()[3] == [0, 0, 1, 1, 0, 0]
 
 
@@ -302,4 +343,4 @@ def test_shared_blocks_are_applied_many_times() -> None:
 
 def test_cross_attention_has_no_place_in_a_parallel_block() -> None:
     with pytest.raises(ModelError, match="parallel"):
-        spec.Block(ATTENTION, spec.Plain(4), cross=ATTENTION, residual=spec.Parallel())
+        spec.Block(ATTENTION, spec.FeedForward(4), cross=ATTENTION, residual=spec.Parallel())

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.core.mix import attention_weights, fused
-from regard.core.pattern import Everything, Sight
+from regard.core.mask import AttentionMask, FullMask
+from regard.core.softmax_attention import attention_weights, fused
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
@@ -30,6 +30,10 @@ def test_attention_from_scratch_is_the_cores() -> None:
     q, k, v = (chance.normal(size=size) for size in ((5, 8), (7, 8), (7, 3)))
     output, weights = script["attention"](q, k, v)
     tensors = [torch.from_numpy(x)[None, None] for x in (q, k, v)]
-    sight = Sight(Everything(), torch.arange(5), torch.arange(7))
-    np.testing.assert_allclose(fused(*tensors, sight, 8**-0.5, 0.0)[0, 0].numpy(), output, rtol=1e-9)
-    np.testing.assert_allclose(attention_weights(*tensors[:2], sight.mask, 8**-0.5)[0, 0].numpy(), weights, rtol=1e-9)
+    sight = AttentionMask(FullMask(), torch.arange(5), torch.arange(7))
+    np.testing.assert_allclose(
+        fused(*tensors, sight, 8**-0.5, 0.0)[0, 0].numpy(), output, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        attention_weights(*tensors[:2], sight.mask, 8**-0.5)[0, 0].numpy(), weights, rtol=1e-9
+    )

@@ -17,11 +17,11 @@ from torch import Tensor
 from looked import SUBJECTS, TARGET, TEXT, WORDS, reader, translator, writer
 from regard import spec
 from regard.build import build
-from regard.core.pattern import Causal, Everything, Sight
-from regard.core.trace import Attended, Trace
+from regard.core.mask import AttentionMask, CausalMask, FullMask
+from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences
-from regard.decode.search import Settings
-from regard.decode.strategy import Beam, Gnmt, Greedy, Limit, Sample
+from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, Sampling
 from regard.errors import DataError, SettingError
 from regard.look import (
     Look,
@@ -51,9 +51,9 @@ from regard.look import (
     steps,
     translate,
 )
-from regard.look.ablate import loss
-from regard.look.structure import word_tokens
-from regard.look.subject import Reading, run
+from regard.look.ablation import loss
+from regard.look.head_roles import word_tokens
+from regard.look.target import Reading, run
 
 EVERYTHING = ["*.weights", "*.embedded", "*.residual", "logits"]
 
@@ -76,7 +76,9 @@ def fitted() -> Subject:
     for _ in range(60):
         scores = run(subject.model, data.inputs, data.outputs, data.real)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1).backward()
+        torch.nn.functional.cross_entropy(
+            scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1
+        ).backward()
         optimizer.step()
     return subject
 
@@ -87,7 +89,9 @@ class Given:
     def __init__(self, weights: Tensor) -> None:
         self.known = weights
 
-    def weights(self, q: Tensor, k: Tensor, sight: Any, rows: Tensor, heads: Tensor | None = None) -> Tensor:
+    def weights(
+        self, q: Tensor, k: Tensor, sight: Any, rows: Tensor, heads: Tensor | None = None
+    ) -> Tensor:
         found = self.known[:, :, rows]
         return found if heads is None else found[:, heads]
 
@@ -95,14 +99,16 @@ class Given:
 def given(*layers: Tensor, causal: bool = False) -> Look:
     """A look at attentions with these weights [H, T, S] each, over a reader of T tokens."""
     subject = reader()
-    trace = Trace(["*"])
+    trace = Probe(["*"])
     for i, weights in enumerate(layers):
         many, length, width = weights.shape
         places = torch.arange(width)
-        sight = Sight(Causal() if causal else Everything(), places, places)
+        sight = AttentionMask(CausalMask() if causal else FullMask(), places, places)
         q = torch.arange(length).float()[None, None, :, None].expand(1, many, length, 1)
         values = torch.randn(1, many, width, 6)
-        trace.attentions[f"encoder.{i}.self"] = Attended(Given(weights[None]), q, values, values, sight)
+        trace.attentions[f"encoder.{i}.self"] = AttentionCall(
+            Given(weights[None]), q, values, values, sight
+        )
     labels = tuple(str(i) for i in range(layers[0].shape[1]))
     return Look(subject, Reading(torch.zeros(1, len(labels)).long(), labels), trace)
 
@@ -119,11 +125,15 @@ def previous(length: int) -> Tensor:
 def test_alignment_is_the_mean_of_the_heads_and_links_its_peaks() -> None:
     found = translator().look(TEXT, target=TARGET)
     result = alignment(found, layer=1)
-    np.testing.assert_allclose(result.weights, found.weights("decoder.1.cross").mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        result.weights, found.weights("decoder.1.cross").mean(axis=0), atol=1e-6
+    )
     assert result.links == tuple(enumerate(result.weights.argmax(axis=1)))
     assert len(result.weights) == len(result.target) == len(result.links)
     one = alignment(found, layer=0, heads=[2])
-    np.testing.assert_allclose(one.weights, found.weights("decoder.0.cross", heads=[2])[0], atol=1e-6)
+    np.testing.assert_allclose(
+        one.weights, found.weights("decoder.0.cross", heads=[2])[0], atol=1e-6
+    )
     with pytest.raises(SettingError, match="layers are 0 to 1"):
         alignment(found, layer=2)
     with pytest.raises(SettingError, match="heads are 0 to 2"):
@@ -165,13 +175,15 @@ def test_entropy_counts_what_may_be_seen() -> None:
     """A causal head that looks at all it may evenly has the highest entropy there is."""
     weights = torch.tril(torch.ones(6, 6))
     result = entropy(given((weights / weights.sum(-1, keepdim=True)).expand(4, 6, 6), causal=True))
-    assert result.share[0, 0] == pytest.approx(5 / 6, abs=1e-6)  # the first row has nothing to choose
+    assert result.share[0, 0] == pytest.approx(
+        5 / 6, abs=1e-6
+    )  # the first row has nothing to choose
 
 
 def test_entropy_in_parts_is_entropy_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = translator().look(TEXT, target=TARGET)
     whole, rolled = entropy(found), rollout(found).weights
-    monkeypatch.setattr("regard.look.looking.CHUNK", 1)
+    monkeypatch.setattr("regard.look.recording.CHUNK", 1)
     parts = entropy(found)
     for name in ("nats", "share", "favourite", "force"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-5)
@@ -199,16 +211,23 @@ def test_a_head_that_looks_back_has_that_role(monkeypatch: pytest.MonkeyPatch) -
     subject = translator().subject()
     known = list(islice(sentences("test"), 12)) + list(islice(sentences("test", pronouns=True), 12))
     chance = roles(subject, known)
-    assert {"previous token", "next token", "first token", "subject→verb", "adjective→noun", "pronoun→referent"} <= set(
-        chance.roles
-    )
+    assert {
+        "previous token",
+        "next token",
+        "first token",
+        "subject→verb",
+        "adjective→noun",
+        "pronoun→referent",
+    } <= set(chance.roles)
     means = chance.scores.mean(axis=(1, 2))
     np.testing.assert_allclose(means, chance.chance, rtol=0.8)
 
-    usual = Attended.weights
+    usual = AttentionCall.weights
 
     def looks(place: Callable[[int], int]) -> None:
-        def weights(self: Attended, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
+        def weights(
+            self: AttentionCall, rows: Tensor | None = None, heads: Tensor | None = None
+        ) -> Tensor:
             found = usual(self, rows, heads).clone()
             length = found.shape[-1]
             found[:, 1] = 0.0
@@ -216,7 +235,7 @@ def test_a_head_that_looks_back_has_that_role(monkeypatch: pytest.MonkeyPatch) -
                 found[:, 1, i, min(max(place(i), 0), length - 1)] = 1.0
             return found
 
-        monkeypatch.setattr(Attended, "weights", weights)
+        monkeypatch.setattr(AttentionCall, "weights", weights)
 
     for role, place in (
         ("previous token", lambda i: i - 1),
@@ -234,21 +253,27 @@ def test_a_head_that_looks_back_has_that_role(monkeypatch: pytest.MonkeyPatch) -
 def test_links_are_scored_where_the_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that follows exactly the pronouns of one sentence scores 1 for them, and the words' tokens are theirs."""
     subject = translator().subject()
-    sentence = next(s for s in sentences("test", pronouns=True) if any(k.kind == "pronoun-referent" for k in s.links))
+    sentence = next(
+        s
+        for s in sentences("test", pronouns=True)
+        if any(k.kind == "pronoun-referent" for k in s.links)
+    )
     link = next(k for k in sentence.links if k.kind == "pronoun-referent")
     places = word_tokens(subject, sentence.source)
     tokens = subject.reads.tokens(subject.ids(sentence.source))
     for number, word in enumerate(sentence.source.split()):
         assert "".join(tokens[i] for i in places[number]).replace("▁", "") == word.rstrip(".,?")
-    usual = Attended.weights
+    usual = AttentionCall.weights
 
-    def weights(self: Attended, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
+    def weights(
+        self: AttentionCall, rows: Tensor | None = None, heads: Tensor | None = None
+    ) -> Tensor:
         found = usual(self, rows, heads).clone()
         found[:, 2] = 0.0
         found[:, 2, places[link.start], places[link.end][0]] = 1.0
         return found
 
-    monkeypatch.setattr(Attended, "weights", weights)
+    monkeypatch.setattr(AttentionCall, "weights", weights)
     result = roles(subject, [sentence])
     np.testing.assert_allclose(result.scores[result.roles.index("pronoun→referent")][:, 2], 1.0)
     np.testing.assert_allclose(result.scores[result.roles.index("referent→pronoun")][:, 2], 0.0)
@@ -277,7 +302,10 @@ def test_ablation_is_the_loss_without_the_head() -> None:
     assert math.exp(result.whole) == pytest.approx(
         held.perplexity([TEXT, "He sings."], [TARGET, "Er singt."]), rel=1e-4
     )
-    subject, data = held.subject(), batch(held.subject(), [TEXT, "He sings."], [TARGET, "Er singt."])
+    subject, data = (
+        held.subject(),
+        batch(held.subject(), [TEXT, "He sings."], [TARGET, "Er singt."]),
+    )
     with torch.no_grad():
         held.model.decoder.blocks[0].cross.output.weight.unflatten(1, (3, -1))[:, 2] = 0  # type: ignore[union-attr]
     row = result.names.index("decoder.0.cross")
@@ -295,14 +323,20 @@ def test_ablation_of_every_wiring(subject: Subject) -> None:
 def test_right_is_what_greedy_decoding_writes() -> None:
     subject = fitted()
     texts = [s.source for s in LEARNT]
-    said = [translate(subject, text, Settings(Greedy()))[0].tokens for text in texts]
-    exact = [tuple(WORDS.encode(s.target)) == tokens for s, tokens in zip(LEARNT, said, strict=True)]
+    said = [translate(subject, text, DecodingSettings(Greedy()))[0].tokens for text in texts]
+    exact = [
+        tuple(WORDS.encode(s.target)) == tokens for s, tokens in zip(LEARNT, said, strict=True)
+    ]
     data = batch(subject, texts, [s.target for s in LEARNT])
     assert right(subject, data).tolist() == exact
     assert any(exact)
     off = heads(subject.model)[-4:]
-    broken = [translate(subject, text, Settings(Greedy()), off=off)[0].tokens for text in texts]
-    exact = [tuple(WORDS.encode(s.target)) == tokens for s, tokens in zip(LEARNT, broken, strict=True)]
+    broken = [
+        translate(subject, text, DecodingSettings(Greedy()), off=off)[0].tokens for text in texts
+    ]
+    exact = [
+        tuple(WORDS.encode(s.target)) == tokens for s, tokens in zip(LEARNT, broken, strict=True)
+    ]
     assert right(subject, data, off).tolist() == exact
     assert not all(exact)
 
@@ -312,14 +346,18 @@ def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
     known = list(islice(sentences("test", pronouns=True), 20))
     choices = pronouns(subject, known)
     assert choices.data.outputs is not None
-    for sentence, place, options, row in zip(known, choices.places, choices.options, choices.data.asked, strict=True):
+    for sentence, place, options, row in zip(
+        known, choices.places, choices.options, choices.data.asked, strict=True
+    ):
         words = [token.strip("▁") for token in WORDS.tokens(options)]
         assert len(set(words)) == 2
         assert set(words) <= {"er", "sie", "es"}
         assert int(row[place]) == options[0]
         assert words[0] in sentence.target.split()
     share = chosen_right(subject, choices).mean()
-    logits = run(subject.model, choices.data.inputs, choices.data.outputs, choices.data.real).detach()
+    logits = run(
+        subject.model, choices.data.inputs, choices.data.outputs, choices.data.real
+    ).detach()
     by_hand = [
         max(options, key=lambda i, n=n, p=place: float(logits[n, p, i])) == options[0]  # type: ignore[misc]
         for n, (place, options) in enumerate(zip(choices.places, choices.options, strict=True))
@@ -345,7 +383,10 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.look.circuits.chosen_right", ability)
     monkeypatch.setattr("regard.look.circuits.right", rest)
     few = list(islice(sentences("test", pronouns=True), 2))
-    given, others = pronouns(subject, few), batch(subject, [s.source for s in few], [s.target for s in few])
+    given, others = (
+        pronouns(subject, few),
+        batch(subject, [s.source for s in few], [s.target for s in few]),
+    )
     result = circuit(subject, given, others, near=0.5)
     assert (set(result.heads), result.found) == ({first, second}, True)
     assert (result.whole, result.without, result.rest) == (1.0, 0.5, 0.97)
@@ -372,7 +413,9 @@ def test_referents_are_what_looking_at_each_sentence_says() -> None:
         spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
         for i, name in enumerate(result.names):
             row = found.weights(name)[:, spots[2][0] if name.startswith("encoder") else place]
-            expected[i] += np.stack([row[:, spot].sum(axis=1) for spot in spots], axis=1) / len(asked)
+            expected[i] += np.stack([row[:, spot].sum(axis=1) for spot in spots], axis=1) / len(
+                asked
+            )
     np.testing.assert_allclose(result.weights, expected, atol=1e-5)
     name, head = result.reader
     gap = expected[:, :, 0] - expected[:, :, 1]
@@ -398,7 +441,9 @@ def test_the_lens_of_the_last_layer_is_the_model(subject: Subject) -> None:
     result = lens(found, top=3)
     said = torch.from_numpy(found["logits"]).softmax(dim=-1).topk(3)
     np.testing.assert_allclose(result.probabilities[-1], said.values, rtol=1e-5, atol=1e-7)
-    assert [list(place) for place in result.tokens[-1]] == [WORDS.tokens(row) for row in said.indices.tolist()]
+    assert [list(place) for place in result.tokens[-1]] == [
+        WORDS.tokens(row) for row in said.indices.tolist()
+    ]
     assert (
         len(result.layers)
         == len(result.tokens)
@@ -415,7 +460,9 @@ def test_patching_everything_is_the_other_run(subject: Subject) -> None:
     for name in (f"{stack}.embedded", f"{stack}.0.residual", f"{stack}.1.residual"):
         clean, edited = patched(subject, TEXT, "The cat sees a small dog.", name, target)
         torch.testing.assert_close(edited, clean, rtol=1e-5, atol=1e-6)
-    clean, edited = patched(subject, TEXT, "The cat sees a small dog.", f"{stack}.0.self.mixed", target)
+    clean, edited = patched(
+        subject, TEXT, "The cat sees a small dog.", f"{stack}.0.self.mixed", target
+    )
     assert not torch.allclose(clean, edited)
 
 
@@ -426,21 +473,24 @@ def test_patching_one_place_by_hand() -> None:
     assert result.effect.shape == (3, len(result.tokens))
     one, two = (torch.tensor([subject.ids(text)]) for text in (TEXT, other))
     outputs = look(subject, TEXT, target=TARGET, ask=()).reading.outputs
-    trace = Trace(["encoder.0.residual"])
+    trace = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
-    assert run(subject.model, one, outputs, trace=trace)[0, 3, answer].item() == pytest.approx(result.clean, abs=1e-5)
+    assert run(subject.model, one, outputs, trace=trace)[0, 3, answer].item() == pytest.approx(
+        result.clean, abs=1e-5
+    )
 
     def edit(x: Tensor) -> Tensor:
         return torch.cat([x[:, :1], trace.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
 
-    edited = run(subject.model, two, outputs, trace=Trace(edits={"encoder.0.residual": edit}))
+    edited = run(subject.model, two, outputs, trace=Probe(edits={"encoder.0.residual": edit}))
     assert edited[0, 3, answer].item() == pytest.approx(result.scores[1, 1], abs=1e-5)
     # Where the texts are the same and nothing has been mixed yet, there is nothing to restore.
     same = [i for i, (a, b) in enumerate(zip(result.tokens, result.others, strict=True)) if a == b]
     np.testing.assert_allclose(result.effect[0, same], 0.0, atol=1e-4)
     versus = patching(subject, TEXT, other, target=TARGET, at=3, instead="Katze")
     assert versus.clean == pytest.approx(
-        result.clean - run(subject.model, one, outputs)[0, 3, WORDS.encode("Katze")[0]].item(), abs=1e-5
+        result.clean - run(subject.model, one, outputs)[0, 3, WORDS.encode("Katze")[0]].item(),
+        abs=1e-5,
     )
     parted = patching(subject, TEXT, other, target=TARGET)
     said = run(subject.model, two, outputs)[0].argmax(dim=-1).tolist()
@@ -460,10 +510,16 @@ def test_patching_one_place_by_hand() -> None:
 
 def test_attribution_of_a_linear_model_is_exact() -> None:
     """Blocks that add nothing, a mean and a matrix: each token adds its own share, and together they are the score."""
-    block = spec.Block(spec.Attention(2, 6, 6), spec.Plain(8), residual=spec.PreNorm(), dropout=0.0)
+    block = spec.Block(
+        spec.Attention(2, 6, 6), spec.FeedForward(8), residual=spec.PreNorm(), dropout=0.0
+    )
     tokens = spec.Tokens(len(WORDS), dropout=0.0)
     description = spec.Encoder(
-        12, tokens, spec.Stack(2, block), spec.Pool("mean", None), labels=spec.Labels(3, bias=False)
+        12,
+        tokens,
+        spec.Stack(2, block),
+        spec.Pool("mean", None),
+        labels=spec.ClassifierHead(3, bias=False),
     )
     model = build(description).eval()
     with torch.no_grad():
@@ -498,7 +554,12 @@ def test_attribution_is_the_gradient_times_the_vector(subject: Subject) -> None:
             x[:, token] *= factor
             return x
 
-        said = run(subject.model, reading.inputs, reading.outputs, trace=Trace(edits={f"{stack}.embedded": edit}))[0]
+        said = run(
+            subject.model,
+            reading.inputs,
+            reading.outputs,
+            trace=Probe(edits={f"{stack}.embedded": edit}),
+        )[0]
         row = said[place] if said.ndim > 1 else said
         answer = reading.next[place] if place < len(reading.next) else int(base.argmax())
         return row[answer].item()
@@ -515,15 +576,20 @@ def test_attribution_in_batches_is_one_by_one(monkeypatch: pytest.MonkeyPatch) -
     held = translator()
     whole = attribution(held, TEXT, target=TARGET)
     assert whole.said == held.look(TEXT, target=TARGET, ask=()).target
-    monkeypatch.setattr("regard.look.gradient.ROWS", 1)
-    np.testing.assert_allclose(attribution(held, TEXT, target=TARGET).values, whole.values, rtol=1e-4, atol=1e-6)
+    monkeypatch.setattr("regard.look.attribution.ROWS", 1)
+    np.testing.assert_allclose(
+        attribution(held, TEXT, target=TARGET).values, whole.values, rtol=1e-4, atol=1e-6
+    )
     causal = attribution(writer(), TEXT)
     future = np.triu(np.ones_like(causal.values), 1).astype(bool)
     np.testing.assert_allclose(causal.values[future], 0.0, atol=1e-7)
 
 
 def test_attention_is_not_explanation_and_the_page_says_so() -> None:
-    assert "Attention is not explanation" in attribution(translator(), TEXT, target=TARGET)._repr_html_()
+    assert (
+        "Attention is not explanation"
+        in attribution(translator(), TEXT, target=TARGET)._repr_html_()
+    )
 
 
 # ------------------------------------------------------------------ positions
@@ -533,7 +599,9 @@ def test_positions_and_their_products() -> None:
     result = positions(translator(), 20)
     assert result.encodings is not None
     assert result.encodings.shape == (20, 24)
-    np.testing.assert_allclose(result.products, result.encodings @ result.encodings.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        result.products, result.encodings @ result.encodings.T, rtol=1e-5, atol=1e-5
+    )
     # Sines and cosines: the product depends on the distance only (Section 3.5).
     for distance in range(1, 5):
         diagonal = np.diagonal(result.products, distance)
@@ -544,8 +612,8 @@ def test_positions_and_their_products() -> None:
     assert alibi.encodings is None
     assert (np.diff(alibi.products[8]) > 0).all()
     assert positions(reader(), 9).encodings is not None
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8))
-    bare = spec.Decoder(24, spec.Tokens(9, None), spec.Stack(1, block, spec.Causal()))
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
+    bare = spec.Decoder(24, spec.Tokens(9, None), spec.Stack(1, block, spec.CausalMask()))
     with pytest.raises(SettingError, match="nothing of places"):
         positions(Subject(build(bare)), 4)
 
@@ -557,7 +625,7 @@ def test_positions_and_their_products() -> None:
 @pytest.mark.parametrize("places", ["given up", "refilled"])
 def test_the_tree_of_a_beam_ends_in_its_answer(width: int, places: str) -> None:
     for wiring in (fitted(), writer()):
-        settings = Settings(Beam(width, Gnmt(0.6), 1, places), Limit(1.0, 6))  # type: ignore[arg-type]
+        settings = DecodingSettings(BeamSearch(width, GNMTPenalty(0.6), 1, places), Limit(1.0, 6))  # type: ignore[arg-type]
         text = LEARNT[0].source
         tree = beam(wiring, text, settings)
         best = translate(wiring, text, settings)[0]
@@ -575,7 +643,11 @@ def test_the_tree_of_a_beam_ends_in_its_answer(width: int, places: str) -> None:
             assert each.log_probability <= parent.log_probability + 1e-5
             assert parent.fate in ("open", "best")
         for step in steps_of:
-            alive = [n for n in tree.nodes if n.step == step and n.fate in ("open", "left", "best") and n.score is None]
+            alive = [
+                n
+                for n in tree.nodes
+                if n.step == step and n.fate in ("open", "left", "best") and n.score is None
+            ]
             assert len(alive) <= width
         if width > 1:
             assert any(n.fate == "pruned" for n in tree.nodes)
@@ -584,25 +656,28 @@ def test_the_tree_of_a_beam_ends_in_its_answer(width: int, places: str) -> None:
 def test_every_step_is_shown_with_its_probabilities() -> None:
     for wiring in (fitted(), writer()):
         short = Limit(0.5, 6)
-        greedy = steps(wiring, TEXT, Settings(Greedy(), short), top=4)
-        best = translate(wiring, TEXT, Settings(Greedy(), short))[0]
+        greedy = steps(wiring, TEXT, DecodingSettings(Greedy(), short), top=4)
+        best = translate(wiring, TEXT, DecodingSettings(Greedy(), short))[0]
         ids = [step.id for step in greedy.steps]
         assert tuple(ids[:-1] if best.finished else ids) == best.tokens
         total = sum(math.log(step.candidates[0].probability) for step in greedy.steps)
         assert total == pytest.approx(best.log_probability, rel=1e-4)
-        assert all(step.candidates[0].id == step.id and step.candidates[0].drawn == 1 for step in greedy.steps)
-        chance = Sample(0.7, top_k=3, seed=4)
-        drawn = steps(wiring, TEXT, Settings(chance, short), top=5)
-        one = translate(wiring, TEXT, Settings(chance, short))[0]
+        assert all(
+            step.candidates[0].id == step.id and step.candidates[0].drawn == 1
+            for step in greedy.steps
+        )
+        chance = Sampling(0.7, top_k=3, seed=4)
+        drawn = steps(wiring, TEXT, DecodingSettings(chance, short), top=5)
+        one = translate(wiring, TEXT, DecodingSettings(chance, short))[0]
         assert tuple(s.id for s in drawn.steps)[: len(one.tokens)] == one.tokens
         for step in drawn.steps:
             assert sum(c.drawn for c in step.candidates) == pytest.approx(1.0)
             assert sum(c.drawn > 0 for c in step.candidates) == 3
             assert step.id in [c.id for c in step.candidates if c.drawn > 0]
     with pytest.raises(SettingError, match="tree"):
-        steps(fitted(), TEXT, Settings(Beam(2)))
+        steps(fitted(), TEXT, DecodingSettings(BeamSearch(2)))
     with pytest.raises(SettingError, match="tree"):
-        beam(fitted(), TEXT, Settings(Greedy()))
+        beam(fitted(), TEXT, DecodingSettings(Greedy()))
     with pytest.raises(SettingError, match="writes nothing"):
         steps(reader(), TEXT)
 
@@ -610,7 +685,7 @@ def test_every_step_is_shown_with_its_probabilities() -> None:
 def test_watching_is_switched_off_heads_too() -> None:
     subject = fitted()
     off = [("decoder.0.cross", 0), ("decoder.1.cross", 1)]
-    short = Settings(Greedy(), Limit(0.5, 6))
+    short = DecodingSettings(Greedy(), Limit(0.5, 6))
     watched = steps(subject, TEXT, short, off=off)
     assert watched.output == subject.writes.text(translate(subject, TEXT, short, off=off)[0].tokens)
     plain = steps(subject, TEXT, short)

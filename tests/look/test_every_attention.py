@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from looked import TEXT, translator
-from regard.core.mix import per_query_head
-from regard.core.trace import Trace
-from regard.look.attention import entropy
+from regard.core.probe import Probe
+from regard.core.softmax_attention import per_query_head
+from regard.look.attention_maps import entropy
 
 WORDS = [
     "softmax", "window:2", "dilated:2:2", "strided:3", "blocks:2", "longformer:1", "bigbird:2", "topk:2", "linear",
@@ -21,7 +21,7 @@ WORDS = [
 def test_effective_weights_and_what_could_be_seen(word: str) -> None:
     """Weights times values is what was mixed; where nothing could be seen there is no weight."""
     model = translator(attention=word, decoder_attention="softmax").model.double().eval()
-    trace = Trace(["encoder.*"])
+    trace = Probe(["encoder.*"])
     model.encode(torch.randint(4, 60, (2, 13)), trace=trace)
     rows = torch.arange(13)
     for name, call in trace.attentions.items():

@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from looked import BLOCK, SUBJECTS, TARGET, TEXT, WORDS, explicit, translator, writer
 from regard import spec
 from regard.build import build
-from regard.core import mix
-from regard.core.trace import Trace
+from regard.core import softmax_attention
+from regard.core.probe import Probe
 from regard.errors import SettingError
 from regard.look import Subject, Words, heads, look, probes, translate, written
-from regard.look.subject import attentions, run
+from regard.look.target import attentions, run
 
 
 @pytest.fixture(params=SUBJECTS)
@@ -31,7 +31,9 @@ def test_weights_are_those_of_a_wholly_explicit_model(subject: Subject) -> None:
         run(subject.model, found.reading.inputs, found.reading.outputs)
     assert len(seen) == len(fused) > 1
     for (name, weights), mixed in zip(fused.items(), seen, strict=True):
-        np.testing.assert_allclose(weights, mixed[0].detach().numpy(), rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            weights, mixed[0].detach().numpy(), rtol=1e-5, atol=1e-6, err_msg=name
+        )
         np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
         left, right = found.labels(name)
         assert weights.shape[1:] == (len(left), len(right))
@@ -69,10 +71,14 @@ def test_looking_stays_on_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> Non
     subject, calls = translator().subject(), []
     usual = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
-        torch.nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or usual(*a, **k)
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *a, **k: calls.append(1) or usual(*a, **k),
     )
     monkeypatch.setattr(
-        mix, "attention_weights", lambda *a: pytest.fail("weights were computed before they were asked")
+        softmax_attention,
+        "attention_weights",
+        lambda *a: pytest.fail("weights were computed before they were asked"),
     )
     look(subject, TEXT, target=TARGET, ask=["encoder.0.self.weights"])
     assert len(calls) == 2 + 2 * 2
@@ -145,11 +151,13 @@ def test_heads_switched_off_are_zeroed_slices_of_the_output_projection(subject: 
 
 def test_tensors_of_other_front_ends() -> None:
     image = spec.Patches(size=8, patch=4)
-    model = build(spec.Encoder(24, image, spec.Stack(1, BLOCK), spec.Pool(), labels=spec.Labels(3))).eval()
+    model = build(
+        spec.Encoder(24, image, spec.Stack(1, BLOCK), spec.Pool(), labels=spec.ClassifierHead(3))
+    ).eval()
     found = look(Subject(model), torch.randn(1, 3, 8, 8), ask=["*"])
     assert found.source == ("extra 0", "0,0", "0,1", "1,0", "1,1")
     assert found.attention("encoder.0.self").weights.shape == (4, 5, 5)
-    sound = spec.Frames(3, spec.Sinusoidal())
+    sound = spec.Spectrogram(3, spec.Sinusoidal())
     model = build(spec.Encoder(24, sound, spec.Stack(1, BLOCK))).eval()
     assert look(Subject(model), torch.randn(1, 3, 10)).source == ("0", "1", "2", "3", "4")
     with pytest.raises(SettingError, match="tokenizer"):
@@ -159,8 +167,10 @@ def test_tensors_of_other_front_ends() -> None:
 def test_two_towers() -> None:
     tokens = spec.Tokens(len(WORDS), dropout=0.0)
     text = spec.Encoder(24, tokens, spec.Stack(1, BLOCK), spec.Pool(width=5))
-    image = spec.Encoder(24, spec.Patches(size=8, patch=4), spec.Stack(1, BLOCK), spec.Pool(width=5))
-    subject = Subject(build(spec.Pair(text, image)).eval(), Words.of(WORDS))
+    image = spec.Encoder(
+        24, spec.Patches(size=8, patch=4), spec.Stack(1, BLOCK), spec.Pool(width=5)
+    )
+    subject = Subject(build(spec.DualEncoder(text, image)).eval(), Words.of(WORDS))
     assert set(look(subject, TEXT).trace.attentions) == {"text.encoder.0.self"}
     assert set(look(subject, torch.randn(1, 3, 8, 8)).trace.attentions) == {"image.encoder.0.self"}
 
@@ -199,7 +209,7 @@ def test_a_model_in_training_is_looked_at_without_dropout_and_goes_on() -> None:
 def test_an_edit_is_seen_by_probes_downstream() -> None:
     subject = writer()
     reading = look(subject, TEXT, ask=()).reading
-    trace = Trace(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
+    trace = Probe(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
     said = run(subject.model, reading.inputs, trace=trace)
     assert trace.tensors["decoder.1.residual"].abs().max() == 0
     assert said.abs().max() == 0

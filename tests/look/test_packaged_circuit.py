@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from regard.api import load
 from regard.data.builtin import sentences
 from regard.errors import DataError
-from regard.look import Circuit, Subject, pronoun_circuit, referents, stored_circuit, translate, written
+from regard.look import (
+    Circuit,
+    Subject,
+    pronoun_circuit,
+    referents,
+    stored_circuit,
+    translate,
+    written,
+)
+from regard.models import load
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "src/regard/studio/demo"

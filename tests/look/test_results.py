@@ -16,8 +16,8 @@ from PIL import Image
 
 from looked import TARGET, TEXT, translator
 from regard.data.builtin import Sentence, sentences
-from regard.decode.search import Settings
-from regard.decode.strategy import Beam, Greedy, Limit
+from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import SettingError
 from regard.look import (
     AttentionMap,
@@ -28,7 +28,7 @@ from regard.look import (
     attribution,
     beam,
     cache,
-    draw,
+    drawing,
     entropy,
     lens,
     patching,
@@ -58,10 +58,20 @@ def results() -> dict[str, Result]:
         patching(held, TEXT, "The cat sees a small dog.", target=TARGET),
         attribution(held, TEXT, target=TARGET),
         positions(held, 8),
-        steps(held, TEXT, Settings(Greedy(), Limit(1, 3))),
-        beam(held, TEXT, Settings(Beam(3), Limit(1, 3))),
+        steps(held, TEXT, DecodingSettings(Greedy(), Limit(1, 3))),
+        beam(held, TEXT, DecodingSettings(BeamSearch(3), Limit(1, 3))),
         cache(held, TEXT),
-        Circuit((("encoder.0.self", 1),), 0.9, 0.5, 1.0, 0.95, True, 12, True, {"encoder.0.self head 1": 0.5}),
+        Circuit(
+            (("encoder.0.self", 1),),
+            0.9,
+            0.5,
+            1.0,
+            0.95,
+            True,
+            12,
+            True,
+            {"encoder.0.self head 1": 0.5},
+        ),
         referents(held, list(islice(sentences("test", pronouns=True), 3))),
     ]
     return {f"{type(result).__name__} {i}": result for i, result in enumerate(made)}
@@ -91,11 +101,17 @@ def test_a_result_is_one_page_a_picture_json_and_lines(name: str, tmp_path: Path
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     page = Page(text)
     assert [tag for tag, _ in page.tags].count("svg") == 1
-    assert not {"script", "link", "iframe", "object", "foreignobject"} & {tag for tag, _ in page.tags}
+    assert not {"script", "link", "iframe", "object", "foreignobject"} & {
+        tag for tag, _ in page.tags
+    }
     for tag, attributes in page.tags:
         for key, value in attributes.items():
             assert not key.startswith("on")
-            assert key == "xmlns" or "//" not in (value or "") or (value or "").startswith("data:image/png"), (tag, key)
+            assert (
+                key == "xmlns"
+                or "//" not in (value or "")
+                or (value or "").startswith("data:image/png")
+            ), (tag, key)
     ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
     assert "url(" not in text
     assert "prefers-color-scheme: dark" in text
@@ -120,7 +136,11 @@ def test_text_is_only_ever_text(tmp_path: Path) -> None:
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     assert EVIL in page.words
     assert "&amp;" in page.words
-    assert any(attributes.get("aria-label", "").startswith(EVIL) for tag, attributes in page.tags if tag == "svg")  # type: ignore[union-attr]
+    assert any(
+        attributes.get("aria-label", "").startswith(EVIL)
+        for tag, attributes in page.tags
+        if tag == "svg"
+    )  # type: ignore[union-attr]
 
 
 def test_json_holds_the_very_numbers() -> None:
@@ -131,27 +151,27 @@ def test_json_holds_the_very_numbers() -> None:
 
 
 def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:
-    painted = draw.colours(np.linspace(0, 1, 50)).astype(float)
+    painted = drawing.colours(np.linspace(0, 1, 50)).astype(float)
     grey = painted @ [0.299, 0.587, 0.114]
     assert (np.diff(grey) > 0).all()
-    assert draw.code(draw.colours(np.array([0.0]), most=1.0)[0]) == "#440154"
-    assert draw.code(draw.colours(np.array([2.0]), most=1.0)[0]) == "#fde725"
-    both = draw.colours(np.array([-1.0, 0.0, 1.0]), signed=True)
+    assert drawing.code(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#440154"
+    assert drawing.code(drawing.colours(np.array([2.0]), most=1.0)[0]) == "#fde725"
+    both = drawing.colours(np.array([-1.0, 0.0, 1.0]), signed=True)
     assert both[0][2] > both[0][0]
     assert both[2][0] > both[2][2]
     assert (both[1] == both[1][0]).all()
-    assert draw.over(draw.colours(np.array([1.0]))[0]) == "#000000"
-    assert draw.over(draw.colours(np.array([0.0]), most=1.0)[0]) == "#ffffff"
+    assert drawing.over(drawing.colours(np.array([1.0]))[0]) == "#000000"
+    assert drawing.over(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#ffffff"
 
 
 def test_a_large_map_is_one_image() -> None:
     values = np.random.default_rng(0).random((300, 300))
     names = [str(i) for i in range(300)]
-    text = draw.svg(draw.heat(values, names, names), "large")
+    text = drawing.svg(drawing.heat(values, names, names), "large")
     assert text.count("<rect") == 0
     assert len(text) < 500_000
     pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    with Image.open(BytesIO(draw.image(pixels))) as picture:
+    with Image.open(BytesIO(drawing.image(pixels))) as picture:
         assert (np.asarray(picture) == pixels).all()
 
 
@@ -170,13 +190,19 @@ def test_a_terminal_gets_shades_within_its_width() -> None:
     assert terminal.fitted("ab", 4) == "ab  "
 
 
-def test_pictures_without_pillow_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pictures_without_pillow_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(SettingError, match="pip install"):
         MADE["Alignment 2"].to_png(tmp_path / "x.png")
 
 
-def test_pictures_without_fonts_are_spelt_plainly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(draw, "FONTS", ())
-    AttentionMap("x", (0,), ("müde", "→"), ("Straße", "東"), np.full((1, 2, 2), 0.5)).to_png(tmp_path / "x.png")
-    assert draw._in_ascii("müde → Straße") == "mude -> Strasse"
+def test_pictures_without_fonts_are_spelt_plainly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(drawing, "FONTS", ())
+    AttentionMap("x", (0,), ("müde", "→"), ("Straße", "東"), np.full((1, 2, 2), 0.5)).to_png(
+        tmp_path / "x.png"
+    )
+    assert drawing._in_ascii("müde → Straße") == "mude -> Strasse"

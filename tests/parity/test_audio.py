@@ -18,7 +18,10 @@ transformers = pytest.importorskip("transformers")
 def sound(seconds: float, seed: int = 0) -> np.ndarray:
     """Tones, noise and a pause."""
     chance, t = np.random.default_rng(seed), np.arange(int(seconds * RATE)) / RATE
-    tones = sum(chance.uniform(0.01, 0.3) * np.sin(2 * np.pi * chance.uniform(50, 7000) * t) for _ in range(5))
+    tones = sum(
+        chance.uniform(0.01, 0.3) * np.sin(2 * np.pi * chance.uniform(50, 7000) * t)
+        for _ in range(5)
+    )
     return ((tones + chance.normal(0, 0.01, len(t))) * (np.sin(t) > -0.7)).astype(np.float32)
 
 
@@ -45,7 +48,9 @@ def test_long_recordings_are_windows_that_follow_each_other() -> None:
     assert np.array_equal(np.concatenate(parts)[: len(samples)], samples)
     whole = log_mel(samples)
     assert whole.shape == (3, 80, 3000)
-    alone = torch.cat([log_mel(samples[start : start + 30 * RATE]) for start in range(0, len(samples), 30 * RATE)])
+    alone = torch.cat(
+        [log_mel(samples[start : start + 30 * RATE]) for start in range(0, len(samples), 30 * RATE)]
+    )
     assert (whole - alone).abs().max() <= 1e-6
 
 
@@ -57,7 +62,9 @@ def test_wav_files_are_read_as_fractions(width: int, channels: int, tmp_path: Pa
     stored = numbers + (top if width == 1 else 0)
     with wave.open(str(tmp_path / "a.wav"), "wb") as file:
         file.setparams((channels, width, RATE, 0, "NONE", ""))
-        file.writeframes(b"".join(int(n).to_bytes(width, "little", signed=width > 1) for n in stored.ravel()))
+        file.writeframes(
+            b"".join(int(n).to_bytes(width, "little", signed=width > 1) for n in stored.ravel())
+        )
     found = read_wav(tmp_path / "a.wav")
     assert found.dtype == np.float32
     assert np.abs(found - (numbers / top).mean(axis=1)).max() <= 1e-7
@@ -74,6 +81,10 @@ def test_what_cannot_be_heard_is_refused(tmp_path: Path) -> None:
         read_wav(tmp_path / "text.wav")
     with pytest.raises(DataError, match="not exist"):
         read_wav(tmp_path / "absent.wav")
-    for bad in (np.zeros(0, np.float32), np.zeros((2, 9), np.float32), np.array([np.nan], np.float32)):
+    for bad in (
+        np.zeros(0, np.float32),
+        np.zeros((2, 9), np.float32),
+        np.array([np.nan], np.float32),
+    ):
         with pytest.raises(DataError):
             log_mel(bad)

@@ -23,9 +23,17 @@ from torch import Tensor
 
 import regard
 from conftest import small_model
-from regard.api import Held, Listener, Matcher, Reader, Seer, Speller, Translator
 from regard.errors import DiskError, SettingError
-from regard.family.vaswani import transformer
+from regard.families.transformer import transformer
+from regard.models import (
+    CTCModel,
+    DualEncoderModel,
+    ImageEncoder,
+    Model,
+    SpeechToText,
+    TextEncoder,
+    Translator,
+)
 from regard.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -64,7 +72,10 @@ def clip(kind: str, out: Path) -> tuple[Any, Inputs]:
     elif "Text" in kind:
         config, inputs = transformers.CLIPTextConfig(**text), words
     else:
-        config, inputs = transformers.CLIPVisionConfig(**vision), {"pixel_values": test_clip.images()}
+        config, inputs = (
+            transformers.CLIPVisionConfig(**vision),
+            {"pixel_values": test_clip.images()},
+        )
     model = test_vision.shaken(getattr(transformers, kind)(config))
     model.save_pretrained(out)
     return model, inputs
@@ -81,7 +92,11 @@ def whisper(out: Path) -> tuple[Any, Inputs]:
     frames = torch.ones(3, 28).long()
     frames[1, 20:] = 0
     target = torch.randint(3, 53, (3, 17))
-    return model, {"input_features": torch.randn(3, 11, 28), "attention_mask": frames, "decoder_input_ids": target}
+    return model, {
+        "input_features": torch.randn(3, 11, 28),
+        "attention_mask": frames,
+        "decoder_input_ids": target,
+    }
 
 
 def sequence(name: str, out: Path) -> tuple[Any, Inputs]:
@@ -91,10 +106,16 @@ def sequence(name: str, out: Path) -> tuple[Any, Inputs]:
 
 
 def marian(stem: str, kind: str, out: Path) -> tuple[Any, Inputs]:
-    model = test_marian.random_theirs(getattr(transformers, kind), getattr(transformers, f"{stem}Config")).eval()
+    model = test_marian.random_theirs(
+        getattr(transformers, kind), getattr(transformers, f"{stem}Config")
+    ).eval()
     model.save_pretrained(out)
     data = test_marian.batch(37, 37)
-    return model, {"input_ids": data.source, "attention_mask": data.real.long(), "decoder_input_ids": data.target}
+    return model, {
+        "input_ids": data.source,
+        "attention_mask": data.real.long(),
+        "decoder_input_ids": data.target,
+    }
 
 
 def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
@@ -113,19 +134,34 @@ CLIPS = [
 CASES: dict[str, Any] = {
     **{f + t: lambda out, f=f, t=t: encoder(f, t, out) for f, t in test_encoders.ARCHITECTURES},
     **{f"deberta, {name}": lambda out, name=name: deberta(name, out) for name in DEBERTAS},
-    **{kind: lambda out, kind=kind: image(kind, out) for kinds in test_vision.HEADS.values() for kind in kinds},
+    **{
+        kind: lambda out, kind=kind: image(kind, out)
+        for kinds in test_vision.HEADS.values()
+        for kind in kinds
+    },
     **{kind: lambda out, kind=kind: clip(kind, out) for kind in CLIPS},
-    **{kind: lambda out, kind=kind: sound(kind, out) for kind in ("Wav2Vec2Model", "Wav2Vec2ForCTC")},
+    **{
+        kind: lambda out, kind=kind: sound(kind, out)
+        for kind in ("Wav2Vec2Model", "Wav2Vec2ForCTC")
+    },
     "whisper": whisper,
-    **{name: lambda out, name=name: sequence(name, out) for name in ("t5 1.0", "t5 1.1", "bart", "mbart")},
+    **{
+        name: lambda out, name=name: sequence(name, out)
+        for name in ("t5 1.0", "t5 1.1", "bart", "mbart")
+    },
     "marian": lambda out: marian("Marian", "MarianMTModel", out),
     "pegasus": lambda out: marian("Pegasus", "PegasusForConditionalGeneration", out),
     **{name: lambda out, name=name: decoder(name, out) for name in DECODERS},
 }
-CLASSES = {"input_values": Speller, "input_features": Listener, "pixel_values": Seer, "input_ids": Reader}
+CLASSES = {
+    "input_values": CTCModel,
+    "input_features": SpeechToText,
+    "pixel_values": ImageEncoder,
+    "input_ids": TextEncoder,
+}
 
 
-def quiet(folder: Path) -> Held:
+def quiet(folder: Path) -> Model:
     return regard.load(folder, say=lambda text: None)
 
 
@@ -133,15 +169,22 @@ def quiet(folder: Path) -> Held:
 def tensors(model: Any, inputs: Inputs) -> dict[str, Tensor]:
     """The main ones, in their order; what Wav2Vec2 gives of its convolutions is none."""
     made = model(**inputs).items()
-    return {name: value for name, value in made if isinstance(value, Tensor) and name != "extract_features"}
+    return {
+        name: value
+        for name, value in made
+        if isinstance(value, Tensor) and name != "extract_features"
+    }
 
 
-def seen(output: Tensor, inputs: Inputs, held: Held) -> Tensor:
+def seen(output: Tensor, inputs: Inputs, held: Model) -> Tensor:
     """At positions that are no padding, where there are positions."""
     mask = inputs.get("attention_mask")
     if "input_values" in inputs:
         mask = held.model.input.places(mask.bool())  # type: ignore[union-attr, operator]
-    if "decoder_attention_mask" in inputs and output.shape[1] == inputs["decoder_input_ids"].shape[1]:
+    if (
+        "decoder_attention_mask" in inputs
+        and output.shape[1] == inputs["decoder_input_ids"].shape[1]
+    ):
         mask = inputs["decoder_attention_mask"]
     if mask is None or output.shape[:2] != mask.shape:
         return output
@@ -167,8 +210,16 @@ def test_called_and_saved(name: str, tmp_path: Path) -> None:
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     for key, value in tensors(again.eval(), inputs).items():
-        assert (seen(value, inputs, held) - seen(wanted[key], inputs, held)).abs().max().item() <= 1e-6, key
-    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "id2label"):
+        assert (
+            seen(value, inputs, held) - seen(wanted[key], inputs, held)
+        ).abs().max().item() <= 1e-6, key
+    for key in (
+        "pad_token_id",
+        "bos_token_id",
+        "eos_token_id",
+        "decoder_start_token_id",
+        "id2label",
+    ):
         assert getattr(again.config, key, None) == getattr(theirs.config, key, None), key
     reopened = quiet(tmp_path / "back")
     assert type(reopened) is type(held)
@@ -179,14 +230,14 @@ def test_called_and_saved(name: str, tmp_path: Path) -> None:
 
 def test_what_is_made_of_a_folder(tmp_path: Path) -> None:
     for name, kind in (
-        ("BertForMaskedLM", Reader),
-        ("CLIPTextModel", Reader),
-        ("ViTModel", Seer),
-        ("CLIPVisionModel", Seer),
-        ("CLIPModel", Matcher),
-        ("Wav2Vec2ForCTC", Speller),
-        ("Wav2Vec2Model", Held),
-        ("whisper", Listener),
+        ("BertForMaskedLM", TextEncoder),
+        ("CLIPTextModel", TextEncoder),
+        ("ViTModel", ImageEncoder),
+        ("CLIPVisionModel", ImageEncoder),
+        ("CLIPModel", DualEncoderModel),
+        ("Wav2Vec2ForCTC", CTCModel),
+        ("Wav2Vec2Model", Model),
+        ("whisper", SpeechToText),
     ):
         CASES[name](tmp_path / name)
         assert type(quiet(tmp_path / name)) is kind
@@ -214,7 +265,10 @@ def test_arguments(tmp_path: Path) -> None:
     _, inputs = encoder("Bert", "Model", tmp_path / "bert")
     held = quiet(tmp_path / "bert")
     for wrong, word in (
-        ({"input_id": inputs["input_ids"]}, "did you mean 'input_ids'.*attention_mask, token_type_ids"),
+        (
+            {"input_id": inputs["input_ids"]},
+            "did you mean 'input_ids'.*attention_mask, token_type_ids",
+        ),
         ({**inputs, "position_ids": None}, "position_ids"),
         ({"attention_mask": inputs["attention_mask"]}, "needs input_ids"),
     ):
@@ -243,7 +297,12 @@ def test_what_a_saved_folder_carries(tmp_path: Path) -> None:
     CASES["BertForSequenceClassification"](tmp_path / "theirs")
     names = {str(i): name for i, name in enumerate("abcde")}
     back = {name: i for i, name in enumerate("abcde")}
-    more = {"id2label": names, "label2id": back, "problem_type": "multi_label_classification", "sep_token_id": 7}
+    more = {
+        "id2label": names,
+        "label2id": back,
+        "problem_type": "multi_label_classification",
+        "sep_token_id": 7,
+    }
     test_encoders.edit(tmp_path / "theirs", **more)
     (tmp_path / "theirs/vocab.txt").write_text("x")
     (tmp_path / "theirs/1_Pooling").mkdir()
@@ -273,7 +332,11 @@ def test_what_is_there_is_kept_unless_it_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "thesis/chapter.txt").write_text("x")
     (tmp_path / "ours/state").mkdir()
     (tmp_path / "ours/state/recipe.json").write_text("{}")
-    for place, word in (("file", "is a file"), ("thesis", r"chapter\.txt"), ("ours", r"state/recipe\.json")):
+    for place, word in (
+        ("file", "is a file"),
+        ("thesis", r"chapter\.txt"),
+        ("ours", r"state/recipe\.json"),
+    ):
         with pytest.raises(DiskError, match=word):
             held.save(tmp_path / place)
     assert (tmp_path / "thesis/chapter.txt").read_text() == "x"

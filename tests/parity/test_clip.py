@@ -15,7 +15,7 @@ from torch import Tensor
 from regard import size, spec
 from regard.build import trainable
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -106,7 +106,10 @@ def test_the_image_tower(options: dict[str, Any], kind: str, tmp_path: Path) -> 
 
     def run(model: Any) -> dict[str, Tensor]:
         out = model(pixels)
-        return {"hidden": out.last_hidden_state, "vector": out[0 if kind.endswith("Projection") else "pooler_output"]}
+        return {
+            "hidden": out.last_hidden_state,
+            "vector": out[0 if kind.endswith("Projection") else "pooler_output"],
+        }
 
     check_tower(model, tmp_path, run, (pixels, None))
 
@@ -146,11 +149,15 @@ def test_files_of_other_times(tmp_path: Path) -> None:
     tower = {name: tensor for name, tensor in before.items() if name.startswith("text_model.")}
     save_file(tower, tmp_path / "text" / "model.safetensors")
     _, opened = folders.open_model(tmp_path / "text")
-    assert torch.equal(opened.weights["input.table.weight"], before["text_model.embeddings.token_embedding.weight"])
+    assert torch.equal(
+        opened.weights["input.table.weight"], before["text_model.embeddings.token_embedding.weight"]
+    )
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
-    transformers.CLIPModel(transformers.CLIPConfig(text_config=TEXT, vision_config=VISION)).save_pretrained(tmp_path)
+    transformers.CLIPModel(
+        transformers.CLIPConfig(text_config=TEXT, vision_config=VISION)
+    ).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
 
     def tower(side: str, **changes: Any) -> dict[str, Any]:
@@ -170,8 +177,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 
 def test_towers_of_different_widths_are_no_pair() -> None:
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8))
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
     text = spec.Encoder(8, spec.Tokens(9), spec.Stack(1, block), spec.Pool(width=5))
     image = spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block), spec.Pool())
     with pytest.raises(ModelError, match="one width"):
-        spec.Pair(text, image)
+        spec.DualEncoder(text, image)

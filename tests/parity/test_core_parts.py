@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.core.feedforward import ACTIVATIONS
-from regard.core.norm import RmsNorm
-from regard.core.position import Buckets, Rope, alibi_slopes, banded, rope_frequencies
+from regard.core.norm import RMSNorm
+from regard.core.position import Rope, T5Bias, alibi_slopes, banded, rope_frequencies
 
 pytest.importorskip("transformers")
 
@@ -21,7 +21,7 @@ def test_t5_buckets(both_ways: bool, count: int, distance: int) -> None:
     theirs = T5Attention._relative_position_bucket(
         ahead, bidirectional=both_ways, num_buckets=count, max_distance=distance
     )
-    assert torch.equal(Buckets(2, count, distance, both_ways)._bucket(ahead), theirs)
+    assert torch.equal(T5Bias(2, count, distance, both_ways)._bucket(ahead), theirs)
 
 
 def test_rope_in_halves() -> None:
@@ -44,7 +44,12 @@ def test_banded_scaling() -> None:
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 64, "rope_theta": 10_000.0,
     }  # fmt: skip
-    config = LlamaConfig(hidden_size=64, num_attention_heads=2, rope_parameters=parameters, max_position_embeddings=512)
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=2,
+        rope_parameters=parameters,
+        max_position_embeddings=512,
+    )
     theirs, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
     torch.testing.assert_close(banded(rope_frequencies(32, 10_000.0), 8.0, 1.0, 4.0, 64), theirs)
 
@@ -56,7 +61,7 @@ def test_rms_norms() -> None:
     x = torch.randn(3, 10) * 5
     for theirs, offset in ((LlamaRMSNorm(10, 1e-6), 0.0), (GemmaRMSNorm(10, 1e-6), 1.0)):
         torch.nn.init.normal_(theirs.weight)
-        ours = RmsNorm(10, 1e-6, offset)
+        ours = RMSNorm(10, 1e-6, offset)
         ours.weight.data.copy_(theirs.weight.data)
         torch.testing.assert_close(ours(x), theirs(x))
 

@@ -14,8 +14,8 @@ from regard import disk, size
 from regard.build import trainable
 from regard.core.position import Disentangled
 from regard.errors import ModelError
-from regard.interop import deberta
-from regard.interop import folder as folders
+from regard.families import deberta
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -33,16 +33,37 @@ PLAIN = {
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bare": ("Model", V3),
-    "v2-xlarge": ("Model", {**V3, "conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 6}),
-    "one term, groups": ("Model", {**V3, "pos_att_type": ["c2p"], "conv_kernel_size": 5, "conv_groups": 4}),
-    "other term, no norm": ("Model", {**V3, "pos_att_type": ["p2c"], "norm_rel_ebd": "none", "position_buckets": 7}),
-    "no buckets": ("Model", {**V3, "position_buckets": -1, "max_relative_positions": 9, "hidden_act": "gelu_new"}),
+    "v2-xlarge": (
+        "Model",
+        {**V3, "conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 6},
+    ),
+    "one term, groups": (
+        "Model",
+        {**V3, "pos_att_type": ["c2p"], "conv_kernel_size": 5, "conv_groups": 4},
+    ),
+    "other term, no norm": (
+        "Model",
+        {**V3, "pos_att_type": ["p2c"], "norm_rel_ebd": "none", "position_buckets": 7},
+    ),
+    "no buckets": (
+        "Model",
+        {**V3, "position_buckets": -1, "max_relative_positions": 9, "hidden_act": "gelu_new"},
+    ),
     "absolute": ("Model", PLAIN),
-    "everything": ("Model", {**V3, "position_biased_input": True, "type_vocab_size": 3, "max_relative_positions": 20}),
+    "everything": (
+        "Model",
+        {**V3, "position_biased_input": True, "type_vocab_size": 3, "max_relative_positions": 20},
+    ),
     "masked": ("ForMaskedLM", V3),
     "masked, new head": ("ForMaskedLM", {**V3, "legacy": False, "hidden_act": "relu"}),
-    "classes": ("ForSequenceClassification", {**V3, "num_labels": 4, "pooler_dropout": 0.2, "cls_dropout": 0.3}),
-    "classes, tanh": ("ForSequenceClassification", {**V3, "pooler_hidden_act": "tanh", "position_biased_input": True}),
+    "classes": (
+        "ForSequenceClassification",
+        {**V3, "num_labels": 4, "pooler_dropout": 0.2, "cls_dropout": 0.3},
+    ),
+    "classes, tanh": (
+        "ForSequenceClassification",
+        {**V3, "pooler_hidden_act": "tanh", "position_biased_input": True},
+    ),
     "tags": ("ForTokenClassification", {**V3, "num_labels": 5}),
     "answers": ("ForQuestionAnswering", {**V3, "conv_kernel_size": 3}),
 }
@@ -59,7 +80,9 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     return model
 
 
-def run(model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+def run(
+    model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Tensor
+) -> torch.Tensor:
     with torch.inference_mode():
         out = model(input_ids=tokens, attention_mask=real.long(), token_type_ids=segments)
     if "start_logits" in out:
@@ -67,7 +90,9 @@ def run(model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Te
     return out.logits if "logits" in out else out.last_hidden_state
 
 
-def ours(model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+def ours(
+    model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Tensor
+) -> torch.Tensor:
     with torch.inference_mode():
         hidden, _ = model(tokens, real, segments=segments)
         if model.labels is not None:
@@ -78,7 +103,8 @@ def ours(model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.T
 def legacy(name: str) -> str:
     """The older name of a tensor of the newer head."""
     return name.replace(
-        "lm_predictions.lm_head.", "cls.predictions." + ("" if name.endswith("head.bias") else "transform.")
+        "lm_predictions.lm_head.",
+        "cls.predictions." + ("" if name.endswith("head.bias") else "transform."),
     )
 
 
@@ -101,9 +127,15 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
     back = tmp_path / "ours"
     back.mkdir()
-    disk.write_json(back / "config.json", folders.describe(opened.spec, None, opened.positions, opened.kind))
-    folders.write_weights(back / "model.safetensors", found, opened.spec, opened.positions, opened.kind)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    disk.write_json(
+        back / "config.json", folders.describe(opened.spec, None, opened.positions, opened.kind)
+    )
+    folders.write_weights(
+        back / "model.safetensors", found, opened.spec, opened.positions, opened.kind
+    )
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     before = {legacy(key): tensor for key, tensor in before.items()}
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -126,7 +158,10 @@ def test_files_of_pretraining_open_whole(tmp_path: Path) -> None:
     """microsoft/deberta-v3 files name no architecture, and hold two heads and a table that nothing uses."""
     theirs("masked, new head", 0, tmp_path)
     _, small = folders.open_model(tmp_path)
-    tensors, config = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    tensors, config = (
+        load_file(tmp_path / "model.safetensors"),
+        json.loads((tmp_path / "config.json").read_text()),
+    )
     for part, shape in (("dense", (36, 36)), ("LayerNorm", (36,)), ("classifier", (1, 36))):
         tensors |= {
             f"mask_predictions.{part}.weight": torch.randn(shape),
@@ -161,9 +196,16 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["DebertaV2ForMultipleChoice"]}))
-    folders.open_model(tmp_path)  # a file without a head is the model without one, whatever it was made for
-    headed = {f"deberta.{name}": tensor for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "architectures": ["DebertaV2ForMultipleChoice"]})
+    )
+    folders.open_model(
+        tmp_path
+    )  # a file without a head is the model without one, whatever it was made for
+    headed = {
+        f"deberta.{name}": tensor
+        for name, tensor in load_file(tmp_path / "model.safetensors").items()
+    }
     save_file(headed, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="MultipleChoice"):
         folders.open_model(tmp_path)
@@ -187,7 +229,13 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     ids=["v3-xsmall", "v3-small", "v3-base", "v3-large", "v2-xlarge"],
 )  # fmt: skip
 def test_published_sizes(changes: dict[str, Any], millions: float) -> None:
-    config = {**V3, **changes, "vocab_size": 128100, "max_position_embeddings": 512, "position_buckets": 256}
+    config = {
+        **V3,
+        **changes,
+        "vocab_size": 128100,
+        "max_position_embeddings": 512,
+        "position_buckets": 256,
+    }
     with torch.device("meta"):
         model = transformers.DebertaV2Model(transformers.DebertaV2Config(**config))
     counted = size.parameters(deberta.spec({"model_type": "deberta-v2", **config}))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from regard import disk, size
 from regard.build import trainable
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -66,7 +66,9 @@ CASES: dict[str, Any] = {
 def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     config = CASES[name]()
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -96,10 +98,14 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     back.mkdir()
     disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions))
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
-    again = transformers.AutoModelForCausalLM.from_pretrained(back, attn_implementation="eager").eval()
+    again = transformers.AutoModelForCausalLM.from_pretrained(
+        back, attn_implementation="eager"
+    ).eval()
     with torch.inference_mode():
         same = again(input_ids=tokens, attention_mask=real.long(), position_ids=positions).logits
     torch.testing.assert_close(same[real], wanted[real], rtol=0, atol=1e-6)
@@ -113,7 +119,10 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     for change, word in (
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "linear"),
-        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        (
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor",
+        ),
         ({"hidden_act": "mish"}, "mish"),
         ({"logit_softcapping": 30.0}, "logit_softcapping"),
         ({"num_hidden_layers": 2}, "model.layers.2"),
@@ -125,37 +134,49 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 
 def test_rotary_positions_in_old_and_new_words() -> None:
-    from regard.interop.llama import LLAMA
+    from regard.families.llama import LLAMA
 
-    for kind, options in (("linear", {"factor": 2}), ("llama3", {k: v for k, v in LONG.items() if "rope" not in k})):
-        new = LLAMA.spec({**SMALL, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **options}})
+    for kind, options in (
+        ("linear", {"factor": 2}),
+        ("llama3", {k: v for k, v in LONG.items() if "rope" not in k}),
+    ):
+        new = LLAMA.spec(
+            {**SMALL, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **options}}
+        )
         for word in ("type", "rope_type"):
-            assert LLAMA.spec({**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}}) == new
+            assert (
+                LLAMA.spec({**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}})
+                == new
+            )
         assert LLAMA.spec(LLAMA.config(new, 64)) == new
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window", "gemma"])
 def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> None:
     """Prompts of several lengths in one batch, against transformers one by one."""
-    from regard.decode.search import Ends, Settings, decode
-    from regard.decode.strategy import Beam, Greedy, Limit
+    from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+    from regard.decode.strategy import BeamSearch, Greedy, Limit
 
     model = theirs(name, 5, tmp_path)
     ours, _ = folders.open_model(tmp_path)
     chance = torch.Generator().manual_seed(1)
     prompts = [torch.randint(3, 61, (n,), generator=chance).tolist() for n in (1, 4, 7, 4)]
-    ends, limit = Ends(pad=0, start=None, end=2), Limit(0.0, 12)
-    greedy = decode(ours, prompts, ends, Settings(Greedy(), limit))  # type: ignore[arg-type]
+    ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit(0.0, 12)
+    greedy = decode(ours, prompts, ends, DecodingSettings(Greedy(), limit))  # type: ignore[arg-type]
     for prompt, found in zip(prompts, greedy, strict=True):
         wanted = model.generate(
-            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=0
+            torch.tensor([prompt]),
+            max_new_tokens=12,
+            do_sample=False,
+            eos_token_id=2,
+            pad_token_id=0,
         )
         new = wanted[0, len(prompt) :].tolist()
         assert list(found[0].tokens) == (new[: new.index(2)] if 2 in new else new)
-    one = decode(ours, prompts, ends, Settings(Beam(1), limit))  # type: ignore[arg-type]
+    one = decode(ours, prompts, ends, DecodingSettings(BeamSearch(1), limit))  # type: ignore[arg-type]
     assert [h[0].tokens for h in one] == [h[0].tokens for h in greedy]
-    wide = decode(ours, prompts, ends, Settings(Beam(3), limit))  # type: ignore[arg-type]
-    alone = [decode(ours, [p], ends, Settings(Beam(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
+    wide = decode(ours, prompts, ends, DecodingSettings(BeamSearch(3), limit))  # type: ignore[arg-type]
+    alone = [decode(ours, [p], ends, DecodingSettings(BeamSearch(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
     assert [h[0].tokens for h in wide] == [h[0].tokens for h in alone]
 
 
@@ -192,7 +213,9 @@ def test_neox_as_its_authors_released_it(tmp_path: Path) -> None:
     new = config.pop("rope_parameters")
     assert new == {"partial_rotary_factor": 0.25, "rope_theta": 10000.0, "rope_type": "default"}
     _, with_new = folders.open_model(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "rotary_pct": 0.25, "rotary_emb_base": 10000}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "rotary_pct": 0.25, "rotary_emb_base": 10000})
+    )
     _, with_old = folders.open_model(tmp_path)
     assert with_new.spec == with_old.spec
     for change, word in (
@@ -210,21 +233,28 @@ def test_gpt_as_its_authors_released_it(tmp_path: Path) -> None:
     theirs("gpt", 0, tmp_path)
     before = load_file(tmp_path / "model.safetensors")
     old = {name.removeprefix("transformer."): tensor for name, tensor in before.items()}
-    old |= {f"h.{i}.attn.bias": torch.ones(1, 1, 40, 40).tril() for i in range(3)} | {"position_ids": torch.arange(40)}
+    old |= {f"h.{i}.attn.bias": torch.ones(1, 1, 40, 40).tril() for i in range(3)} | {
+        "position_ids": torch.arange(40)
+    }
     save_file(old, tmp_path / "model.safetensors")
     _, opened = folders.open_model(tmp_path)
-    assert torch.equal(opened.weights["tokens.table.weight"], before["transformer.tokens_embed.weight"])
+    assert torch.equal(
+        opened.weights["tokens.table.weight"], before["transformer.tokens_embed.weight"]
+    )
 
 
 def test_a_window_that_is_not_said(tmp_path: Path) -> None:
     """Absent it is 4096, as in transformers; null says that there is none. Qwen2 says one that it does not use."""
     from regard import spec as kinds
-    from regard.interop.mistral import MISTRAL
-    from regard.interop.qwen2 import QWEN2
+    from regard.families.mistral import MISTRAL
+    from regard.families.qwen2 import QWEN2
 
     for said, window in (({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)):
         assert transformers.MistralConfig(**SMALL, **said).sliding_window == window
-        assert MISTRAL.spec({**SMALL, **said}).stack.pattern == kinds.Causal(window)
-    assert QWEN2.spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern == kinds.Causal()
+        assert MISTRAL.spec({**SMALL, **said}).stack.pattern == kinds.CausalMask(window)
+    assert (
+        QWEN2.spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
+        == kinds.CausalMask()
+    )
     with pytest.raises(ModelError, match="use_sliding_window"):
         QWEN2.spec({**SMALL, "sliding_window": 7, "use_sliding_window": True})

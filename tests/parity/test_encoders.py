@@ -15,7 +15,7 @@ from regard import disk, size
 from regard import spec as kinds
 from regard.build import trainable
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 from regard.model import Encoder
 
 transformers = pytest.importorskip("transformers")
@@ -25,9 +25,22 @@ SIZES = {
     "max_position_embeddings": 40,
 }  # fmt: skip
 PAIRS = {**SIZES, "type_vocab_size": 3, "layer_norm_eps": 1e-5, "num_hidden_layers": 2}
-OTHER = {**SIZES, "num_attention_heads": 4, "type_vocab_size": 1, "classifier_dropout": 0.3, "num_labels": 1}
+OTHER = {
+    **SIZES,
+    "num_attention_heads": 4,
+    "type_vocab_size": 1,
+    "classifier_dropout": 0.3,
+    "num_labels": 1,
+}
 NARROW: dict[str, Any] = {"embedding_size": 20}
-DISTIL = {"vocab_size": 61, "dim": 36, "hidden_dim": 50, "n_layers": 3, "n_heads": 6, "max_position_embeddings": 40}
+DISTIL = {
+    "vocab_size": 61,
+    "dim": 36,
+    "hidden_dim": 50,
+    "n_layers": 3,
+    "n_heads": 6,
+    "max_position_embeddings": 40,
+}
 # For each family, one config for each seed.
 CONFIGS: dict[str, list[dict[str, Any]]] = {
     "Bert": [SIZES, {**PAIRS, "hidden_act": "gelu_new", "num_labels": 5}, {**OTHER, "hidden_act": "relu"}],
@@ -55,7 +68,13 @@ CONFIGS: dict[str, list[dict[str, Any]]] = {
         {**SIZES, "num_attention_heads": 4, "hidden_dropout_prob": 0.3},
     ],
 }  # fmt: skip
-TASKS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
+TASKS = [
+    "Model",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+]
 ARCHITECTURES = [
     *((family, task) for family in CONFIGS for task in TASKS),
     ("Bert", "ForNextSentencePrediction"),
@@ -69,7 +88,12 @@ UNUSED: dict[str, tuple[str, ...]] = {
     **{task: _CLASSES for _, task in ARCHITECTURES},
     "ForSequenceClassification": ("qa_dropout",),
     "ForTokenClassification": ("qa_dropout", "seq_classif_dropout"),
-    "ForQuestionAnswering": ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "num_labels"),
+    "ForQuestionAnswering": (
+        "classifier_dropout",
+        "classifier_dropout_prob",
+        "seq_classif_dropout",
+        "num_labels",
+    ),
 }
 
 
@@ -98,7 +122,9 @@ def batch(family: str, config: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
     return tokens, real, segments
 
 
-def wanted(model: Any, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+def wanted(
+    model: Any, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+) -> dict[str, torch.Tensor]:
     """Their outputs under our names."""
     tokens, real, segments = given
     extra = {} if segments is None else {"token_type_ids": segments}
@@ -133,20 +159,29 @@ def found(
         return {name: made[name]() for name in names}
 
 
-def assert_close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor) -> None:
+def assert_close(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor
+) -> None:
     assert one.keys() == other.keys()
     for name, theirs in other.items():
         ours = one[name]
         assert ours.shape == theirs.shape
         if theirs.ndim == 3:
             ours, theirs = ours[real], theirs[real]
-        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), name
+        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), (
+            name
+        )
 
 
-def write(model: Any, opened: folders.Opened, out: Path) -> Path:
+def write(model: Any, opened: folders.ModelFolder, out: Path) -> Path:
     out.mkdir()
-    disk.write_json(out / "config.json", folders.describe(opened.spec, positions=opened.positions, kind=opened.kind))
-    folders.write_weights(out / "model.safetensors", model, opened.spec, opened.positions, opened.kind)
+    disk.write_json(
+        out / "config.json",
+        folders.describe(opened.spec, positions=opened.positions, kind=opened.kind),
+    )
+    folders.write_weights(
+        out / "model.safetensors", model, opened.spec, opened.positions, opened.kind
+    )
     return out
 
 
@@ -159,7 +194,9 @@ def assert_same_file(one: Path, other: Path) -> None:
 def edit(folder: Path, **changes: Any) -> None:
     """config.json with other values; None removes a key."""
     config = {**json.loads((folder / "config.json").read_text()), **changes}
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if v is not None})
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -190,7 +227,9 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
 
 def test_far_words_of_mpnet_fall_into_the_same_buckets(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = transformers.MPNetConfig(**{**SIZES, "max_position_embeddings": 202, "num_hidden_layers": 1})
+    config = transformers.MPNetConfig(
+        **{**SIZES, "max_position_embeddings": 202, "num_hidden_layers": 1}
+    )
     theirs = transformers.MPNetModel(config).eval()
     torch.nn.init.normal_(theirs.encoder.relative_attention_bias.weight)
     theirs.save_pretrained(tmp_path)
@@ -208,7 +247,9 @@ def test_models_without_a_pooler(family: str, tmp_path: Path) -> None:
     assert isinstance(opened.spec, kinds.Encoder)
     assert opened.spec.pool is None
     given = batch(family, theirs.config)
-    assert_close(found(model, given, ["hidden"]), {"hidden": wanted(theirs, given)["hidden"]}, given[1])  # type: ignore[arg-type]
+    assert_close(
+        found(model, given, ["hidden"]), {"hidden": wanted(theirs, given)["hidden"]}, given[1]
+    )  # type: ignore[arg-type]
     back = write(model, opened, tmp_path / "ours")
     assert_same_file(tmp_path / "theirs", back)
     assert folders.read(back, weights={}).spec == opened.spec
@@ -240,7 +281,9 @@ def test_bert_as_its_authors_released_it(tmp_path: Path) -> None:
     theirs = saved("Bert", "ForPreTraining", 0, tmp_path / "theirs")
     before = load_file(tmp_path / "theirs/model.safetensors")
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
         for name, tensor in before.items()
     }
     old["bert.embeddings.position_ids"] = torch.arange(40)[None]
@@ -248,7 +291,12 @@ def test_bert_as_its_authors_released_it(tmp_path: Path) -> None:
     old["cls.predictions.decoder.bias"] = before["cls.predictions.bias"].clone()
     assert "bert.encoder.layer.1.attention.output.LayerNorm.gamma" in old
     save_file(old, tmp_path / "theirs/model.safetensors")
-    for architectures in (["BertForMaskedLM"], ["BertModel"], ["BertForNextSentencePrediction"], None):
+    for architectures in (
+        ["BertForMaskedLM"],
+        ["BertModel"],
+        ["BertForNextSentencePrediction"],
+        None,
+    ):
         edit(tmp_path / "theirs", architectures=architectures)
         model, opened = folders.open_model(tmp_path / "theirs")
         given = batch("Bert", theirs.config)
@@ -268,29 +316,46 @@ def test_sentence_transformers(family: str, said: str, tmp_path: Path) -> None:
     theirs = saved(family, "Model", 0, tmp_path)
     edit(tmp_path, architectures=[said])
     tensors = load_file(tmp_path / "model.safetensors")
-    save_file({**tensors, "embeddings.position_ids": torch.arange(40)[None]}, tmp_path / "model.safetensors")
+    save_file(
+        {**tensors, "embeddings.position_ids": torch.arange(40)[None]},
+        tmp_path / "model.safetensors",
+    )
     model, opened = folders.open_model(tmp_path)
     given = batch(family, theirs.config)
     expected = wanted(theirs, given)
     assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
-    assert load_file(write(model, opened, tmp_path / "ours") / "model.safetensors").keys() == tensors.keys()
-    save_file({**tensors, "embeddings.position_ids": torch.arange(1, 41)[None]}, tmp_path / "model.safetensors")
+    assert (
+        load_file(write(model, opened, tmp_path / "ours") / "model.safetensors").keys()
+        == tensors.keys()
+    )
+    save_file(
+        {**tensors, "embeddings.position_ids": torch.arange(1, 41)[None]},
+        tmp_path / "model.safetensors",
+    )
     with pytest.raises(ModelError, match="position_ids is not what"):
         folders.open_model(tmp_path)
 
 
 @pytest.mark.parametrize("family", ["Roberta", "MPNet"])
-def test_a_pooler_beside_a_classifier_of_its_own_is_left_behind(family: str, tmp_path: Path) -> None:
+def test_a_pooler_beside_a_classifier_of_its_own_is_left_behind(
+    family: str, tmp_path: Path
+) -> None:
     """roberta-large-mnli holds one that nothing computes with."""
     theirs = saved(family, "ForSequenceClassification", 1, tmp_path)
     tensors, name = load_file(tmp_path / "model.safetensors"), theirs.base_model_prefix
-    extra = {f"{name}.pooler.dense.weight": torch.randn(36, 36), f"{name}.pooler.dense.bias": torch.randn(36)}
+    extra = {
+        f"{name}.pooler.dense.weight": torch.randn(36, 36),
+        f"{name}.pooler.dense.bias": torch.randn(36),
+    }
     save_file({**tensors, **extra}, tmp_path / "model.safetensors")
     model, opened = folders.open_model(tmp_path)
     given = batch(family, theirs.config)
     expected = wanted(theirs, given)
     assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
-    assert load_file(write(model, opened, tmp_path / "ours") / "model.safetensors").keys() == tensors.keys()
+    assert (
+        load_file(write(model, opened, tmp_path / "ours") / "model.safetensors").keys()
+        == tensors.keys()
+    )
 
 
 def test_without_a_hint_the_first_family_that_can_say_it_writes(tmp_path: Path) -> None:
@@ -305,9 +370,13 @@ def test_without_a_hint_the_first_family_that_can_say_it_writes(tmp_path: Path) 
         back.mkdir()
         disk.write_json(back / "config.json", folders.describe(opened.spec))
         folders.write_weights(back / "model.safetensors", model, opened.spec)
-        again = getattr(transformers, written).from_pretrained(back, attn_implementation="eager").eval()
+        again = (
+            getattr(transformers, written).from_pretrained(back, attn_implementation="eager").eval()
+        )
         given = batch(family, theirs.config)
-        torch.testing.assert_close(wanted(again, given)["labels"], wanted(theirs, given)["labels"], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            wanted(again, given)["labels"], wanted(theirs, given)["labels"], rtol=0, atol=1e-6
+        )
 
 
 def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> None:
@@ -316,7 +385,7 @@ def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> N
         ("Electra", {"pool": kinds.Pool()}),
         ("DistilBert", {"pool": kinds.Pool()}),
         ("Bert", {"pool": kinds.Pool("mean", None)}),
-        ("Bert", {"head": kinds.LanguageHead(), "labels": kinds.Labels(3, "tag")}),
+        ("Bert", {"head": kinds.LMHead(), "labels": kinds.ClassifierHead(3, "tag")}),
     ):
         saved(family, "Model", 0, tmp_path / family)
         model = dataclasses.replace(folders.read(tmp_path / family).spec, **change)  # type: ignore[arg-type]
@@ -326,7 +395,13 @@ def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("family", "seed", "task", "pooled", "scored"),
     [
-        ("Bert", 0, "ForSequenceClassification", 0.0, 0.1),  # as in the layers, where nothing else is said
+        (
+            "Bert",
+            0,
+            "ForSequenceClassification",
+            0.0,
+            0.1,
+        ),  # as in the layers, where nothing else is said
         ("Bert", 2, "ForSequenceClassification", 0.0, 0.3),
         ("Bert", 2, "ForTokenClassification", None, 0.3),
         ("Bert", 2, "ForQuestionAnswering", None, 0.0),
@@ -380,7 +455,10 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     for changed, word in (
         ({**tensors, "bert.extra.weight": torch.zeros(2)}, "bert.extra.weight, which nothing uses"),
-        ({k: t for k, t in tensors.items() if k != "cls.predictions.bias"}, "lacks cls.predictions.bias"),
+        (
+            {k: t for k, t in tensors.items() if k != "cls.predictions.bias"},
+            "lacks cls.predictions.bias",
+        ),
         ({**tensors, "cls.predictions.bias": torch.zeros(60)}, "shape"),
     ):
         save_file(changed, tmp_path / "model.safetensors")
@@ -413,7 +491,7 @@ def test_what_a_family_alone_does_not_understand(
 def test_a_task_has_its_number_of_scores() -> None:
     for task, count in (("answer", 3), ("next", 1), ("detect", 2)):
         with pytest.raises(ModelError, match="scores"):
-            kinds.Labels(count, task)  # type: ignore[arg-type]
+            kinds.ClassifierHead(count, task)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------ configs as they were published
@@ -486,5 +564,11 @@ def test_published_configs_are_read_and_counted(name: str) -> None:
     config, count = PUBLISHED[name]
     model = folders.FAMILIES[config["model_type"]].spec(config)
     with torch.device("meta"):
-        theirs = getattr(transformers, config["architectures"][0])(transformers.AutoConfig.for_model(**config))
-    assert size.parameters(model) == count == sum(parameter.numel() for parameter in theirs.parameters())
+        theirs = getattr(transformers, config["architectures"][0])(
+            transformers.AutoConfig.for_model(**config)
+        )
+    assert (
+        size.parameters(model)
+        == count
+        == sum(parameter.numel() for parameter in theirs.parameters())
+    )

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Greedy, Hypothesis, Limit, Power, Strategy
-from regard.interop import folder as folders
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, PowerPenalty, Strategy
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -33,13 +33,19 @@ CAUSAL: dict[str, Any] = {
     "mistral": lambda: transformers.MistralConfig(**KIN, num_key_value_heads=2, sliding_window=4),
     "qwen2": lambda: transformers.Qwen2Config(**KIN, num_key_value_heads=4),
     "gemma": lambda: transformers.GemmaConfig(**KIN, num_key_value_heads=1, head_dim=8),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4),
-    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4
+    ),
+    "gpt": lambda: transformers.OpenAIGPTConfig(
+        vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4
+    ),
     "neox": lambda: transformers.GPTNeoXConfig(**KIN, rotary_pct=0.5),
 }
 SEQUENCES: dict[str, Any] = {
     "t5 1.0": lambda: transformers.T5Config(**T5),
-    "t5 1.1": lambda: transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "t5 1.1": lambda: transformers.T5Config(
+        **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False
+    ),
     "bart": lambda: transformers.BartConfig(**PAIR),
     "mbart": lambda: transformers.MBartConfig(**PAIR),
     "marian": lambda: transformers.MarianConfig(**PAIR),
@@ -56,15 +62,19 @@ class Case(NamedTuple):
     start: int | None
 
     @property
-    def ends(self) -> Ends:
-        return Ends(0, self.start, self.end)
+    def ends(self) -> SpecialTokens:
+        return SpecialTokens(0, self.start, self.end)
 
     def generated(self, **settings: Any) -> list[list[int]]:
         """The rows of transformers, each up to its end."""
         longest = max(len(prompt) for prompt in self.prompts)
         tokens, real = torch.zeros(2, len(self.prompts), longest, dtype=torch.long)
         for row, prompt in enumerate(self.prompts):
-            place = slice(longest - len(prompt), longest) if self.start is None else slice(0, len(prompt))
+            place = (
+                slice(longest - len(prompt), longest)
+                if self.start is None
+                else slice(0, len(prompt))
+            )
             tokens[row, place], real[row, place] = torch.tensor(prompt), 1
         out = self.theirs.generate(
             input_ids=tokens, attention_mask=real, do_sample=False, max_new_tokens=STEPS, eos_token_id=self.end,
@@ -73,8 +83,15 @@ class Case(NamedTuple):
         rows = out[:, longest if self.start is None else 1 :].tolist()
         return [row[: row.index(self.end) + 1] if self.end in row else row for row in rows]
 
-    def decoded(self, strategy: Strategy, ends: Ends | None = None, **rules: int) -> list[list[int]]:
-        found = decode(self.ours, self.prompts, ends or self.ends, Settings(strategy, Limit(0.0, STEPS), **rules))
+    def decoded(
+        self, strategy: Strategy, ends: SpecialTokens | None = None, **rules: int
+    ) -> list[list[int]]:
+        found = decode(
+            self.ours,
+            self.prompts,
+            ends or self.ends,
+            DecodingSettings(strategy, Limit(0.0, STEPS), **rules),
+        )
         return [self.row(hypothesis) for hypotheses in found for hypothesis in hypotheses]
 
     def row(self, hypothesis: Hypothesis) -> list[int]:
@@ -84,7 +101,9 @@ class Case(NamedTuple):
 def case(name: str, seed: int, out: Path) -> Case:
     """A random model, and as its end a token that it likes to say after a few steps."""
     torch.manual_seed(seed)
-    kind = transformers.AutoModelForCausalLM if name in CAUSAL else transformers.AutoModelForSeq2SeqLM
+    kind = (
+        transformers.AutoModelForCausalLM if name in CAUSAL else transformers.AutoModelForSeq2SeqLM
+    )
     model = kind.from_config({**CAUSAL, **SEQUENCES}[name](), attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in (p for p in model.parameters() if p.requires_grad):
@@ -92,7 +111,9 @@ def case(name: str, seed: int, out: Path) -> Case:
     model.save_pretrained(out)
     ours, opened = folders.open_model(out)
     chance = torch.Generator().manual_seed(seed)
-    lengths = (5, 5, 5) if name == "gpt" else (5, 2, 8, 5)  # transformers' GPT does not skip the padding's positions
+    lengths = (
+        (5, 5, 5) if name == "gpt" else (5, 2, 8, 5)
+    )  # transformers' GPT does not skip the padding's positions
     prompts = [torch.randint(3, VOCABULARY, (n,), generator=chance).tolist() for n in lengths]
     found = Case(model, ours, prompts, -1, opened.ids.start if opened.ids else None)
     said = [row[3] for row in found.generated(num_beams=4, early_stopping=True)]
@@ -108,9 +129,12 @@ def test_the_same_tokens(name: str, seed: int, tmp_path: Path) -> None:
     for width, penalty in ((4, 1.0), (2, 0.0), (3, 2.0), (4, -0.7)):
         for stop, early in STOPS.items():
             wanted = models.generated(
-                num_beams=width, length_penalty=penalty, early_stopping=early, num_return_sequences=width
+                num_beams=width,
+                length_penalty=penalty,
+                early_stopping=early,
+                num_return_sequences=width,
             )
-            strategy = Beam(width, Power(penalty), width, "refilled", stop)  # type: ignore[arg-type]
+            strategy = BeamSearch(width, PowerPenalty(penalty), width, "refilled", stop)  # type: ignore[arg-type]
             assert models.decoded(strategy) == wanted, (width, penalty, stop)
             lengths |= {len(row) for row in wanted}
     assert len(lengths) > 2, "this model says nothing about stopping"
@@ -127,22 +151,31 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
         assert found == models.generated(num_beams=1, **theirs), (size, least)
         changed += found != free
         for width, stop in ((3, "full"), (4, "likely")):
-            strategy = Beam(width, Power(1.5), width, "refilled", stop)  # type: ignore[arg-type]
+            strategy = BeamSearch(width, PowerPenalty(1.5), width, "refilled", stop)  # type: ignore[arg-type]
             early: dict[str, Any] = {"early_stopping": STOPS[stop], "num_return_sequences": width}
             wanted = models.generated(num_beams=width, length_penalty=1.5, **early, **theirs)
-            assert models.decoded(strategy, least=least, no_repeat=size) == wanted, (size, least, width)
+            assert models.decoded(strategy, least=least, no_repeat=size) == wanted, (
+                size,
+                least,
+                width,
+            )
     assert changed >= 3, "these rules forbade nothing"
 
 
 @pytest.mark.parametrize("name", ["bart", "mbart", "llama"])
 def test_forced_first_and_last_tokens(name: str, tmp_path: Path) -> None:
     models = case(name, 5, tmp_path)
-    ends = Ends(0, models.start, models.end, opening=7, closing=True)
+    ends = SpecialTokens(0, models.start, models.end, opening=7, closing=True)
     forced = {"forced_bos_token_id": 7, "forced_eos_token_id": models.end}
-    if name == "llama":  # transformers forces the first token of a whole sequence, which a prompt has already
-        ends, forced = Ends(0, None, models.end, closing=True), {"forced_eos_token_id": models.end}
+    if (
+        name == "llama"
+    ):  # transformers forces the first token of a whole sequence, which a prompt has already
+        ends, forced = (
+            SpecialTokens(0, None, models.end, closing=True),
+            {"forced_eos_token_id": models.end},
+        )
     assert models.generated(num_beams=1, **forced) == models.decoded(Greedy(), ends)
     for stop, early in STOPS.items():
         wanted = models.generated(num_beams=4, length_penalty=1.5, early_stopping=early, **forced)
-        assert models.decoded(Beam(4, Power(1.5), 1, "refilled", stop), ends) == wanted  # type: ignore[arg-type]
+        assert models.decoded(BeamSearch(4, PowerPenalty(1.5), 1, "refilled", stop), ends) == wanted  # type: ignore[arg-type]
         assert all(row[-1] == models.end for row in wanted)

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard import disk, size
-from regard.api.reader import Reader
 from regard.build import trainable
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
+from regard.models.text_encoder import TextEncoder
 
 transformers = pytest.importorskip("transformers")
 
@@ -23,14 +23,23 @@ SMALL = {
     "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
-GPT = {"vocab_size": 61, "n_positions": 40, "n_embd": 36, "n_layer": 2, "n_head": 6, "pad_token_id": 0}
+GPT = {
+    "vocab_size": 61,
+    "n_positions": 40,
+    "n_embd": 36,
+    "n_layer": 2,
+    "n_head": 6,
+    "pad_token_id": 0,
+}
 NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 CASES: dict[str, Any] = {
     "gpt2": lambda: transformers.GPT2Config(**GPT, num_labels=3),
     "gpt2, untied": lambda: transformers.GPT2Config(**GPT, tie_word_embeddings=False),
     "gpt": lambda: transformers.OpenAIGPTConfig(**GPT, num_labels=5),
     "llama": lambda: transformers.LlamaConfig(**SMALL, num_labels=3),
-    "llama, tied": lambda: transformers.LlamaConfig(**SMALL, num_labels=1, tie_word_embeddings=True),
+    "llama, tied": lambda: transformers.LlamaConfig(
+        **SMALL, num_labels=1, tie_word_embeddings=True
+    ),
     "mistral": lambda: transformers.MistralConfig(**SMALL, sliding_window=4),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL, num_labels=4),
     "gemma": lambda: transformers.GemmaConfig(**SMALL, head_dim=8),
@@ -58,7 +67,7 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     real = torch.arange(11) < torch.tensor([11, 8, 1])[:, None]
     tokens = torch.randint(1, 61, (3, 11)) * real
     held = regard.load(tmp_path / "theirs", device="cpu")
-    assert isinstance(held, Reader)
+    assert isinstance(held, TextEncoder)
     with torch.inference_mode():
         wanted = model(input_ids=tokens, attention_mask=real.long()).logits
         tolerance = (2e-5 if name == "gemma" else 1e-5) * max(1.0, wanted.abs().mean().item())
@@ -74,11 +83,15 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     said = folders.describe(opened.spec, positions=opened.positions, **kind) | {"pad_token_id": 0}
     disk.write_json(back / "config.json", said)
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions, **kind)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
     auto = transformers.AutoModelForSequenceClassification
-    again, loading = auto.from_pretrained(back, attn_implementation="eager", output_loading_info=True)
+    again, loading = auto.from_pretrained(
+        back, attn_implementation="eager", output_loading_info=True
+    )
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     with torch.inference_mode():

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from regard import disk, size, spec
 from regard.build import build
-from regard.decode.search import Ends, Settings, decode
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
-from regard.family.vaswani import transformer
-from regard.interop.folder import (
-    Ids,
+from regard.families.folder import (
+    SpecialTokenIds,
     describe,
     generation_config,
     open_model,
@@ -25,14 +24,19 @@ from regard.interop.folder import (
     with_end,
     write_weights,
 )
+from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 from regard.text.tokenizer import END, PAD, START, UNKNOWN, Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
-IDS = Ids(pad=0, start=1, end=2, unk=3)
+IDS = SpecialTokenIds(pad=0, start=1, end=2, unk=3)
 SHARES = ["all", "target", "none"]
-DETAILS = [{"activation": "relu"}, {"activation": "gelu", "feedforward_dropout": 0.1}, {"activation": "silu"}]
+DETAILS = [
+    {"activation": "relu"},
+    {"activation": "gelu", "feedforward_dropout": 0.1},
+    {"activation": "silu"},
+]
 
 
 class Batch(NamedTuple):
@@ -65,7 +69,9 @@ def ours(model: EncoderDecoder, data: Batch) -> Tensor:
 
 @torch.no_grad()
 def theirs(model: Any, data: Batch) -> Tensor:
-    out = model.eval()(input_ids=data.source, attention_mask=data.real.long(), decoder_input_ids=data.target)
+    out = model.eval()(
+        input_ids=data.source, attention_mask=data.real.long(), decoder_input_ids=data.target
+    )
     return out.logits[data.scored]
 
 
@@ -111,7 +117,10 @@ def check_there_and_back(model: Any, folder: Path) -> None:
     write(second, mine, opened.spec, opened.positions)
     before, after = load_file(first / "model.safetensors"), load_file(second / "model.safetensors")
     assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
+    assert all(
+        torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype
+        for name in before
+    )
     assert torch.equal(theirs(model, data), theirs(open_theirs(second), data))
 
 
@@ -120,7 +129,13 @@ def check_there_and_back(model: Any, folder: Path) -> None:
 def test_ours_opens_there(share: Any, seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)
     target = 37 if share == "all" else 41
-    sizes = {"d_model": 24 - 3 * (seed % 2), "d_ff": 40, "heads": 3, "layers": 2, "decoder_layers": 3}
+    sizes = {
+        "d_model": 24 - 3 * (seed % 2),
+        "d_ff": 40,
+        "heads": 3,
+        "layers": 2,
+        "decoder_layers": 3,
+    }
     model_spec = transformer(37, target, share=share, **sizes, **DETAILS[seed])  # type: ignore[arg-type]
     model = build(model_spec)
     stir(model.parameters())
@@ -139,13 +154,19 @@ def test_ours_opens_there(share: Any, seed: int, tmp_path: Path) -> None:
     [
         {"activation_function": "swish", "scale_embedding": True},
         {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 41},
-        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 41, "tie_word_embeddings": False},
+        {
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 41,
+            "tie_word_embeddings": False,
+        },
     ],
     ids=SHARES,
 )
 def test_theirs_opens_here_and_goes_back(changes: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(3)
-    check_there_and_back(random_theirs(transformers.MarianMTModel, transformers.MarianConfig, **changes), tmp_path)
+    check_there_and_back(
+        random_theirs(transformers.MarianMTModel, transformers.MarianConfig, **changes), tmp_path
+    )
 
 
 def test_shards_and_half_precision_open_as_float32(tmp_path: Path) -> None:
@@ -163,13 +184,17 @@ def test_shards_and_half_precision_open_as_float32(tmp_path: Path) -> None:
 def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
     """Text in, tokens out, through the files alone: tokenizer.json, config.json, generation_config.json."""
     torch.manual_seed(5)
-    tokenizer = Tokenizer.learn(["a dog runs", "the small house </s> is here", "two dogs"] * 9, "bpe", 60)
+    tokenizer = Tokenizer.learn(
+        ["a dog runs", "the small house </s> is here", "two dogs"] * 9, "bpe", 60
+    )
     model_spec = transformer(len(tokenizer), len(tokenizer), d_model=24, d_ff=40, heads=3, layers=2)
     model = build(model_spec)
     stir(model.parameters())
     write(tmp_path, model, model_spec)
     (tmp_path / "tokenizer.json").write_text(with_end(tokenizer.to_json(), END))
-    disk.write_json(tmp_path / "tokenizer_config.json", tokenizer_config(PAD, START, END, UNKNOWN, positions=64))
+    disk.write_json(
+        tmp_path / "tokenizer_config.json", tokenizer_config(PAD, START, END, UNKNOWN, positions=64)
+    )
     disk.write_json(tmp_path / "generation_config.json", generation_config(IDS, max_length=13))
 
     other = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -177,18 +202,38 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
     sources = [[*ids, IDS.end] for ids in tokenizer.encode_batch(texts)]
     rows = other(texts, padding=True, return_tensors="pt")
     assert [[i for i in row if i != IDS.pad] for row in rows["input_ids"].tolist()] == sources
-    assert (other.pad_token_id, other.bos_token_id, other.eos_token_id, other.unk_token_id) == (0, 1, 2, 3)
+    assert (other.pad_token_id, other.bos_token_id, other.eos_token_id, other.unk_token_id) == (
+        0,
+        1,
+        2,
+        3,
+    )
 
-    found = decode(model, sources, Ends(0, 1, 2, banned=(0,)), Settings(Greedy(), Limit(factor=0.0, extra=12)))
-    generated = open_theirs(tmp_path).generate(**{k: rows[k] for k in ("input_ids", "attention_mask")}).tolist()
+    found = decode(
+        model,
+        sources,
+        SpecialTokens(0, 1, 2, banned=(0,)),
+        DecodingSettings(Greedy(), Limit(factor=0.0, extra=12)),
+    )
+    generated = (
+        open_theirs(tmp_path)
+        .generate(**{k: rows[k] for k in ("input_ids", "attention_mask")})
+        .tolist()
+    )
     for (mine,), row in zip(found, generated, strict=True):
         ended = row[1:].index(IDS.end) if IDS.end in row[1:] else len(row[1:])
         assert list(mine.tokens) == row[1 : 1 + ended]
 
 
 def test_generation_config_is_valid_there(tmp_path: Path) -> None:
-    disk.write_json(tmp_path / "generation_config.json", generation_config(IDS, beam=4, length_penalty=0.6))
+    disk.write_json(
+        tmp_path / "generation_config.json", generation_config(IDS, beam=4, length_penalty=0.6)
+    )
     settings = transformers.GenerationConfig.from_pretrained(tmp_path)
     settings.validate(strict=True)
     assert (settings.num_beams, settings.length_penalty, settings.bad_words_ids) == (4, 0.6, [[0]])
-    assert (settings.decoder_start_token_id, settings.eos_token_id, settings.pad_token_id) == (1, 2, 0)
+    assert (settings.decoder_start_token_id, settings.eos_token_id, settings.pad_token_id) == (
+        1,
+        2,
+        0,
+    )

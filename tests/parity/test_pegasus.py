@@ -22,8 +22,8 @@ from test_marian import (
 
 from regard import spec
 from regard.build import build
-from regard.family.vaswani import transformer
-from regard.interop.folder import describe, read
+from regard.families.folder import describe, read
+from regard.families.transformer import transformer
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,7 +31,13 @@ transformers = pytest.importorskip("transformers")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_ours_opens_there(seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)
-    sizes = {"d_model": 24 - 3 * (seed % 2), "d_ff": 40, "heads": 3, "layers": 2, "decoder_layers": 3}
+    sizes = {
+        "d_model": 24 - 3 * (seed % 2),
+        "d_ff": 40,
+        "heads": 3,
+        "layers": 2,
+        "decoder_layers": 3,
+    }
     model_spec = transformer(37, 37, residual=spec.PreNorm(), **sizes, **DETAILS[seed])  # type: ignore[arg-type]
     model = build(model_spec)
     stir(model.parameters())

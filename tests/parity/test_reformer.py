@@ -17,10 +17,10 @@ import regard
 from regard import disk, size
 from regard import spec as kinds
 from regard.build import trainable
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Greedy, Limit
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -34,19 +34,45 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "both kinds": ("Model", {**SMALL, "num_hashes": 2}),
     "causal": (
         "Model",
-        {**CAUSAL, "local_num_chunks_after": 1, "lsh_num_chunks_after": 1, "chunk_size_feed_forward": 1},
+        {
+            **CAUSAL,
+            "local_num_chunks_after": 1,
+            "lsh_num_chunks_after": 1,
+            "chunk_size_feed_forward": 1,
+        },
     ),
-    "hashes alone": ("Model", {**SMALL, "attn_layers": ["lsh"] * 3, "num_buckets": [2, 4], "num_hashes": 4}),
+    "hashes alone": (
+        "Model",
+        {**SMALL, "attn_layers": ["lsh"] * 3, "num_buckets": [2, 4], "num_hashes": 4},
+    ),
     "neighbours alone": ("Model", {**SMALL, "attn_layers": ["local"], "local_num_chunks_after": 1}),
-    "own chunk alone": ("Model", {**CAUSAL, "lsh_num_chunks_before": 0, "local_num_chunks_before": 0, "num_hashes": 3}),
-    "round the ring": ("Model", {**SMALL, "lsh_num_chunks_before": 3, "local_num_chunks_before": 9, "num_hashes": 2}),
-    "one multiple of the other": ("Model", {**SMALL, "local_attn_chunk_length": 12, "attn_layers": ["lsh", "local"]}),
+    "own chunk alone": (
+        "Model",
+        {**CAUSAL, "lsh_num_chunks_before": 0, "local_num_chunks_before": 0, "num_hashes": 3},
+    ),
+    "round the ring": (
+        "Model",
+        {**SMALL, "lsh_num_chunks_before": 3, "local_num_chunks_before": 9, "num_hashes": 2},
+    ),
+    "one multiple of the other": (
+        "Model",
+        {**SMALL, "local_attn_chunk_length": 12, "attn_layers": ["lsh", "local"]},
+    ),
     "language model": ("ModelWithLMHead", {**CAUSAL, "num_hashes": 3, "chunk_size_lm_head": 1}),
     "language model, in a row": (
         "ModelWithLMHead",
-        {**CAUSAL, "axial_pos_embds": False, "hidden_act": "gelu", "tie_word_embeddings": True, "layer_norm_eps": 1e-3},
+        {
+            **CAUSAL,
+            "axial_pos_embds": False,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+            "layer_norm_eps": 1e-3,
+        },
     ),
-    "masked": ("ForMaskedLM", {**SMALL, "attn_layers": ["lsh", "lsh", "local"], "lsh_num_chunks_after": 2}),
+    "masked": (
+        "ForMaskedLM",
+        {**SMALL, "attn_layers": ["lsh", "lsh", "local"], "lsh_num_chunks_after": 2},
+    ),
     "classes": ("ForSequenceClassification", {**SMALL, "num_labels": 5, "classifier_dropout": 0.3}),
     "spans": ("ForQuestionAnswering", {**CAUSAL, "hash_seed": 0}),
 }
@@ -65,12 +91,17 @@ def saved(task: str, config: dict[str, Any], seed: int, out: Path) -> Any:
 
 def batch(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     chance = torch.Generator().manual_seed(seed)
-    real = torch.arange(length) < torch.tensor([length, math.ceil(length / 2), max(1, length - 3)])[:, None]
+    real = (
+        torch.arange(length)
+        < torch.tensor([length, math.ceil(length / 2), max(1, length - 3)])[:, None]
+    )
     return torch.randint(1, 61, (3, length), generator=chance).masked_fill(~real, 0), real
 
 
 @torch.inference_mode()
-def wanted(model: Any, tokens: torch.Tensor, real: torch.Tensor | None, **more: Any) -> torch.Tensor:
+def wanted(
+    model: Any, tokens: torch.Tensor, real: torch.Tensor | None, **more: Any
+) -> torch.Tensor:
     out = model(input_ids=tokens, attention_mask=None if real is None else real.long(), **more)
     if "start_logits" in out:
         return torch.stack([out.start_logits, out.end_logits], dim=-1)
@@ -112,13 +143,17 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert said["model_type"] == "reformer"
     disk.write_json(back / "config.json", said)
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
     again, told = type(model).from_pretrained(back, output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
-    torch.testing.assert_close(wanted(again.eval(), tokens, None), wanted(model, tokens, None), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        wanted(again.eval(), tokens, None), wanted(model, tokens, None), rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["both kinds", "language model"])
@@ -131,7 +166,9 @@ def test_padding_in_front(name: str, tmp_path: Path) -> None:
         tokens, real = batch(length, 0)
         tokens, real = tokens.flip(1), real.flip(1)
         positions = (real.long().cumsum(1) - 1).clamp_min(0)
-        assert_close(found(ours, tokens, real), wanted(model, tokens, real, position_ids=positions), real)
+        assert_close(
+            found(ours, tokens, real), wanted(model, tokens, real, position_ids=positions), real
+        )
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -173,22 +210,26 @@ def test_greedy_generation_gives_the_same_tokens(tmp_path: Path) -> None:
     ours, _ = folders.open_model(tmp_path)
     chance = torch.Generator().manual_seed(1)
     prompts = [torch.randint(3, 61, (n,), generator=chance).tolist() for n in (1, 4, 7, 15, 4)]
-    ends, limit = Ends(pad=0, start=None, end=2), Limit(0.0, 12)
-    greedy = decode(ours, prompts, ends, Settings(Greedy(), limit))  # type: ignore[arg-type]
+    ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit(0.0, 12)
+    greedy = decode(ours, prompts, ends, DecodingSettings(Greedy(), limit))  # type: ignore[arg-type]
     for prompt, best in zip(prompts, greedy, strict=True):
         seen = torch.tensor([prompt])
         while seen.shape[1] < len(prompt) + 12 and seen[0, -1] != 2:
             scores = wanted(model, seen, None)[:, -1]
             seen = torch.cat([seen, scores.argmax(dim=-1)[:, None]], dim=1)
-        assert list(best[0].tokens) == [token for token in seen[0, len(prompt) :].tolist() if token != 2]
-    wide = decode(ours, prompts, ends, Settings(Beam(3), limit))  # type: ignore[arg-type]
-    alone = [decode(ours, [p], ends, Settings(Beam(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
+        assert list(best[0].tokens) == [
+            token for token in seen[0, len(prompt) :].tolist() if token != 2
+        ]
+    wide = decode(ours, prompts, ends, DecodingSettings(BeamSearch(3), limit))  # type: ignore[arg-type]
+    alone = [decode(ours, [p], ends, DecodingSettings(BeamSearch(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
     assert [h[0].tokens for h in wide] == [h[0].tokens for h in alone]
 
 
 def test_texts_are_scored_and_written(tmp_path: Path) -> None:
     model = saved("ModelWithLMHead", CAUSAL, 0, tmp_path)
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(61)}, unk_token="w0"))
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({f"w{i}": i for i in range(61)}, unk_token="w0")
+    )
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     held: Any = regard.load(str(tmp_path))
@@ -213,16 +254,27 @@ def test_old_files_hold_more(tmp_path: Path) -> None:
     saved("ModelWithLMHead", CAUSAL, 0, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     within = "reformer.encoder.layers.{}.attention.self_attention.{}"
-    for i, names in ((0, ("mask_value_float16", "mask_value_float32")), (1, ("self_mask_value_float32",))):
+    for i, names in (
+        (0, ("mask_value_float16", "mask_value_float32")),
+        (1, ("self_mask_value_float32",)),
+    ):
         tensors |= {within.format(i, name): torch.tensor(-1e4) for name in names}
     tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"].clone()
     save_file(tensors, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
-    left = {"sinusoidal_pos_embds": False, "intermediate_size": 3072, "num_chunks_before": 1, "num_chunks_after": 0}
+    left = {
+        "sinusoidal_pos_embds": False,
+        "intermediate_size": 3072,
+        "num_chunks_before": 1,
+        "num_chunks_after": 0,
+    }
     (tmp_path / "config.json").write_text(json.dumps({**config, **left}))
     ours, _ = folders.open_model(tmp_path)
     assert torch.equal(ours.head.kept, tensors["lm_head.bias"])  # type: ignore[union-attr, arg-type]
-    save_file({**tensors, "lm_head.decoder.bias": tensors["lm_head.bias"] + 1}, tmp_path / "model.safetensors")
+    save_file(
+        {**tensors, "lm_head.decoder.bias": tensors["lm_head.bias"] + 1},
+        tmp_path / "model.safetensors",
+    )
     with pytest.raises(ModelError, match="differ"):
         folders.open_model(tmp_path)
 
@@ -256,7 +308,12 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     for changed in (
         {name: tensor for name, tensor in tensors.items() if name != "lm_head.bias"},
-        {**tensors, "reformer.encoder.layers.0.attention.self_attention.query_key.weight": torch.zeros(21, 36)},
+        {
+            **tensors,
+            "reformer.encoder.layers.0.attention.self_attention.query_key.weight": torch.zeros(
+                21, 36
+            ),
+        },
         {**tensors, "lm_head.decoder.weight": torch.zeros(61, 36)},
     ):
         save_file(changed, tmp_path / "model.safetensors")

@@ -399,7 +399,11 @@ LOOSER = ("gemma", "deberta", "whisper", "clip", "wav2vec2")
 
 def bare(prefix: str, drop: tuple[str, ...] = ()) -> Callable[[Tensors], Tensors]:
     def change(tensors: Tensors) -> Tensors:
-        return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name not in drop}
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in tensors.items()
+            if name not in drop
+        }
 
     return change
 
@@ -413,17 +417,25 @@ def first_names(tensors: Tensors) -> Tensors:
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
     def name(now: str) -> str:
-        return next((now.removesuffix(new) + word for new, word in old.items() if now.endswith(new)), now)
+        return next(
+            (now.removesuffix(new) + word for new, word in old.items() if now.endswith(new)), now
+        )
 
     return {name(now): tensor for now, tensor in tensors.items()}
 
 
 def half(tensors: Tensors) -> Tensors:
-    return {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    return {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def bfloat(tensors: Tensors) -> Tensors:
-    return {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    return {
+        name: tensor.bfloat16() if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def places() -> Tensor:
@@ -466,13 +478,19 @@ FILES: dict[str, list[Callable[[Tensors], Tensors]]] = {
         held(masks("gpt_neox.layers.", "attention.rotary_emb.inv_freq"), turns(4)),
         half,
     ],
-    "Llama-2-7b-hf": [held(masks("model.layers.", "self_attn.rotary_emb.inv_freq"), turns(6)), half],
+    "Llama-2-7b-hf": [
+        held(masks("model.layers.", "self_attn.rotary_emb.inv_freq"), turns(6)),
+        half,
+    ],
     "TinyLlama-1.1B": [bfloat],
     "Mistral-7B-v0.1": [bfloat],
     "gemma-2b": [bfloat],
     "bart-base": [],
     "t5-small": [
-        held(["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"], lambda: torch.randn(32, 3))
+        held(
+            ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
+            lambda: torch.randn(32, 3),
+        )
     ],
     "whisper-large-v3": [half],
 }
@@ -494,7 +512,9 @@ def released(name: str, out: Path) -> Path:
     for change in FILES.get(name, []):
         tensors = change(tensors)
     save_file(
-        {key: tensor.contiguous() for key, tensor in tensors.items()}, out / "model.safetensors", {"format": "pt"}
+        {key: tensor.contiguous() for key, tensor in tensors.items()},
+        out / "model.safetensors",
+        {"format": "pt"},
     )
     (out / "config.json").write_text(json.dumps(CONFIGS[name]))
     return out
@@ -508,16 +528,27 @@ def inputs(config: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
     kind = config["model_type"]
     if kind == "clip":
         words[:, -1] = 60  # the end of a text is its highest id
-        return {"input_ids": words, "pixel_values": torch.randn(3, 3, 12, 12, generator=chance)}, real | True
+        return {
+            "input_ids": words,
+            "pixel_values": torch.randn(3, 3, 12, 12, generator=chance),
+        }, real | True
     if kind in ("vit", "deit"):
-        return {"pixel_values": torch.randn(3, 3, 12, 12, generator=chance)}, torch.ones(3, 10, dtype=torch.bool)
+        return {"pixel_values": torch.randn(3, 3, 12, 12, generator=chance)}, torch.ones(
+            3, 10, dtype=torch.bool
+        )
     if kind == "wav2vec2":
-        return {"input_values": torch.randn(2, 900, generator=chance)}, torch.ones(2, 44, dtype=torch.bool)
+        return {"input_values": torch.randn(2, 900, generator=chance)}, torch.ones(
+            2, 44, dtype=torch.bool
+        )
     if kind == "whisper":
         heard = torch.randn(3, 8, 30, generator=chance)
         return {"input_features": heard, "decoder_input_ids": words}, real | True
     if config.get("is_encoder_decoder"):
-        return {"input_ids": words, "attention_mask": real.long(), "decoder_input_ids": words.flip(1)}, real | True
+        return {
+            "input_ids": words,
+            "attention_mask": real.long(),
+            "decoder_input_ids": words.flip(1),
+        }, real | True
     given = {"input_ids": words, "attention_mask": real.long()}
     if config.get("type_vocab_size") == 2:
         given["token_type_ids"] = torch.randint(0, 2, (3, 9), generator=chance)
@@ -542,7 +573,13 @@ def test_it_opens_as_transformers_opens_it(name: str, tmp_path: Path) -> None:
     compare(again, ours, given, real, name)
     (tmp_path / "ours" / "config.json").read_text()
     said = json.loads((back / "config.json").read_text())
-    for key in ("eos_token_id", "pad_token_id", "bos_token_id", "id2label", "decoder_start_token_id"):
+    for key in (
+        "eos_token_id",
+        "pad_token_id",
+        "bos_token_id",
+        "id2label",
+        "decoder_start_token_id",
+    ):
         assert said.get(key) == CONFIGS[name].get(key), key
 
 
@@ -556,5 +593,7 @@ def compare(theirs: Any, ours: Any, given: dict[str, Tensor], real: Tensor, name
         assert one.shape == other.shape, key
         if one.shape[:2] == real.shape:
             one, other = one[real], other[real]
-        tolerance = (2e-5 if name.startswith(LOOSER) else 1e-5) * max(1.0, other.abs().mean().item())
+        tolerance = (2e-5 if name.startswith(LOOSER) else 1e-5) * max(
+            1.0, other.abs().mean().item()
+        )
         assert (one - other).abs().max().item() <= tolerance, key

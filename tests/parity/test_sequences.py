@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from regard import disk, size
 from regard.build import trainable
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -28,23 +28,38 @@ BART = {
 }  # fmt: skip
 CASES: dict[str, Any] = {
     "t5 1.0": lambda: transformers.T5Config(**T5),
-    "t5 1.1": lambda: transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-    "t5, tied, unscaled": lambda: transformers.T5Config(**T5, scale_decoder_outputs=False, feed_forward_proj="gelu"),
-    "t5, other norm": lambda: transformers.T5Config(**T5, layer_norm_epsilon=1e-2, feed_forward_proj="gated-silu"),
+    "t5 1.1": lambda: transformers.T5Config(
+        **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False
+    ),
+    "t5, tied, unscaled": lambda: transformers.T5Config(
+        **T5, scale_decoder_outputs=False, feed_forward_proj="gelu"
+    ),
+    "t5, other norm": lambda: transformers.T5Config(
+        **T5, layer_norm_epsilon=1e-2, feed_forward_proj="gated-silu"
+    ),
     "bart": lambda: transformers.BartConfig(**BART),
-    "bart, scaled": lambda: transformers.BartConfig(**BART, scale_embedding=True, activation_function="relu"),
+    "bart, scaled": lambda: transformers.BartConfig(
+        **BART, scale_embedding=True, activation_function="relu"
+    ),
     "mbart": lambda: transformers.MBartConfig(**BART),
-    "mbart, scaled": lambda: transformers.MBartConfig(**BART, scale_embedding=True, activation_function="silu"),
+    "mbart, scaled": lambda: transformers.MBartConfig(
+        **BART, scale_embedding=True, activation_function="silu"
+    ),
 }
 
 
 def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
-    model = transformers.AutoModelForSeq2SeqLM.from_config(CASES[name](), attn_implementation="eager").eval()
+    model = transformers.AutoModelForSeq2SeqLM.from_config(
+        CASES[name](), attn_implementation="eager"
+    ).eval()
     if name == "t5 1.1":  # as its files have it: transformers 5 ties it when it makes a new one
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight))
     with torch.no_grad():
-        for tensor in [*model.parameters(), *(b for n, b in model.named_buffers() if n == "final_logits_bias")]:
+        for tensor in [
+            *model.parameters(),
+            *(b for n, b in model.named_buffers() if n == "final_logits_bias"),
+        ]:
             tensor.add_(torch.randn_like(tensor) * 0.1)
     if "bart" in name:
         model.generation_config.forced_bos_token_id = 5
@@ -54,7 +69,10 @@ def theirs(name: str, seed: int, out: Path) -> Any:
 
 def inputs() -> dict[str, torch.Tensor]:
     real = torch.arange(17) < torch.tensor([17, 9, 1])[:, None]
-    source, target = torch.randint(3, 53, (3, 17)).masked_fill(~real, 1), torch.randint(3, 53, (3, 18))
+    source, target = (
+        torch.randint(3, 53, (3, 17)).masked_fill(~real, 1),
+        torch.randint(3, 53, (3, 18)),
+    )
     return {"input_ids": source, "attention_mask": real.long(), "decoder_input_ids": target}
 
 
@@ -67,17 +85,25 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     batch = inputs()
     with torch.inference_mode():
         wanted = model(**batch).logits
-        found = ours.head(ours(batch["input_ids"], batch["decoder_input_ids"], batch["attention_mask"].bool())[0])  # type: ignore
+        found = ours.head(
+            ours(batch["input_ids"], batch["decoder_input_ids"], batch["attention_mask"].bool())[0]
+        )  # type: ignore
     assert (found - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().mean().item())
 
     back = tmp_path / "ours"
     back.mkdir()
-    disk.write_json(back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions))
+    disk.write_json(
+        back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions)
+    )
     if opened.ids is not None:
         disk.write_json(back / "generation_config.json", folders.generation_config(opened.ids))
-    assert json.loads((back / "config.json").read_text())["model_type"] == opened.config["model_type"]
+    assert (
+        json.loads((back / "config.json").read_text())["model_type"] == opened.config["model_type"]
+    )
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
     again, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
@@ -88,8 +114,11 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         assert torch.equal(again.eval()(**batch).logits, wanted)
     assert (folders.read(back).spec, folders.read(back).ids) == (opened.spec, opened.ids)
     if "bart" in name:
-        assert opened.ids == folders.Ids(pad=1, start=2, end=2, opening=5, closing=True)
-        assert (again.generation_config.forced_bos_token_id, again.generation_config.forced_eos_token_id) == (5, 2)
+        assert opened.ids == folders.SpecialTokenIds(pad=1, start=2, end=2, opening=5, closing=True)
+        assert (
+            again.generation_config.forced_bos_token_id,
+            again.generation_config.forced_eos_token_id,
+        ) == (5, 2)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +137,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         ("mbart", {"decoder_layers": 4}, "lacks"),
     ],
 )
-def test_what_is_not_understood_is_refused(name: str, change: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_what_is_not_understood_is_refused(
+    name: str, change: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     theirs(name, 0, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
@@ -121,9 +152,12 @@ def test_t5_as_its_authors_released_it(tmp_path: Path) -> None:
     theirs("t5 1.0", 0, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
-    unused = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.randn(8, 4)}
+    unused = {
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.randn(8, 4)
+    }
     save_file(
-        {**tensors, **{c: tensors["shared.weight"].clone() for c in copies}, **unused}, tmp_path / "model.safetensors"
+        {**tensors, **{c: tensors["shared.weight"].clone() for c in copies}, **unused},
+        tmp_path / "model.safetensors",
     )
     config = json.loads((tmp_path / "config.json").read_text())
     for key in (
@@ -137,7 +171,7 @@ def test_t5_as_its_authors_released_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, "n_positions": 512}))
     _, opened = folders.open_model(tmp_path)
     assert (opened.spec.share, opened.spec.head.scale) == ("all", 30**-0.5)  # type: ignore[union-attr]
-    assert opened.ids == folders.Ids(pad=0, start=0, end=1)
+    assert opened.ids == folders.SpecialTokenIds(pad=0, start=0, end=1)
 
     model = theirs("t5 1.1", 1, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -152,7 +186,11 @@ def test_bart_without_its_head(tmp_path: Path) -> None:
     """BartModel's file lacks a prefix and the bias of the logits."""
     theirs("bart", 0, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    bare = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name != "final_logits_bias"}
+    bare = {
+        name.removeprefix("model."): tensor
+        for name, tensor in tensors.items()
+        if name != "final_logits_bias"
+    }
     save_file(bare, tmp_path / "model.safetensors")
     ours, opened = folders.open_model(tmp_path)
     assert ours.head.bias is None  # type: ignore[union-attr]

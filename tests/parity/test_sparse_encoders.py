@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from regard import disk, size
 from regard import spec as kinds
 from regard.build import trainable
-from regard.core.pattern import Everything
+from regard.core.mask import FullMask
 from regard.errors import ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 from regard.model import Encoder
 
 transformers = pytest.importorskip("transformers")
@@ -25,7 +25,13 @@ SIZES = {
     "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
     "max_position_embeddings": 90,
 }  # fmt: skip
-OTHER = {**SIZES, "num_attention_heads": 4, "type_vocab_size": 1, "num_hidden_layers": 2, "hidden_act": "relu"}
+OTHER = {
+    **SIZES,
+    "num_attention_heads": 4,
+    "type_vocab_size": 1,
+    "num_hidden_layers": 2,
+    "hidden_act": "relu",
+}
 CONFIGS: dict[str, list[dict[str, Any]]] = {
     "Longformer": [
         {**SIZES, "attention_window": 4},
@@ -34,7 +40,13 @@ CONFIGS: dict[str, list[dict[str, Any]]] = {
     ],
     "BigBird": [
         {**SIZES, "block_size": 4, "num_random_blocks": 1},
-        {**OTHER, "block_size": 3, "num_random_blocks": 2, "num_labels": 5, "classifier_dropout": 0.3},
+        {
+            **OTHER,
+            "block_size": 3,
+            "num_random_blocks": 2,
+            "num_labels": 5,
+            "classifier_dropout": 0.3,
+        },
         {**SIZES, "attention_type": "original_full", "rescale_embeddings": True},
     ],
 }
@@ -46,7 +58,13 @@ TASKS = {
         "ForTokenClassification",
         "ForQuestionAnswering",
     ],
-    "BigBird": ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForPreTraining"],
+    "BigBird": [
+        "Model",
+        "ForMaskedLM",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForPreTraining",
+    ],
 }
 CASES = [(family, task) for family, tasks in TASKS.items() for task in tasks]
 LENGTH = 41  # longer than what BigBird of these sizes sees whole, and divided by no block or window
@@ -70,7 +88,11 @@ def saved(family: str, task: str, seed: int, out: Path) -> Any:
 def batch(family: str, config: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
     real = torch.arange(length) < torch.tensor([length, length // 2, 7])[:, None]
     tokens = torch.randint(5, 61, (3, length)).masked_fill(~real, config.pad_token_id)
-    given = {"tokens": tokens, "real": real, "segments": torch.randint(0, config.type_vocab_size, (3, length))}
+    given = {
+        "tokens": tokens,
+        "real": real,
+        "segments": torch.randint(0, config.type_vocab_size, (3, length)),
+    }
     if family == "Longformer":
         given["global_tokens"] = torch.zeros_like(real)
         given["global_tokens"][:, 0] = True
@@ -80,10 +102,15 @@ def batch(family: str, config: Any, length: int = LENGTH) -> dict[str, torch.Ten
 
 
 def wanted(model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    extra = {"global_attention_mask": given["global_tokens"].long()} if "global_tokens" in given else {}
+    extra = (
+        {"global_attention_mask": given["global_tokens"].long()} if "global_tokens" in given else {}
+    )
     with torch.inference_mode():
         out = model(
-            input_ids=given["tokens"], attention_mask=given["real"].long(), token_type_ids=given["segments"], **extra
+            input_ids=given["tokens"],
+            attention_mask=given["real"].long(),
+            token_type_ids=given["segments"],
+            **extra,
         )
     if "start_logits" in out:
         return {"labels": torch.stack([out.start_logits, out.end_logits], dim=-1)}
@@ -109,14 +136,18 @@ def found(model: Encoder, given: dict[str, torch.Tensor], names: Any) -> dict[st
         return {name: made[name]() for name in names}
 
 
-def assert_close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor) -> None:
+def assert_close(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor
+) -> None:
     assert one.keys() == other.keys()
     for name, theirs in other.items():
         ours = one[name]
         assert ours.shape == theirs.shape
         if theirs.ndim == 3:
             ours, theirs = ours[real], theirs[real]
-        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), name
+        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), (
+            name
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -133,12 +164,21 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
 
     back = tmp_path / "ours"
     back.mkdir()
-    disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions, kind=opened.kind))
-    folders.write_weights(back / "model.safetensors", model, opened.spec, opened.positions, opened.kind)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    disk.write_json(
+        back / "config.json",
+        folders.describe(opened.spec, positions=opened.positions, kind=opened.kind),
+    )
+    folders.write_weights(
+        back / "model.safetensors", model, opened.spec, opened.positions, opened.kind
+    )
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     assert before.keys() == after.keys()
     unread = (
-        {"bert.pooler.weight", "bert.pooler.bias"} if (family, task) == ("BigBird", "ForSequenceClassification") else {}
+        {"bert.pooler.weight", "bert.pooler.bias"}
+        if (family, task) == ("BigBird", "ForSequenceClassification")
+        else {}
     )
     assert all(torch.equal(before[key], after[key]) for key in before if key not in unread)
     again, report = getattr(transformers, family + task).from_pretrained(
@@ -148,7 +188,13 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     assert not report["unexpected_keys"]
     for name, output in wanted(again.eval(), given).items():
         torch.testing.assert_close(output, expected[name], rtol=0, atol=1e-6)
-    for key in ("block_size", "num_random_blocks", "attention_type", "rescale_embeddings", "hidden_act"):
+    for key in (
+        "block_size",
+        "num_random_blocks",
+        "attention_type",
+        "rescale_embeddings",
+        "hidden_act",
+    ):
         if key in CONFIGS[family][seed]:
             assert getattr(again.config, key) == CONFIGS[family][seed][key], key
 
@@ -164,23 +210,29 @@ def test_bigbird_of_any_length(length: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("global_tokens", ["none", "all"])
-def test_longformer_without_global_tokens_and_with_nothing_else(global_tokens: str, tmp_path: Path) -> None:
+def test_longformer_without_global_tokens_and_with_nothing_else(
+    global_tokens: str, tmp_path: Path
+) -> None:
     theirs = saved("Longformer", "Model", 0, tmp_path)
     model, _ = folders.open_model(tmp_path)
     given = batch("Longformer", theirs.config)
-    given["global_tokens"] = given["real"] if global_tokens == "all" else torch.zeros_like(given["real"])
+    given["global_tokens"] = (
+        given["real"] if global_tokens == "all" else torch.zeros_like(given["real"])
+    )
     expected = wanted(theirs, given)
     assert_close(found(model, given, expected), expected, given["real"])  # type: ignore[arg-type]
 
 
 def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    config = transformers.LongformerConfig(**{**SIZES, "attention_window": 16, "max_position_embeddings": 600})
+    config = transformers.LongformerConfig(
+        **{**SIZES, "attention_window": 16, "max_position_embeddings": 600}
+    )
     theirs = transformers.LongformerModel(config).eval()
     theirs.save_pretrained(tmp_path)
     model, _ = folders.open_model(tmp_path)
     assert isinstance(model, Encoder)
-    assert model.stack.sight(0, 580, 3, Everything()).sparse
+    assert model.stack.sight(0, 580, 3, FullMask()).sparse
     given = batch("Longformer", config, 580)
     expected = wanted(theirs, given)
     assert_close(found(model, given, expected), expected, given["real"])
@@ -229,5 +281,5 @@ def test_another_pattern_is_no_longformer(tmp_path: Path) -> None:
     model = folders.read(tmp_path).spec
     assert isinstance(model, kinds.Encoder)
     assert folders.describe(model)["model_type"] == "longformer"
-    wide = replace(model, stack=replace(model.stack, pattern=kinds.Dilated(2, 3)))
+    wide = replace(model, stack=replace(model.stack, pattern=kinds.DilatedMask(2, 3)))
     assert folders.describe(wide)["model_type"] == "regard"

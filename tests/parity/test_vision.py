@@ -15,11 +15,17 @@ from torch import Tensor
 from regard import disk, size, spec
 from regard.build import build, trainable
 from regard.errors import DataError, ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
-SMALL = {"hidden_size": 20, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 31, "image_size": 12}
+SMALL = {
+    "hidden_size": 20,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 31,
+    "image_size": 12,
+}
 OTHER = {
     "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30, "image_size": 11,
     "patch_size": 3, "num_channels": 2, "qkv_bias": False, "hidden_act": "relu", "pooler_act": "silu",
@@ -88,7 +94,9 @@ def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path
 
     def run(model: Any) -> dict[str, Tensor]:
         out = model(pixels)
-        return {key: out[key] for key in ("last_hidden_state", "pooler_output", "logits") if key in out}
+        return {
+            key: out[key] for key in ("last_hidden_state", "pooler_output", "logits") if key in out
+        }
 
     with torch.inference_mode():
         wanted = run(model)
@@ -151,17 +159,22 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
             folders.open_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     tensors = load_file(tmp_path / "model.safetensors")
-    lacking = {name: tensor for name, tensor in tensors.items() if name != "vit.embeddings.cls_token"}
-    for changed, word in ((lacking, "lacks vit.embeddings.cls_token"), ({**tensors, "more": torch.ones(1)}, "more")):
+    lacking = {
+        name: tensor for name, tensor in tensors.items() if name != "vit.embeddings.cls_token"
+    }
+    for changed, word in (
+        (lacking, "lacks vit.embeddings.cls_token"),
+        ({**tensors, "more": torch.ones(1)}, "more"),
+    ):
         save_file(changed, tmp_path / "model.safetensors")
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
 
 
 def test_images_of_another_size_are_refused() -> None:
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8))
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
     model = build(spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block)))
     with pytest.raises(DataError, match="preprocessor_config"):
         model(torch.randn(1, 3, 16, 16))
     with pytest.raises(ModelError, match="tokens"):
-        spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block), head=spec.LanguageHead())
+        spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block), head=spec.LMHead())

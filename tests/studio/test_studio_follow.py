@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from regard.studio.follow import POINTS, follow
+from regard.studio.metrics_tail import POINTS, follow
 
 
 def line(step: int, **more: Any) -> str:
-    return json.dumps({"step": step, "loss": 1 / step, "gradient_norm": 0.5, "learning_rate": 0.1, **more}) + "\n"
+    return (
+        json.dumps(
+            {"step": step, "loss": 1 / step, "gradient_norm": 0.5, "learning_rate": 0.1, **more}
+        )
+        + "\n"
+    )
 
 
 def test_only_whole_lines_are_taken_and_each_once(tmp_path: Path) -> None:
@@ -42,8 +47,15 @@ def test_a_log_that_was_cut_back_is_begun_again(tmp_path: Path) -> None:
 
 def test_words_for_numbers_are_gaps_and_damaged_lines_are_counted(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
-    event = {"event": "validation", "step": 2, "loss": 0.5, "samples": [{"source": "<b>", "translation": "x"}]}
-    log.write_text(line(1, loss="nan") + "not json\n" + json.dumps(event) + "\n[1]\n" + line(2, loss=True))
+    event = {
+        "event": "validation",
+        "step": 2,
+        "loss": 0.5,
+        "samples": [{"source": "<b>", "translation": "x"}],
+    }
+    log.write_text(
+        line(1, loss="nan") + "not json\n" + json.dumps(event) + "\n[1]\n" + line(2, loss=True)
+    )
     found = follow(log, 0)
     assert found["curves"]["loss"] == [None, True]
     assert found["unreadable"] == 1

@@ -47,11 +47,16 @@ class Studio:
 
     def page(self, view: str = "", width: int = 1400, scheme: str = "light") -> Any:
         """A new visitor, who came by the printed address and then followed a link."""
-        context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context = self.browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
         page = context.new_page()
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console",
+            lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+        )
         page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         page.goto(self.address)
         ready(page)
@@ -83,7 +88,9 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     shutil.copytree(DEMO, hostile)
     words = (hostile / "tokenizer.json").read_text(encoding="utf-8")
     assert '"▁Katze"' in words
-    (hostile / "tokenizer.json").write_text(words.replace('"▁Katze"', json.dumps("▁" + HOSTILE)), encoding="utf-8")
+    (hostile / "tokenizer.json").write_text(
+        words.replace('"▁Katze"', json.dumps("▁" + HOSTILE)), encoding="utf-8"
+    )
     sample = {
         "event": "validation",
         "step": 5000,
@@ -94,7 +101,17 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
         log.write(json.dumps(sample) + "\n")
     shots = Path(os.environ.get("REGARD_SCREENSHOTS") or tmp_path_factory.mktemp("shots"))
     shots.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "regard", "studio", str(folder), "--port", "0", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "studio",
+        str(folder),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
@@ -107,7 +124,9 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
             browser.close()
             own = browser_studio.base
             assert browser_studio.requests
-            assert not [url for url in browser_studio.requests if not url.startswith((own, "data:"))]
+            assert not [
+                url for url in browser_studio.requests if not url.startswith((own, "data:"))
+            ]
             assert not browser_studio.complaints
     finally:
         server.terminate()
@@ -119,14 +138,26 @@ def large(folder: Path) -> None:
     import tokenizers
     import transformers
 
-    sizes = {"hidden_size": 48, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 48}
+    sizes = {
+        "hidden_size": 48,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 48,
+    }
     model = transformers.BertModel(transformers.BertConfig(vocab_size=8, **sizes))
     model.save_pretrained(folder)
-    words = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "the", "dog", "sees"])}
+    words = {
+        word: i
+        for i, word in enumerate(
+            ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "the", "dog", "sees"]
+        )
+    }
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "cls", "sep", "unk", "mask")}
@@ -190,7 +221,9 @@ def test_look(studio: Studio) -> None:
     page.click('[data-head="encoder.1.self.2"]')
     ready(page)
     assert page.get_attribute('[data-head="encoder.1.self.2"]', "aria-pressed") == "true"
-    assert page.evaluate("document.activeElement.dataset.head") == "encoder.1.self.2"  # the keyboard stays where it was
+    assert (
+        page.evaluate("document.activeElement.dataset.head") == "encoder.1.self.2"
+    )  # the keyboard stays where it was
     it = page.locator("g.token[data-row='8']")
     assert it.text_content() == "it"
     it.focus()
@@ -200,7 +233,9 @@ def test_look(studio: Studio) -> None:
     assert page.get_attribute("g.token[data-row='8']", "aria-pressed") == "true"
     assert page.locator("path.look").count() > 0
     restored = studio.page(page.url.partition("#/")[2])
-    assert restored.inner_text("[aria-label=Attention]") == page.inner_text("[aria-label=Attention]")
+    assert restored.inner_text("[aria-label=Attention]") == page.inner_text(
+        "[aria-label=Attention]"
+    )
     page.screenshot(path=studio.shots / "look.png", full_page=True)
 
 
@@ -225,7 +260,9 @@ def test_two_sentences_side_by_side(studio: Studio) -> None:
     page.click("button:text-is('Compare')")
     until(page, "document.querySelectorAll('svg.links g.token').length > 20")
     ready(page)
-    assert "The dog sees a cat. → Der Hund sieht eine Katze." in page.inner_text("[aria-label=Attention]")
+    assert "The dog sees a cat. → Der Hund sieht eine Katze." in page.inner_text(
+        "[aria-label=Attention]"
+    )
 
 
 def test_another_head_costs_one_small_request(studio: Studio) -> None:
@@ -254,11 +291,17 @@ def test_what_else(studio: Studio, tab: str, seen: str) -> None:
     page = studio.page(link("look", text=text))
     page.locator(f"[aria-label='What else'] [data-value={tab}]").focus()
     page.keyboard.press("Enter")
-    until(page, "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'")
+    until(
+        page,
+        "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'",
+    )
     assert seen in page.inner_text("#more")
     assert page.locator("#more .error").count() == 0
     restored = studio.page(page.url.partition("#/")[2])
-    until(restored, "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'")
+    until(
+        restored,
+        "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'",
+    )
     assert restored.inner_text("#more") == page.inner_text("#more")
     page.screenshot(path=studio.shots / f"more-{tab}.png", full_page=True)
     if tab == "roles":
@@ -322,7 +365,9 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
         page.click(f"[aria-label='What else'] [data-value={tab}]")
         until(page, f"document.querySelector('#more').innerText.includes('{words}')")
     page.screenshot(path=studio.shots / "look-picture.png", full_page=True)
-    page.set_input_files("#file", [{"name": "no.png", "mimeType": "image/png", "buffer": b"no picture"}])
+    page.set_input_files(
+        "#file", [{"name": "no.png", "mimeType": "image/png", "buffer": b"no picture"}]
+    )
     page.wait_for_selector("main > .error")
     assert "cannot be read" in page.inner_text("main > .error")
     assert page.locator("#file").count() == 1
@@ -339,7 +384,9 @@ def test_a_recording(studio: Studio, name: str) -> None:
     from looked import wav
 
     page = studio.page(link("look", model=sensing(studio, name), at="encoder.1.self"))
-    page.set_input_files("#file", [{"name": f"{HOSTILE}.wav", "mimeType": "audio/wav", "buffer": wav(0.8)}])
+    page.set_input_files(
+        "#file", [{"name": f"{HOSTILE}.wav", "mimeType": "audio/wav", "buffer": wav(0.8)}]
+    )
     until(page, "location.hash.includes('file=')")
     ready(page)
     assert page.inner_text("#filename") == HOSTILE + ".wav"
@@ -347,10 +394,14 @@ def test_a_recording(studio: Studio, name: str) -> None:
     page.locator("#seen").focus()
     page.keyboard.press("ArrowRight")
     until(page, "document.querySelector('#seen').getAttribute('aria-valuenow') === '1'")
-    assert re.search(r"0\.0\d s looks most at \d\.\d\d s", page.inner_text("[aria-label=Attention]"))
+    assert re.search(
+        r"0\.0\d s looks most at \d\.\d\d s", page.inner_text("[aria-label=Attention]")
+    )
     if name == "whisper":
         page.click("text=Decoder → encoder")
-        until(page, "document.querySelectorAll('[aria-label=\"Tokens that look\"] button').length > 2")
+        until(
+            page, "document.querySelectorAll('[aria-label=\"Tokens that look\"] button').length > 2"
+        )
         page.click("[aria-label='Tokens that look'] button >> nth=1")
         until(page, "location.hash.includes('pin=1')")
     page.screenshot(path=studio.shots / f"look-{name}.png", full_page=True)
@@ -396,9 +447,14 @@ def test_train_follows_a_run(studio: Studio) -> None:
     assert page.get_attribute(curve, "data-points") == "10"
     with log.open("a") as file:
         file.write("".join(json.dumps({"step": step, **line}) + "\n" for step in range(11, 31)))
-    page.wait_for_selector("section[aria-label^=Loss] path[data-points='30']", state="attached", timeout=10_000)
+    page.wait_for_selector(
+        "section[aria-label^=Loss] path[data-points='30']", state="attached", timeout=10_000
+    )
     page.check("label.run:has-text('demo') >> nth=0 >> input")
-    until(page, "document.querySelectorAll('section[aria-label^=Loss] path[data-points]').length === 2")
+    until(
+        page,
+        "document.querySelectorAll('section[aria-label^=Loss] path[data-points]').length === 2",
+    )
     assert page.locator(".chart").count() == 5
     # Attention entropy is measured at validations only; this run has none, the other nine.
     widely = page.locator("section[aria-label^='Attention entropy'] path[data-points]")
@@ -411,7 +467,14 @@ def test_learn(studio: Studio) -> None:
     page = studio.page(link("learn"))
     scores = page.locator("#example .score").all_text_contents()
     assert scores == [".30", ".96", ".10", "0", ".30", ".20"]
-    assert page.locator("#example .weight").all_text_contents() == [".16", ".23", ".15", ".14", ".16", ".16"]
+    assert page.locator("#example .weight").all_text_contents() == [
+        ".16",
+        ".23",
+        ".15",
+        ".14",
+        ".16",
+        ".16",
+    ]
     assert page.inner_text("#mixed") == "[.22 .14 .24 .57]"
     page.locator("[data-station='decoder.0.cross.k']").focus()
     page.keyboard.press("Enter")
@@ -421,14 +484,18 @@ def test_learn(studio: Studio) -> None:
     assert "memory W_K" in page.inner_text("#station .formula")
     assert page.locator("#station table.numbers tr").count() == 8
     until(page, "document.querySelectorAll('[aria-label=Positions] canvas.map').length === 2")
-    assert "sinusoidal vectors added at the input of the encoder" in page.inner_text("[aria-label=Positions]")
+    assert "sinusoidal vectors added at the input of the encoder" in page.inner_text(
+        "[aria-label=Positions]"
+    )
     page.screenshot(path=studio.shots / "learn.png", full_page=True)
 
 
 def test_hostile_names_words_and_samples_stay_text(studio: Studio) -> None:
     for view in ("look", "decode", "decode&view=beam", "learn", "train"):
         name, _, rest = view.partition("&")
-        page = studio.page(link(name, model=HOSTILE, text="The cat sat " + HOSTILE) + ("&" + rest if rest else ""))
+        page = studio.page(
+            link(name, model=HOSTILE, text="The cat sat " + HOSTILE) + ("&" + rest if rest else "")
+        )
         assert HOSTILE in page.inner_text("body")
         assert page.locator("main img").count() == 0
         assert page.evaluate("window.broken") is None
@@ -460,7 +527,10 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
     assert sent(page, "grid") < 700_000
     page.evaluate("performance.clearResourceTimings()")
     page.click('[data-head="encoder.7.self.2"]')
-    until(page, "document.querySelector('svg.links')?.getAttribute('aria-label') === 'encoder.7.self, head 2'")
+    until(
+        page,
+        "document.querySelector('svg.links')?.getAttribute('aria-label') === 'encoder.7.self, head 2'",
+    )
     assert 512 * 512 * 4 < sent(page, "") < 1_100_000
     page.context.close()
     page = studio.page("train?runs=large")
@@ -477,7 +547,13 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
 def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
     for view, more in (
         ("look", {"more": "attribution"}),
-        ("look", {"more": "patching", "text": "The dog does not enter the house because it is too tired."}),
+        (
+            "look",
+            {
+                "more": "patching",
+                "text": "The dog does not enter the house because it is too tired.",
+            },
+        ),
         ("decode", {}),
         ("decode", {"view": "cache"}),
         ("train", {}),
@@ -485,7 +561,11 @@ def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int)
     ):
         page = studio.page(link(view, **more), width, scheme)
         until(page, "document.querySelectorAll('.loading').length === 0")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, more, width)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+            view,
+            more,
+            width,
+        )
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
         name = "-".join([view, *(v for v in more.values() if " " not in v), scheme, str(width)])
         page.screenshot(path=studio.shots / f"{name}.png", full_page=True)

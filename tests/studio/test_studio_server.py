@@ -23,10 +23,10 @@ from starlette.testclient import TestClient
 
 from regard import look as looking
 from regard.errors import DataError, SettingError
-from regard.look.subject import Subject, run
+from regard.look.target import Subject, run
 from regard.model import EncoderDecoder
+from regard.studio.model_store import DEMO, Files, Opened, Shelf
 from regard.studio.server import ANY, LARGEST, LARGEST_FILE, WEB, application
-from regard.studio.shelf import DEMO, Files, Opened, Shelf
 from regard.studio.views import VIEWS
 
 TOKEN = "a-token"
@@ -51,7 +51,9 @@ class Given(Shelf):
 
 
 def client(shelf: Shelf, **more: Any) -> TestClient:
-    return TestClient(application(shelf, TOKEN), "http://127.0.0.1:8420", raise_server_exceptions=False, **more)
+    return TestClient(
+        application(shelf, TOKEN), "http://127.0.0.1:8420", raise_server_exceptions=False, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,11 @@ def demo() -> Iterator[TestClient]:
 def ask(studio: TestClient, view: str, expect: int = 200, **question: Any) -> Any:
     response = studio.post(f"/api/{view}", json=question, headers={"x-regard-token": TOKEN})
     assert response.status_code == expect, response.text
-    return unpacked(response.content) if response.headers["content-type"].endswith("octet-stream") else response.json()
+    return (
+        unpacked(response.content)
+        if response.headers["content-type"].endswith("octet-stream")
+        else response.json()
+    )
 
 
 def unpacked(content: bytes) -> dict[str, Any]:
@@ -80,8 +86,12 @@ def unpacked(content: bytes) -> dict[str, Any]:
 def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
     assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 640_000
     assert ask(demo, "shelf") == {"models": ["demo"], "runs": ["demo"]}
-    tired = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too tired.")
-    empty = ask(demo, "look", model="demo", text="The dog does not enter the house because it is too empty.")
+    tired = ask(
+        demo, "look", model="demo", text="The dog does not enter the house because it is too tired."
+    )
+    empty = ask(
+        demo, "look", model="demo", text="The dog does not enter the house because it is too empty."
+    )
     assert tired["output"] == "Der Hund betritt das Haus nicht, weil er zu müde ist."
     assert empty["output"] == "Der Hund betritt das Haus nicht, weil es zu leer ist."
     described = ask(demo, "model", model="demo")
@@ -102,9 +112,15 @@ def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
         for attention in own.trace.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
             assert np.abs(np.array(map["values"]) - own.weights(attention)).max() <= 1e-6
-            assert (map["rows"], map["columns"]) == tuple(map_ for map_ in map_labels(own, attention))
-            one = ask(studio, "attention", model=name, text=TEXT, name=attention, heads=[1], rows=[2, 0])
-            assert np.abs(np.array(one["values"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
+            assert (map["rows"], map["columns"]) == tuple(
+                map_ for map_ in map_labels(own, attention)
+            )
+            one = ask(
+                studio, "attention", model=name, text=TEXT, name=attention, heads=[1], rows=[2, 0]
+            )
+            assert (
+                np.abs(np.array(one["values"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
+            )
 
 
 def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]:
@@ -123,18 +139,26 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
         own = looking.look(subject, TEXT)
         assert len(own.trace.attentions) >= 2
         for attention, call in own.trace.attentions.items():
-            q, k = call.q[0].double(), call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0)
+            q, k = (
+                call.q[0].double(),
+                call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0),
+            )
             t, s = q.shape[1], k.shape[1]
             behind = torch.arange(t)[:, None] - torch.arange(s)
             past = attention.startswith("decoder") and attention.endswith("self")
             seen = (behind >= 0) & (behind < (window or t)) if past else behind == behind
             if name == "linear":
-                products = torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT
+                products = (
+                    torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT
+                )
             else:
                 products = (q @ k.mT / q.shape[-1] ** 0.5).exp()
             shares = products * seen
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(map["values"] - (shares / shares.sum(-1, keepdim=True)).numpy()).max() <= 1e-6
+            assert (
+                np.abs(map["values"] - (shares / shares.sum(-1, keepdim=True)).numpy()).max()
+                <= 1e-6
+            )
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -150,7 +174,9 @@ def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> 
         assert len(seen) == len(found) > 1
         for attention, weights in zip(found, seen, strict=True):
             map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)
-            np.testing.assert_allclose(map["values"], weights[0].numpy(), rtol=1e-5, atol=1e-6, err_msg=attention)
+            np.testing.assert_allclose(
+                map["values"], weights[0].numpy(), rtol=1e-5, atol=1e-6, err_msg=attention
+            )
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -166,7 +192,9 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
             found = ask(studio, "tensor", model=name, text=TEXT, name=station, head=1)
             corner = np.atleast_2d(values[1] if values.ndim == 3 else values)[:64, :64]
             # Two runs, on other threads: float32 at the size of the values.
-            assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6 * max(1.0, np.abs(corner).max())
+            assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6 * max(
+                1.0, np.abs(corner).max()
+            )
             assert values.ndim == 1 or len(found["rows"]) == len(corner)
 
 
@@ -188,9 +216,13 @@ def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
         assert (grid["rows"], grid["columns"]) == (len(part["rows"]), len(part["columns"]))
         weights = ask(demo, "attention", model="demo", text=TEXT, name=name)["values"]
         for head, picture in enumerate(grid["heads"]):
-            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
+            seen = (
+                np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
+            )
             assert np.abs(seen - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
-        np.testing.assert_allclose(grid["entropy"], whole["share"][whole["names"].index(name)], atol=1e-6)
+        np.testing.assert_allclose(
+            grid["entropy"], whole["share"][whole["names"].index(name)], atol=1e-6
+        )
 
 
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
@@ -200,8 +232,12 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
     from regard.look import Words
 
     torch.manual_seed(0)
-    block = spec.Block(spec.Attention(12, 4, 4), spec.Gated(20), norm=spec.RmsNorm(), dropout=0.0)
-    model = build(spec.Encoder(48, spec.Tokens(len(WORDS), None, dropout=0.0), spec.Stack(12, block))).eval()
+    block = spec.Block(
+        spec.Attention(12, 4, 4), spec.GatedFeedForward(20), norm=spec.RMSNorm(), dropout=0.0
+    )
+    model = build(
+        spec.Encoder(48, spec.Tokens(len(WORDS), None, dropout=0.0), spec.Stack(12, block))
+    ).eval()
     sharpened(model)
     subject = Subject(model, Words.of(WORDS))
     with client(Given({"long": subject})) as studio:
@@ -209,7 +245,10 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         head = {"x-regard-token": TOKEN}
         names = list(ask(studio, "look", model="long", text=text)["attentions"])
         assert len(names) == 12
-        grids = [studio.post("/api/grid", json={"model": "long", "text": text, "name": n}, headers=head) for n in names]
+        grids = [
+            studio.post("/api/grid", json={"model": "long", "text": text, "name": n}, headers=head)
+            for n in names
+        ]
         assert sum(len(sent.json()["heads"]) for sent in grids) == 144
         assert sum(len(sent.content) for sent in grids) < 700_000
         question = {"model": "long", "text": text, "name": "encoder.3.self", "heads": [5]}
@@ -218,12 +257,16 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         found = unpacked(one)["values"][0]
         own = looking.look(subject, text).weights("encoder.3.self", heads=[5])[0]
         assert np.abs(found - own).max() <= 1e-6
-        refused = ask(studio, "attention", expect=400, model="long", text=text, name="encoder.3.self")
+        refused = ask(
+            studio, "attention", expect=400, model="long", text=text, name="encoder.3.self"
+        )
         assert refused["error"]["repair"] == "ask for fewer rows"
 
 
-def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.look.looking.CHUNK", 3000)  # several parts
+def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("regard.look.recording.CHUNK", 3000)  # several parts
     subject = SUBJECTS["writer"]()
     text = "The dog sees a cat. " * 15
     with client(Given({"long": subject})) as studio:
@@ -248,7 +291,9 @@ def test_decoding_is_the_models_own(demo: TestClient) -> None:
     steps = ask(demo, "steps", model="demo", text=text)
     assert steps["output"] == "Die Katze saß auf der Matte."
     assert all(step["candidates"][0]["id"] == step["id"] for step in steps["steps"])
-    drawn = ask(demo, "steps", model="demo", text=text, sample=True, temperature=1.5, top_k=2, seed=3)
+    drawn = ask(
+        demo, "steps", model="demo", text=text, sample=True, temperature=1.5, top_k=2, seed=3
+    )
     assert all(sum(c["drawn"] > 0 for c in step["candidates"]) <= 2 for step in drawn["steps"])
     tree = ask(demo, "beam", model="demo", text=text, width=3)
     assert tree["output"] == steps["output"]
@@ -263,7 +308,10 @@ def test_a_model_that_only_reads_says_so() -> None:
     assert not isinstance(subject.model, EncoderDecoder)
     with client(Given({"reader": subject})) as studio:
         assert ask(studio, "model", model="reader")["writes"] is False
-        assert ask(studio, "steps", expect=400, model="reader", text=TEXT)["error"]["type"] == "SettingError"
+        assert (
+            ask(studio, "steps", expect=400, model="reader", text=TEXT)["error"]["type"]
+            == "SettingError"
+        )
         assert ask(studio, "alignment", expect=400, model="reader", text=TEXT)["error"]["repair"]
 
 
@@ -300,15 +348,23 @@ def test_what_else_is_what_the_analyses_say(name: str) -> None:
 
 
 def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient) -> None:
-    tired, empty = (f"The dog does not enter the house because it is too {word}." for word in ("tired", "empty"))
+    tired, empty = (
+        f"The dog does not enter the house because it is too {word}." for word in ("tired", "empty")
+    )
     found = ask(demo, "patching", model="demo", text=tired, other=empty)
     assert (found["answer"], found["instead"]) == ("▁er", "▁es")
     own = looking.patching(
-        Shelf([DEMO], device="cpu").model("demo").subject, tired, empty, at=found["at"], instead="es"
+        Shelf([DEMO], device="cpu").model("demo").subject,
+        tired,
+        empty,
+        at=found["at"],
+        instead="es",
     )
     np.testing.assert_allclose(found["effect"], own.effect, atol=1e-5)
     column = found["tokens"].index("▁tired")
-    np.testing.assert_allclose(np.array(found["effect"])[0, column], 1.0, atol=1e-4)  # the only word that differs
+    np.testing.assert_allclose(
+        np.array(found["effect"])[0, column], 1.0, atol=1e-4
+    )  # the only word that differs
     other = ask(demo, "patching", expect=400, model="demo", text=tired, other="The dog sleeps.")
     assert "as many tokens" in other["error"]["repair"]
 
@@ -318,7 +374,9 @@ def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:
     found = ask(demo, "positions", model="demo", stack="decoder", length=9)
     own = looking.positions(subject, 9, stack="decoder")
     np.testing.assert_allclose(found["products"], own.products, atol=1e-6)
-    assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(looking.cache(subject, TEXT, length=32).own)
+    assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(
+        looking.cache(subject, TEXT, length=32).own
+    )
 
 
 # ------------------------------------------------------------------ pictures and sound
@@ -388,7 +446,9 @@ def test_a_picture_is_shown_as_it_was() -> None:
     assert (prepare.seen(prepare(pixels)) == pixels).all()
 
 
-def test_a_file_that_is_none_is_refused_in_a_few_words(sensing: tuple[TestClient, Shelf], demo: TestClient) -> None:
+def test_a_file_that_is_none_is_refused_in_a_few_words(
+    sensing: tuple[TestClient, Shelf], demo: TestClient
+) -> None:
     studio, _ = sensing
     for name, data in (("vit", b"<svg onload=alert(1)>"), ("vit", wav()), ("vit", png()[:200]), ("vit", b""),
                        ("vit", bomb()), ("whisper", png()), ("whisper", b"RIFF"), ("wav2vec2", wav(0.001)),
@@ -398,16 +458,24 @@ def test_a_file_that_is_none_is_refused_in_a_few_words(sensing: tuple[TestClient
         assert "/" not in answer["error"]["problem"]
     assert (
         "ffmpeg"
-        in ask(studio, "look", 400, model="whisper", file=hand(studio, wav(rate=8000))["file"])["error"]["repair"]
+        in ask(studio, "look", 400, model="whisper", file=hand(studio, wav(rate=8000))["file"])[
+            "error"
+        ]["repair"]
     )
     assert (
         "text only"
-        in ask(demo, "look", 400, model="demo", text=TEXT, file=hand(demo, png())["file"])["error"]["problem"]
+        in ask(demo, "look", 400, model="demo", text=TEXT, file=hand(demo, png())["file"])["error"][
+            "problem"
+        ]
     )
-    assert "choose it again" in ask(studio, "look", 400, model="vit", file="0" * 32)["error"]["repair"]
+    assert (
+        "choose it again" in ask(studio, "look", 400, model="vit", file="0" * 32)["error"]["repair"]
+    )
     for name in ("../../etc/passwd", "/etc/passwd", "example/.."):
         assert ask(studio, "look", 400, model="vit", file=name)["error"]["type"] == "DataError"
-    assert ask(studio, "look", model="vit", file="example")["source"]  # and the next one is answered as ever
+    assert ask(studio, "look", model="vit", file="example")[
+        "source"
+    ]  # and the next one is answered as ever
 
 
 def bomb() -> bytes:
@@ -416,11 +484,16 @@ def bomb() -> bytes:
     import zlib
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
     )
 
 
@@ -454,9 +527,14 @@ def test_every_answer_carries_the_headers(demo: TestClient) -> None:
         assert response.headers["x-frame-options"] == "DENY"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8420", "127.0.0.1.evil.example", "localhost.evil", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8420", "127.0.0.1.evil.example", "localhost.evil", ""]
+)
 def test_a_foreign_host_gets_nothing(demo: TestClient, host: str) -> None:
-    for response in (demo.get("/", headers={"host": host}), demo.post("/api/shelf", headers={"host": host})):
+    for response in (
+        demo.get("/", headers={"host": host}),
+        demo.post("/api/shelf", headers={"host": host}),
+    ):
         assert response.status_code == 403
         assert "models" not in response.text
 
@@ -467,7 +545,9 @@ def test_local_names_are_let_in(demo: TestClient, host: str) -> None:
 
 
 def test_a_studio_of_the_whole_network_still_asks_for_its_token() -> None:
-    opened = TestClient(application(Shelf([DEMO], device="cpu"), TOKEN, (ANY,)), "http://192.168.0.7:8420")
+    opened = TestClient(
+        application(Shelf([DEMO], device="cpu"), TOKEN, (ANY,)), "http://192.168.0.7:8420"
+    )
     assert opened.get("/").status_code == 200
     assert opened.post("/api/shelf").status_code == 401
     foreign = {"x-regard-token": TOKEN, "origin": "http://evil.example"}
@@ -476,9 +556,15 @@ def test_a_studio_of_the_whole_network_still_asks_for_its_token() -> None:
 
 def test_a_foreign_origin_and_a_missing_token_get_nothing(demo: TestClient) -> None:
     right = {"x-regard-token": TOKEN}
-    assert demo.post("/api/shelf", headers=right | {"origin": "http://evil.example"}).status_code == 403
+    assert (
+        demo.post("/api/shelf", headers=right | {"origin": "http://evil.example"}).status_code
+        == 403
+    )
     assert demo.post("/api/shelf", headers=right | {"origin": "null"}).status_code == 403
-    assert demo.post("/api/shelf", headers=right | {"origin": "http://127.0.0.1:8420"}).status_code == 200
+    assert (
+        demo.post("/api/shelf", headers=right | {"origin": "http://127.0.0.1:8420"}).status_code
+        == 200
+    )
     for wrong in ({}, {"x-regard-token": "a-tokem"}, {"x-regard-token": "é".encode()}):
         assert demo.post("/api/shelf", headers=wrong).status_code == 401
 
@@ -512,13 +598,17 @@ def test_names_are_looked_up_and_never_joined(demo: TestClient, name: str) -> No
      (b'{"model":"demo","text":"  "}', 200), (b'{"model":"demo","text":"a","off":[["nope",0]]}', 400),
      (b'{"model":"demo","text":"a","off":[["encoder.0.self",99]]}', 400), (b" " * (LARGEST + 1), 413)],
 )  # fmt: skip
-def test_a_wrong_request_is_answered_in_a_few_words(demo: TestClient, body: bytes, status: int) -> None:
+def test_a_wrong_request_is_answered_in_a_few_words(
+    demo: TestClient, body: bytes, status: int
+) -> None:
     response = demo.post("/api/look", content=body, headers={"x-regard-token": TOKEN})
     assert response.status_code == status
     if status != 200:
         assert set(response.json()["error"]) == {"type", "problem", "repair"}
         assert "Traceback" not in response.text
-    assert ask(demo, "look", model="demo", text=TEXT)["output"]  # and the next one is answered as ever
+    assert ask(demo, "look", model="demo", text=TEXT)[
+        "output"
+    ]  # and the next one is answered as ever
 
 
 def test_an_unexpected_failure_shows_no_insides(
@@ -539,7 +629,9 @@ def test_get_is_no_way_in(demo: TestClient) -> None:
 
 def test_hostile_words_come_back_as_json_text(demo: TestClient) -> None:
     response = demo.post(
-        "/api/look", json={"model": "demo", "text": HOSTILE, "target": HOSTILE}, headers={"x-regard-token": TOKEN}
+        "/api/look",
+        json={"model": "demo", "text": HOSTILE, "target": HOSTILE},
+        headers={"x-regard-token": TOKEN},
     )
     assert response.headers["content-type"] == "application/json"
     assert response.status_code == 200
@@ -559,7 +651,11 @@ def test_the_page_has_no_markup_from_text_and_nothing_from_elsewhere() -> None:
             "srcdoc",
         ):
             assert word not in text, (file.name, word)
-        outside = [line for line in text.splitlines() if "http" in line and "www.w3.org/2000/svg" not in line]
+        outside = [
+            line
+            for line in text.splitlines()
+            if "http" in line and "www.w3.org/2000/svg" not in line
+        ]
         assert not outside, (file.name, outside)
     page = (WEB / "index.html").read_text(encoding="utf-8")
     assert "onclick" not in page
@@ -583,7 +679,12 @@ def test_only_what_was_named_is_on_the_shelf(tmp_path: Path) -> None:
     (tmp_path / "runs" / "c" / "metrics.jsonl").write_text("")
     assert list(shelf.runs()) == ["a", "b", "c"]  # a run that began later
     assert list(Shelf([tmp_path / "runs" / "a"]).runs()) == ["a"]
-    assert list(Shelf([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == ["a", "a (2)", "b", "c"]
+    assert list(Shelf([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == [
+        "a",
+        "a (2)",
+        "b",
+        "c",
+    ]
     with pytest.raises(SettingError):
         Shelf([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
@@ -597,9 +698,15 @@ def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> 
     with client(Shelf([folder], device="cpu")) as studio:
         question = {"model": "run", "text": TEXT}
         before = ask(studio, "look", **question)["version"]
-        assert ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"] == before
+        assert (
+            ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"]
+            == before
+        )
         os.utime(folder / "model.safetensors", (before + 5, before + 5))
-        assert ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"] != before
+        assert (
+            ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"]
+            != before
+        )
 
 
 def test_what_looks_have_recorded_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,6 +714,6 @@ def test_what_looks_have_recorded_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for text in ("The dog sees a cat.", "A cat sees the dog.", "The dog sees."):
         opened.look(text, None, (), ("*.weights",))
     assert len(opened.looks) == 3
-    monkeypatch.setattr("regard.studio.shelf.KEPT_BYTES", 1)
+    monkeypatch.setattr("regard.studio.model_store.KEPT_BYTES", 1)
     opened.look(TEXT, None, (), ("*.weights",))
     assert [key[0] for key in opened.looks] == [TEXT]

@@ -11,22 +11,38 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from regard.errors import DataError, SettingError
-from regard.text.exact import HALF, Exact, Growing, Marks, pieces
+from regard.text.exact import HALF, Exact, SpecialIds, StreamingDecoder, pieces
 
 TEXT = "To be,\n\n  or not\tto be: that is\r\n the question — naïve 😀 日本語.\n"
-LETTERS = Exact.learn([TEXT], "characters", 200, Marks(()))
-PIECES = Exact.learn([TEXT * 3], "bpe", 300, Marks(("<|endoftext|>",)))
+LETTERS = Exact.learn([TEXT], "characters", 200, SpecialIds(()))
+PIECES = Exact.learn([TEXT * 3], "bpe", 300, SpecialIds(("<|endoftext|>",)))
 
 
 @pytest.fixture(scope="module")
 def spaced() -> Exact:
     """As LLaMA's: ▁ for spaces, <s> in front."""
-    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁to": 3, "▁be": 4, "▁": 5, "t": 6, "o": 7, "b": 8, "e": 9, "▁t": 10}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, [("▁", "t"), ("▁t", "o")], unk_token="<unk>"))
+    vocabulary = {
+        "<unk>": 0,
+        "<s>": 1,
+        "</s>": 2,
+        "▁to": 3,
+        "▁be": 4,
+        "▁": 5,
+        "t": 6,
+        "o": 7,
+        "b": 8,
+        "e": 9,
+        "▁t": 10,
+    }
+    backend = tokenizers.Tokenizer(
+        models.BPE(vocabulary, [("▁", "t"), ("▁t", "o")], unk_token="<unk>")
+    )
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     return Exact(backend)
 
 
@@ -55,7 +71,7 @@ def test_a_stream_gives_whole_characters_after_any_prompt(before: str, after: st
 
 
 def test_a_stream_that_stops_inside_a_character_still_ends() -> None:
-    growing = Growing(PIECES)
+    growing = StreamingDecoder(PIECES)
     told = [growing.add(token) for token in PIECES.encode("a🐙")[:-1]]
     assert told[0] == "a"
     assert set(told[1:]) == {""}
@@ -74,7 +90,7 @@ def test_spaces_depend_on_neighbours(spaced: Exact) -> None:
 
 
 def test_a_prompt_is_never_ended() -> None:
-    words = Exact.learn([TEXT], "characters", 200, Marks(("<s>", "</s>"), "<s> $A </s>"))
+    words = Exact.learn([TEXT], "characters", 200, SpecialIds(("<s>", "</s>"), "<s> $A </s>"))
     assert words.prompt("be") == [words.start, *words.encode("be")]
     assert words.encode("</s>") == [words.end]
     assert words.prompt("be</s>")[-1] == words.end
@@ -101,6 +117,6 @@ def test_bad_files_and_kinds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="UTF-8"):
         Exact.load(tmp_path / "latin.json")
     with pytest.raises(SettingError, match="characters"):
-        Exact.learn(["a"], "charakters", 10, Marks(()))
+        Exact.learn(["a"], "charakters", 10, SpecialIds(()))
     with pytest.raises(DataError, match="no text"):
-        Exact.learn([], "characters", 10, Marks(()))
+        Exact.learn([], "characters", 10, SpecialIds(()))

@@ -11,8 +11,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from regard.errors import DataError
+from regard.text.ctc import CTCDecoder
 from regard.text.framed import Framed
-from regard.text.letters import Letters
 
 transformers = pytest.importorskip("transformers")
 
@@ -26,7 +26,21 @@ SENTENCES = [
 ]
 PAIRS = [("a fox", "The dog jumps."), ("over [MASK]", " the <mask>"), ("", "lazy")]
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *"0123456789", *".,!?'", "T", "é"]
-PIECES = ["the", "quick", "fox", "##umps", "dog", "over", "un", "##believ", "##able", "and", "don", "The", "東"]
+PIECES = [
+    "the",
+    "quick",
+    "fox",
+    "##umps",
+    "dog",
+    "over",
+    "un",
+    "##believ",
+    "##able",
+    "and",
+    "don",
+    "The",
+    "東",
+]
 
 
 def wordpiece(folder: Path, specials: list[str], **settings: Any) -> None:
@@ -36,14 +50,22 @@ def wordpiece(folder: Path, specials: list[str], **settings: Any) -> None:
 
 
 def byte_level(folder: Path, specials: list[str], suffix: str = "", **settings: Any) -> None:
-    backend = tokenizers.Tokenizer(models.BPE(end_of_word_suffix=suffix) if suffix else models.BPE())
+    backend = tokenizers.Tokenizer(
+        models.BPE(end_of_word_suffix=suffix) if suffix else models.BPE()
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options = {"end_of_word_suffix": suffix} if suffix else {}
     trainer = trainers.BpeTrainer(
-        vocab_size=700, special_tokens=specials, initial_alphabet=alphabet, show_progress=False, **options
+        vocab_size=700,
+        special_tokens=specials,
+        initial_alphabet=alphabet,
+        show_progress=False,
+        **options,
     )
-    backend.train_from_iterator(["the quick brown fox jumps over the lazy dog"] * 3 + SENTENCES[:2], trainer)
+    backend.train_from_iterator(
+        ["the quick brown fox jumps over the lazy dog"] * 3 + SENTENCES[:2], trainer
+    )
     backend.model.save(str(folder))
     if suffix:  # each letter at the end of a word, too
         vocabulary = json.loads((folder / "vocab.json").read_text())
@@ -72,7 +94,8 @@ BERTS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"do_lower_case": False}, {"strip_accents": False, "tokenize_chinese_chars": False}]
+    "settings",
+    [{}, {"do_lower_case": False}, {"strip_accents": False, "tokenize_chinese_chars": False}],
 )
 @pytest.mark.parametrize("kind", ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"])
 def test_wordpiece(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -113,7 +136,10 @@ def test_byte_level_without_a_frame_and_with_more_tokens(tmp_path: Path) -> None
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<two>": size + 1, "<one>": size}))
     ours = Framed.open(tmp_path)
     text = "the<one>fox<two>"
-    assert ours.encode([text])[0].ids == transformers.GPT2Tokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    assert (
+        ours.encode([text])[0].ids
+        == transformers.GPT2Tokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+    )
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<one>": size + 7}))
     with pytest.raises(DataError, match="does not follow"):
         Framed.open(tmp_path)
@@ -142,7 +168,12 @@ def test_windows_cover_the_second_text(tmp_path: Path) -> None:
     assert len(parts) > 1
     assert all(len(part) <= 10 for part in parts)
     whole = ours.encode([("the dog", second)])[0]
-    places = {offset for part in parts for offset, s in zip(part.offsets, part.sequence_ids, strict=True) if s == 1}
+    places = {
+        offset
+        for part in parts
+        for offset, s in zip(part.offsets, part.sequence_ids, strict=True)
+        if s == 1
+    }
     assert places == {o for o, s in zip(whole.offsets, whole.sequence_ids, strict=True) if s == 1}
     assert len(ours.windows("the dog", second, most=50, overlap=2)) == 1
     with pytest.raises(DataError, match="shorter first"):
@@ -153,7 +184,11 @@ def test_windows_cover_the_second_text(tmp_path: Path) -> None:
     ("name", "content", "word"),
     [
         ("tokenizer.json", "{}", "usable tokenizer.json"),
-        ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": {}, "unk_token": "[UNK]"}}', "tokenizer.json"),
+        (
+            "tokenizer.json",
+            '{"model": {"type": "WordPiece", "vocab": {}, "unk_token": "[UNK]"}}',
+            "tokenizer.json",
+        ),
         ("spiece.model", "x", "SentencePiece"),
         ("readme", "x", "no tokenizer"),
         ("vocab.txt", "a\nb\n", "cls token"),
@@ -172,14 +207,16 @@ def test_half_a_character_is_refused(tmp_path: Path) -> None:
 
 
 def test_letters(tmp_path: Path) -> None:
-    vocabulary = {name: i for i, name in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *"HELOWRD"])}
+    vocabulary = {
+        name: i for i, name in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *"HELOWRD"])
+    }
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     theirs = transformers.Wav2Vec2CTCTokenizer(str(tmp_path / "vocab.json"))
     said = "|HHE<pad>LL<pad>LLO||WW<pad>OR<pad>RLLD|".replace("<pad>", "_")
     ids = [0 if letter == "_" else vocabulary[letter] for letter in said]
-    assert Letters.open(tmp_path).text(ids) == theirs.decode(ids) == "HELLO WORRLD"
+    assert CTCDecoder.open(tmp_path).text(ids) == theirs.decode(ids) == "HELLO WORRLD"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
-    assert Letters.open(tmp_path).text(ids) == "hello worrld"
+    assert CTCDecoder.open(tmp_path).text(ids) == "hello worrld"
     (tmp_path / "vocab.json").write_text(json.dumps({"eng": {"a": 1}}))
     with pytest.raises(DataError, match="one vocabulary"):
-        Letters.open(tmp_path)
+        CTCDecoder.open(tmp_path)

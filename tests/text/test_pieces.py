@@ -19,7 +19,7 @@ from regard.data import builtin
 from regard.errors import DataError
 from regard.text.exact import Exact
 from regard.text.framed import Framed, open_backend, open_target
-from regard.text.pieces import read_pieces
+from regard.text.sentencepiece import read_pieces
 from regard.text.tokenizer import Tokenizer
 
 spm = pytest.importorskip("sentencepiece")
@@ -38,7 +38,11 @@ TEXTS = [
 
 
 def corpus() -> list[str]:
-    lines = [side for one in itertools.islice(builtin.sentences("train"), 400) for side in (one.source, one.target)]
+    lines = [
+        side
+        for one in itertools.islice(builtin.sentences("train"), 400)
+        for side in (one.source, one.target)
+    ]
     return [*lines, *ODD * 4, *(line.upper() for line in lines[:40])]
 
 
@@ -52,7 +56,10 @@ def made(**options: Any) -> bytes:
         buffer = io.BytesIO()
         usual = {"vocab_size": 400, "character_coverage": 0.999, "minloglevel": 2, "num_threads": 1}
         spm.SentencePieceTrainer.train(
-            sentence_iterator=iter(corpus()), model_writer=buffer, hard_vocab_limit=False, **{**usual, **options}
+            sentence_iterator=iter(corpus()),
+            model_writer=buffer,
+            hard_vocab_limit=False,
+            **{**usual, **options},
         )
         _MADE[key] = buffer.getvalue()
     return _MADE[key]
@@ -83,9 +90,13 @@ FILES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=list(FILES))
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+def both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any]:
     data = made(**FILES[request.param])
-    path = folder(tmp_path_factory.mktemp("spm"), "tokenizer.model", data, "llama", add_bos_token=False)
+    path = folder(
+        tmp_path_factory.mktemp("spm"), "tokenizer.model", data, "llama", add_bos_token=False
+    )
     return Both((open_backend(path)[0], spm.SentencePieceProcessor(model_proto=data)))
 
 
@@ -110,7 +121,9 @@ def test_ids_are_those_of_the_library(both: tuple[Any, Any]) -> None:
 # with: written in a text, they are themselves here, as in transformers.
 ALPHABET = st.one_of(
     st.sampled_from(list(" \t\n▁.,!'aäeéinortβ日😀\u3000ＡＢ１ﬁ½™\u00a0\x00\x07\u200b…")),
-    st.characters(exclude_categories=("Cs", "Mn", "Mc", "Me"), exclude_characters="<\r", max_codepoint=0xFFFF),
+    st.characters(
+        exclude_categories=("Cs", "Mn", "Mc", "Me"), exclude_characters="<\r", max_codepoint=0xFFFF
+    ),
 )
 
 
@@ -121,7 +134,9 @@ def test_ids_of_odd_texts(both: tuple[Any, Any], text: str) -> None:
     equal(*both, text)
 
 
-@pytest.mark.parametrize("options", [{"model_type": "unigram"}, {"model_type": "bpe", "add_dummy_prefix": False}])
+@pytest.mark.parametrize(
+    "options", [{"model_type": "unigram"}, {"model_type": "bpe", "add_dummy_prefix": False}]
+)
 def test_symbols_of_the_user_are_one_piece_each(tmp_path: Path, options: dict[str, Any]) -> None:
     data = made(user_defined_symbols=["<n>", "ein"], remove_extra_whitespaces=False, **options)
     ours = open_backend(folder(tmp_path, "tokenizer.model", data, "gemma"))[0]
@@ -131,7 +146,12 @@ def test_symbols_of_the_user_are_one_piece_each(tmp_path: Path, options: dict[st
 
 # ------------------------------------------------------------------ families
 
-PLAIN = ["This is a happy old queen.", "Meine  Tante ist nicht so müde?", "Ein Café, ½ ﬁne 日本 😀!", "Weil, because 3"]
+PLAIN = [
+    "This is a happy old queen.",
+    "Meine  Tante ist nicht so müde?",
+    "Ein Café, ½ ﬁne 日本 😀!",
+    "Weil, because 3",
+]
 
 
 def numbers(options: dict[str, Any], *names: str) -> bytes:
@@ -139,7 +159,12 @@ def numbers(options: dict[str, Any], *names: str) -> bytes:
     roles = {name: i for i, name in enumerate(names)}
     ids = {f"{role}_id": roles.get(token, -1) for role, token in MARKS.items()}
     more = [name for name in names if name not in MARKS.values()]
-    return made(**ids, control_symbols=more, **{f"{role}_piece": token for role, token in MARKS.items()}, **options)
+    return made(
+        **ids,
+        control_symbols=more,
+        **{f"{role}_piece": token for role, token in MARKS.items()},
+        **options,
+    )
 
 
 MARKS = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
@@ -160,12 +185,42 @@ GEMMA = {"add_dummy_prefix": False, "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_
 BEGUN = {"add_bos_token": True}
 CASES: dict[str, tuple[str, str, Callable[[], bytes], dict[str, Any]]] = {
     "t5": ("T5Tokenizer", "spiece.model", lambda: numbers(UNI, "<pad>", "</s>", "<unk>"), {}),
-    "xlm-roberta": ("XLMRobertaTokenizer", "sentencepiece.bpe.model", lambda: numbers(UNI, *FAIRSEQ), {}),
-    "camembert": ("CamembertTokenizer", "sentencepiece.bpe.model", lambda: numbers(UNI, *FAIRSEQ), {}),
-    "mbart": ("MBartTokenizer", "sentencepiece.bpe.model", lambda: numbers(UNI, *FAIRSEQ), {"src_lang": "de_DE"}),
-    "mbart50": ("MBart50Tokenizer", "sentencepiece.bpe.model", lambda: numbers(UNI, *FAIRSEQ), {"src_lang": "de_DE"}),
-    "pegasus": ("PegasusTokenizer", "spiece.model", lambda: numbers(UNI, "<pad>", "</s>", "<unk>"), {}),
-    "albert": ("AlbertTokenizer", "spiece.model", lambda: numbers(UNI, "<pad>", "<unk>", *AROUND), {}),
+    "xlm-roberta": (
+        "XLMRobertaTokenizer",
+        "sentencepiece.bpe.model",
+        lambda: numbers(UNI, *FAIRSEQ),
+        {},
+    ),
+    "camembert": (
+        "CamembertTokenizer",
+        "sentencepiece.bpe.model",
+        lambda: numbers(UNI, *FAIRSEQ),
+        {},
+    ),
+    "mbart": (
+        "MBartTokenizer",
+        "sentencepiece.bpe.model",
+        lambda: numbers(UNI, *FAIRSEQ),
+        {"src_lang": "de_DE"},
+    ),
+    "mbart50": (
+        "MBart50Tokenizer",
+        "sentencepiece.bpe.model",
+        lambda: numbers(UNI, *FAIRSEQ),
+        {"src_lang": "de_DE"},
+    ),
+    "pegasus": (
+        "PegasusTokenizer",
+        "spiece.model",
+        lambda: numbers(UNI, "<pad>", "</s>", "<unk>"),
+        {},
+    ),
+    "albert": (
+        "AlbertTokenizer",
+        "spiece.model",
+        lambda: numbers(UNI, "<pad>", "<unk>", *AROUND),
+        {},
+    ),
     "big_bird": (
         "BigBirdTokenizer",
         "spiece.model",
@@ -173,35 +228,76 @@ CASES: dict[str, tuple[str, str, Callable[[], bytes], dict[str, Any]]] = {
         {},
     ),
     "deberta-v2": ("DebertaV2Tokenizer", "spm.model", lambda: made(**UNI, **DEBERTA), {}),
-    "llama": ("LlamaTokenizer", "tokenizer.model", lambda: made(**FILES["llama"]), {"legacy": False, **BEGUN}),
+    "llama": (
+        "LlamaTokenizer",
+        "tokenizer.model",
+        lambda: made(**FILES["llama"]),
+        {"legacy": False, **BEGUN},
+    ),
     "llama, bare": (
         "LlamaTokenizer",
         "tokenizer.model",
         lambda: made(**FILES["llama"]),
         {"legacy": False, "add_prefix_space": False, "add_eos_token": True, **BEGUN},
     ),
-    "gemma": ("GemmaTokenizer", "tokenizer.model", lambda: made(**{**FILES["llama"], **GEMMA}), BEGUN),
+    "gemma": (
+        "GemmaTokenizer",
+        "tokenizer.model",
+        lambda: made(**{**FILES["llama"], **GEMMA}),
+        BEGUN,
+    ),
 }
-FORGETFUL = ("mbart", "big_bird", "deberta-v2")  # transformers 5 does not normalise for these as their files say
+FORGETFUL = (
+    "mbart",
+    "big_bird",
+    "deberta-v2",
+)  # transformers 5 does not normalise for these as their files say
 
 
 @pytest.mark.parametrize("kind", CASES)
 def test_families_number_and_frame_as_transformers_does(tmp_path: Path, kind: str) -> None:
     name, file, data, said = CASES[kind]
-    path = folder(tmp_path, file, data(), kind.removesuffix("50").removesuffix(", bare"), tokenizer_class=name, **said)
-    ours, other, library = Framed.open(path), theirs(name, path, **said), spm.SentencePieceProcessor(model_proto=data())
+    path = folder(
+        tmp_path,
+        file,
+        data(),
+        kind.removesuffix("50").removesuffix(", bare"),
+        tokenizer_class=name,
+        **said,
+    )
+    ours, other, library = (
+        Framed.open(path),
+        theirs(name, path, **said),
+        spm.SentencePieceProcessor(model_proto=data()),
+    )
     for text in PLAIN:
         found = ours.encode([text])[0]
         if kind not in FORGETFUL or "½" not in text:
             assert found.ids == other(text)["input_ids"], text
         if kind not in ("albert", "llama, bare"):
             pieces = [
-                piece for piece in library.encode(text, out_type=str) if library.piece_to_id(piece) != library.unk_id()
+                piece
+                for piece in library.encode(text, out_type=str)
+                if library.piece_to_id(piece) != library.unk_id()
             ]
-            tokens = [ours.token(i) for i, mark in zip(found.ids, found.special_tokens_mask, strict=True) if not mark]
+            tokens = [
+                ours.token(i)
+                for i, mark in zip(found.ids, found.special_tokens_mask, strict=True)
+                if not mark
+            ]
             assert [token for token in tokens if token not in ("<unk>", "[UNK]")] == pieces
     assert ours.encode([(PLAIN[0], PLAIN[1])])[0].ids == other(PLAIN[0], PLAIN[1])["input_ids"]
-    for token in ("<mask>", "[MASK]", "<extra_id_0>", "<extra_id_99>", "<unk_7>", "<mask_2>", "de_DE", "sl_SI", "</s>"):
+    for token in (
+        "<mask>",
+        "[MASK]",
+        "<extra_id_0>",
+        "<extra_id_99>",
+        "<unk_7>",
+        "<mask_2>",
+        "de_DE",
+        "sl_SI",
+        "</s>",
+    ):
         known = other.get_vocab().get(token)
         assert ours.id(token) == known, token
     assert ours.decode(found.ids) == other.decode(found.ids, skip_special_tokens=True)
@@ -209,18 +305,28 @@ def test_families_number_and_frame_as_transformers_does(tmp_path: Path, kind: st
 
 def test_albert_folds_as_its_folder_says(tmp_path: Path) -> None:
     for i, said in enumerate(
-        [{"do_lower_case": False}, {"keep_accents": True}, {"do_lower_case": False, "keep_accents": True}]
+        [
+            {"do_lower_case": False},
+            {"keep_accents": True},
+            {"do_lower_case": False, "keep_accents": True},
+        ]
     ):
         path = folder(tmp_path / str(i), "spiece.model", CASES["albert"][2](), "albert", **said)
         for text in PLAIN:
-            assert Framed.open(path).encode([text])[0].ids == theirs("AlbertTokenizer", path, **said)(text)["input_ids"]
+            assert (
+                Framed.open(path).encode([text])[0].ids
+                == theirs("AlbertTokenizer", path, **said)(text)["input_ids"]
+            )
 
 
 def marian(path: Path, coverage: float = 1.0) -> Path:
     """A folder with pieces for each side, and numbers of its own for all of them together."""
     path.mkdir()
     usual: dict[str, Any] = {"model_type": "unigram", "character_coverage": 1.0}
-    sides = [made(**{**usual, "character_coverage": coverage}, vocab_size=330), made(**usual, vocab_size=360)]
+    sides = [
+        made(**{**usual, "character_coverage": coverage}, vocab_size=330),
+        made(**usual, vocab_size=360),
+    ]
     found: dict[str, None] = {}
     for name, data in zip(("source.spm", "target.spm"), sides, strict=True):
         (path / name).write_bytes(data)
@@ -229,7 +335,9 @@ def marian(path: Path, coverage: float = 1.0) -> Path:
     random.Random(1).shuffle(words)
     order = ["</s>", "<unk>", ">>fra<<", ">>deu<<", *words, "<pad>"]
     (path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(order)}))
-    (path / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "fr"}))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"source_lang": "en", "target_lang": "fr"})
+    )
     (path / "config.json").write_text(json.dumps({"model_type": "marian"}))
     return path
 
@@ -239,7 +347,11 @@ def test_marian_has_pieces_for_each_side_and_numbers_for_both(tmp_path: Path) ->
     path = marian(tmp_path / "marian")
     second = open_target(path)
     assert second is not None
-    source, target, other = Tokenizer(open_backend(path)[0]), Tokenizer(second), theirs("MarianTokenizer", path)
+    source, target, other = (
+        Tokenizer(open_backend(path)[0]),
+        Tokenizer(second),
+        theirs("MarianTokenizer", path),
+    )
     for text in [
         *(text for text in TEXTS if "\u0301" not in text),
         *PLAIN,
@@ -252,7 +364,11 @@ def test_marian_has_pieces_for_each_side_and_numbers_for_both(tmp_path: Path) ->
         assert [*target.encode(text), target.eos] == other(text_target=text)["input_ids"], text
     known = [target.encode(line) for line in corpus()[:20]]
     assert target.decode_batch(known) == other.batch_decode(known, use_source_tokenizer=False)
-    assert (source.pad, source.eos, source.unk) == (other.pad_token_id, other.eos_token_id, other.unk_token_id)
+    assert (source.pad, source.eos, source.unk) == (
+        other.pad_token_id,
+        other.eos_token_id,
+        other.unk_token_id,
+    )
     again = Tokenizer.from_json(source.to_json())
     assert again.encode(PLAIN[0]) == source.encode(PLAIN[0])
 
@@ -279,14 +395,20 @@ def test_an_exact_tokenizer_goes_there_and_back(tmp_path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_damage_is_told_and_never_crashes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damage_is_told_and_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     whole = bytearray(made(**FILES[data.draw(st.sampled_from(["unigram", "llama"]))]))
     if data.draw(st.booleans()):
         del whole[data.draw(st.integers(0, len(whole) - 1)) :]
     for _ in range(data.draw(st.integers(0, 8))):
         if whole:
-            whole[data.draw(st.integers(0, min(len(whole) - 1, 20_000)))] = data.draw(st.integers(0, 255))
-    path = folder(tmp_path_factory.getbasetemp() / "damaged", "tokenizer.model", bytes(whole), "llama")
+            whole[data.draw(st.integers(0, min(len(whole) - 1, 20_000)))] = data.draw(
+                st.integers(0, 255)
+            )
+    path = folder(
+        tmp_path_factory.getbasetemp() / "damaged", "tokenizer.model", bytes(whole), "llama"
+    )
     try:
         ours = Exact.open(path)
         for text in (*TEXTS, *ODD):
@@ -296,7 +418,11 @@ def test_damage_is_told_and_never_crashes(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
-    for options in ({"model_type": "word"}, {"model_type": "char"}, {"treat_whitespace_as_suffix": True}):
+    for options in (
+        {"model_type": "word"},
+        {"model_type": "char"},
+        {"treat_whitespace_as_suffix": True},
+    ):
         with pytest.raises(DataError, match="not understood"):
             open_backend(folder(tmp_path, "tokenizer.model", made(**options), "llama"))
     with pytest.raises(DataError, match="how a nothing numbers"):
@@ -304,6 +430,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="extra_ids"):
         open_backend(folder(tmp_path, "tokenizer.model", made(**UNI), "t5", extra_ids=10**9))
     with pytest.raises(DataError, match="split_by_punct"):
-        open_backend(folder(tmp_path, "tokenizer.model", made(**UNI), "deberta-v2", split_by_punct=True))
+        open_backend(
+            folder(tmp_path, "tokenizer.model", made(**UNI), "deberta-v2", split_by_punct=True)
+        )
     with pytest.raises(DataError, match="does not begin"):
         open_backend(folder(tmp_path, "tokenizer.model", made(**UNI, unk_id=7), "xlm-roberta"))

@@ -39,10 +39,16 @@ def learned(kind: str, size: int = 300) -> Tokenizer:
 
 def python(code: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
     """Run a program in a fresh process; a variable of None is unset."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(regard.errors.__file__).parents[1]), **variables}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(regard.errors.__file__).parents[1]),
+        **variables,
+    }
     kept = {name: value for name, value in environment.items() if value is not None}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, env=kept, timeout=60, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=kept, timeout=60, check=False
+    )
 
 
 def tidy(text: str) -> str:
@@ -64,7 +70,11 @@ def test_known_letters_come_back(kind: str, text: str) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(words=st.lists(st.sampled_from(["dog", "The", "street", ".", "(", "it", "?", "…", "€"]), max_size=12))
+@given(
+    words=st.lists(
+        st.sampled_from(["dog", "The", "street", ".", "(", "it", "?", "…", "€"]), max_size=12
+    )
+)
 def test_known_words_come_back(words: list[str]) -> None:
     # Each word is known with a space before it, and each mark without.
     text = "".join(word if not word.isalpha() else f" {word}" for word in words)
@@ -73,7 +83,9 @@ def test_known_words_come_back(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["don't", "a , b", "(x)", "…", "(( a ))", "a. b .c", "x-y", "“q”", "5,000.50"])
+@pytest.mark.parametrize(
+    "text", ["don't", "a , b", "(x)", "…", "(( a ))", "a. b .c", "x-y", "“q”", "5,000.50"]
+)
 def test_punctuation_comes_back(kind: str, text: str) -> None:
     tokenizer = Tokenizer.learn([text], kind, 100)
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -220,7 +232,11 @@ def test_half_characters_are_refused(kind: str) -> None:
         Tokenizer.learn(["fine", "a\ud800"], kind, 100)
 
 
-WORDS = {"type": "WordLevel", "vocab": {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3}, "unk_token": "<unk>"}
+WORDS = {
+    "type": "WordLevel",
+    "vocab": {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3},
+    "unk_token": "<unk>",
+}
 PANICS = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
 
 
@@ -259,7 +275,9 @@ def test_unreadable_files_are_data_errors(tmp_path: Path) -> None:
 def test_missing_roles_are_named(gone: str, role: str) -> None:
     vocab = {token: i for token, i in WORDS["vocab"].items() if token != gone}  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=f"here has no {role} token") as caught:
-        Tokenizer.from_json(json.dumps({"version": "1.0", "model": WORDS | {"vocab": vocab}}), origin="here")
+        Tokenizer.from_json(
+            json.dumps({"version": "1.0", "model": WORDS | {"vocab": vocab}}), origin="here"
+        )
     assert gone in caught.value.problem
     assert "special token" in caught.value.repair
 
@@ -272,20 +290,39 @@ def test_other_names_and_missing_start() -> None:
         _ = tokenizer.bos
     bert = WORDS | {"vocab": {"[PAD]": 5, "[CLS]": 6, "[SEP]": 7, "[UNK]": 8}, "unk_token": "[UNK]"}
     tokenizer = Tokenizer.from_json(json.dumps({"version": "1.0", "model": bert}))
-    assert (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk, len(tokenizer)) == (5, 6, 7, 8, 9)
+    assert (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk, len(tokenizer)) == (
+        5,
+        6,
+        7,
+        8,
+        9,
+    )
 
 
 def test_masks_in_a_text_keep_their_meaning() -> None:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     added = [{"id": 0, "content": "<pad>", **flags}, {"id": 4, "content": "[MASK]", **flags}]
     model = WORDS | {"vocab": WORDS["vocab"] | {"[MASK]": 4}}  # type: ignore[operator]
-    tokenizer = Tokenizer.from_json(json.dumps({"version": "1.0", "model": model, "added_tokens": added}))
+    tokenizer = Tokenizer.from_json(
+        json.dumps({"version": "1.0", "model": model, "added_tokens": added})
+    )
     assert tokenizer.encode("a[MASK]") == [3, 4]
 
 
 def test_a_file_cannot_ask_for_silent_truncation() -> None:
     state = json.loads(learned("characters").to_json())
-    state["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    state["truncation"] = {
+        "direction": "Right",
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     assert len(Tokenizer.from_json(json.dumps(state)).encode("a dog.")) == 6
 
 
@@ -308,5 +345,5 @@ print(os.waitpid(child, 0)[1], os.environ.get("TOKENIZERS_PARALLELISM"))
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys, regard.text.tokenizer, regard.data.read, regard.data.corpus; print('torch' in sys.modules)"
+    code = "import sys, regard.text.tokenizer, regard.data.text_files, regard.data.corpus; print('torch' in sys.modules)"
     assert python(code).stdout.strip() == "False"

@@ -6,29 +6,31 @@ import itertools
 
 import torch
 
-from regard.core.embed import Table
-from regard.core.head import LanguageHead
-from regard.training import loss as definition
-from regard.training import loss_kernel
+from regard.core.embedding import Table
+from regard.core.head import LMHead
+from regard.core.kernels import cross_entropy
+from regard.training.objectives import loss as definition
 
-loss_kernel._BLOCK = 64
+cross_entropy._BLOCK = 64
 definition.HAS_TRITON = False
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 for classes, smoothing, agreement, bias, logits in itertools.product(
     (50, 64, 201), (0.0, 0.1), (0.0, 0.7), (False, True), (1 << 31, 900)
 ):
-    loss_kernel._NUMBERS = logits  # few of them: several pieces
+    cross_entropy._NUMBERS = logits  # few of them: several pieces
     labels = torch.tensor([3, 7, definition.IGNORED, 49, 0, 12])
     labels = (torch.cat([labels, labels]) if agreement else labels).to(device)
-    head = LanguageHead(Table(classes, 8), bias).to(device)
+    head = LMHead(Table(classes, 8), bias).to(device)
     for parameter in head.parameters():
         parameter.data.normal_(std=0.5)
     start = torch.randn(len(labels), 8, device=device) * 3
     found = []
     for function in (
         definition.over_vocabulary,
-        lambda head, x, *rest: loss_kernel.OverVocabulary.apply(x, head.table.weight, head.bias, *rest),
+        lambda head, x, *rest: cross_entropy.OverVocabulary.apply(
+            x, head.table.weight, head.bias, *rest
+        ),
     ):
         inputs = start.clone().requires_grad_()
         loss, surprise = function(head, inputs, labels, smoothing, agreement)

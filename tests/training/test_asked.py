@@ -14,13 +14,13 @@ import torch
 import regard
 from regard import spec
 from regard.errors import DataError, SettingError
-from regard.interop import folder as folders
-from regard.proof.invariants import findings
-from regard.text.score import Rated
-from regard.training import loop
-from regard.training import recipe as recipes
-from regard.training.place import begin
+from regard.families import folder as folders
+from regard.metrics.scores import RegressionScore
+from regard.training.engine import loop
+from regard.training.recipe import schema as recipes
 from regard.training.run import Result, go_on, run
+from regard.training.run_folder import begin
+from regard.verify.invariants import findings
 
 FEW: dict[str, Any] = {
     "steps": 30, "builtin_lines": 300, "test_lines": 50, "validate_every": 10, "save_every": 10, "threads": 1,
@@ -35,21 +35,29 @@ def trained(out: Path, **changes: Any) -> Result:
 
 
 @pytest.fixture(scope="module")
-def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rated]:
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RegressionScore]:
     """A third of the recipe's steps."""
     out = tmp_path_factory.mktemp("stories") / "run"
-    found = trained(out, steps=600, builtin_lines=4000, test_lines=500, validate_every=300, save_every=300, threads=1)
+    found = trained(
+        out,
+        steps=600,
+        builtin_lines=4000,
+        test_lines=500,
+        validate_every=300,
+        save_every=300,
+        threads=1,
+    )
     score = found.scores["test"]
-    assert isinstance(score, Rated)
+    assert isinstance(score, RegressionScore)
     return out, score
 
 
-def test_it_learns_where_people_and_things_are(learnt: tuple[Path, Rated]) -> None:
+def test_it_learns_where_people_and_things_are(learnt: tuple[Path, RegressionScore]) -> None:
     assert learnt[1].accuracy > 85
     assert learnt[1].majority < 25
 
 
-def test_it_is_opened_and_asked(learnt: tuple[Path, Rated]) -> None:
+def test_it_is_opened_and_asked(learnt: tuple[Path, RegressionScore]) -> None:
     model: Any = regard.load(learnt[0])
     assert isinstance(model.spec, spec.MemoryNetwork)
     said = model.answer("Where is John?", STORY)
@@ -62,7 +70,7 @@ def test_it_is_opened_and_asked(learnt: tuple[Path, Rated]) -> None:
     assert "answer(" in card
 
 
-def test_its_hops_are_seen(learnt: tuple[Path, Rated]) -> None:
+def test_its_hops_are_seen(learnt: tuple[Path, RegressionScore]) -> None:
     model = regard.load(learnt[0])
     seen = model.look(f"{STORY} Where is John?", ask=["*"])
     shown = seen.attention("memory.0.cross")
@@ -70,14 +78,26 @@ def test_its_hops_are_seen(learnt: tuple[Path, Rated]) -> None:
     assert shown.columns[1] == "John moved to the garden"
     assert shown.weights.shape == (1, 1, 4)
     assert max(seen.weights(f"memory.{hop}.cross")[0, 0, 1] for hop in range(3)) > 0.5
-    off = model.look(f"{STORY} Where is John?", ask=["logits"], off=[(f"memory.{hop}.cross", 0) for hop in range(3)])
+    off = model.look(
+        f"{STORY} Where is John?",
+        ask=["logits"],
+        off=[(f"memory.{hop}.cross", 0) for hop in range(3)],
+    )
     assert seen["logits"].max() > off["logits"].max() + 1, "what is not looked up is not known"
-    command = [sys.executable, "-m", "regard", "look", str(learnt[0]), f"{STORY} Where is John?", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "look",
+        str(learnt[0]),
+        f"{STORY} Where is John?",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert json.loads(done.stdout)["name"] == "memory.2.cross", done.stderr
 
 
-def test_its_invariants_hold(learnt: tuple[Path, Rated]) -> None:
+def test_its_invariants_hold(learnt: tuple[Path, RegressionScore]) -> None:
     model, opened = folders.open_model(learnt[0])
     found = {finding.name: finding.verdict for finding in findings(model.double(), opened)}
     assert found.pop("cached = uncached") == "skipped"
@@ -85,7 +105,9 @@ def test_its_invariants_hold(learnt: tuple[Path, Rated]) -> None:
     assert "padded = unpadded" in found
 
 
-def test_a_resumed_run_is_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_is_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained(tmp_path / "whole", **FEW)
     after = loop.Loop._after_step
 
@@ -104,10 +126,16 @@ def test_a_resumed_run_is_an_uninterrupted_one(tmp_path: Path, monkeypatch: pyte
 
 
 def test_stories_of_ones_own(tmp_path: Path) -> None:
-    lines = [f"The {a} sleeps. The {b} runs. Who runs?\t{b}\n" for a in ("cat", "dog") for b in ("cow", "owl")] * 20
+    lines = [
+        f"The {a} sleeps. The {b} runs. Who runs?\t{b}\n"
+        for a in ("cat", "dog")
+        for b in ("cow", "owl")
+    ] * 20
     (tmp_path / "own.tsv").write_text("".join(lines))
     given = {"text": str(tmp_path / "own.tsv"), "valid_text": str(tmp_path / "own.tsv")}
-    recipe = recipes.load("stories", FEW | given | {"steps": 80, "layers": 1, "d_model": 8, "learning_rate": 0.05})
+    recipe = recipes.load(
+        "stories", FEW | given | {"steps": 80, "layers": 1, "d_model": 8, "learning_rate": 0.05}
+    )
     run(begin(recipe, tmp_path / "run", "own"), recipe, "own", quiet=True)
     model: Any = regard.load(tmp_path / "run")
     assert model.spec.hops == 1

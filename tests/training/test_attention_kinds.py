@@ -12,16 +12,16 @@ import torch
 import regard
 from regard import size, spec
 from regard.build import build, trainable
-from regard.core import kernelized
+from regard.core import linear_attention
 from regard.data import builtin
 from regard.errors import ModelError, SettingError
-from regard.family.vaswani import MIXERS, PATTERNS, looking, transformer
-from regard.interop import folder as folders
+from regard.families import folder as folders
+from regard.families.transformer import MIXERS, PATTERNS, looking, transformer
 from regard.model import EncoderDecoder
-from regard.training import loop
-from regard.training import recipe as recipes
-from regard.training.place import begin
+from regard.training.engine import loop
+from regard.training.recipe import schema as recipes
 from regard.training.run import describe, go_on, run
+from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 3,
@@ -62,14 +62,19 @@ def trained(text: dict[str, str], out: Path, **changes: Any) -> EncoderDecoder:
 CASES = [
     *({"attention": word} for word in BOTH),
     *({"attention": word, "decoder_attention": "window:2"} for word in ENCODER),
-    *({"position": word} for word in ("none", "concatenated", "relative", "buckets", "alibi", "rope")),
+    *(
+        {"position": word}
+        for word in ("none", "concatenated", "relative", "buckets", "alibi", "rope")
+    ),
     {"attention": "window:4", "position": "buckets"},
     {"attention": "performer", "position": "rope"},
 ]
 
 
 @pytest.mark.parametrize("changes", CASES, ids=lambda c: "-".join(c.values()))
-def test_trains_and_decodes_cached_as_uncached(changes: dict[str, str], text: dict[str, str], tmp_path: Path) -> None:
+def test_trains_and_decodes_cached_as_uncached(
+    changes: dict[str, str], text: dict[str, str], tmp_path: Path
+) -> None:
     model = trained(text, tmp_path / "run", **changes).double()
     source, target = torch.randint(4, 60, (3, 13)), torch.randint(4, 60, (3, 15))
     real = torch.arange(13) < torch.tensor([13, 6, 1])[:, None]
@@ -83,13 +88,21 @@ def test_trains_and_decodes_cached_as_uncached(changes: dict[str, str], text: di
 def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
     text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MIXERS, "performer", lambda: spec.Linear(spec.Favor(8, redraw=2)))
+    monkeypatch.setitem(
+        MIXERS, "performer", lambda: spec.LinearAttention(spec.FavorFeatures(8, redraw=2))
+    )
     seen: list[int] = []
-    plain = kernelized.Favor.redraw
-    monkeypatch.setattr(kernelized.Favor, "redraw", lambda part, draw: (seen.append(draw), plain(part, draw))[1])
+    plain = linear_attention.FavorFeatures.redraw
+    monkeypatch.setattr(
+        linear_attention.FavorFeatures,
+        "redraw",
+        lambda part, draw: (seen.append(draw), plain(part, draw))[1],
+    )
     whole = trained(text, tmp_path / "whole", attention="performer", steps=6, save_every=2)
     assert seen[::2] == [0, 1, 1, 2, 2, 3]  # of the first of the two sides
-    recipe = recipes.load(None, TINY | text | {"attention": "performer", "steps": 6, "save_every": 2})
+    recipe = recipes.load(
+        None, TINY | text | {"attention": "performer", "steps": 6, "save_every": 2}
+    )
     place = begin(recipe, tmp_path / "parts", "test")
     stopped = loop.Loop._after_step
 
@@ -132,13 +145,21 @@ def test_what_does_not_exist_is_refused() -> None:
         with pytest.raises(ModelError, match=message):
             describe(recipes.load(None, {"preset": "tiny", **changes}), 50, 50)
     with pytest.raises(SettingError, match="none can be dropped"):
-        describe(recipes.load(None, {"preset": "tiny", "attention": "performer", "attention_dropout": 0.1}), 50, 50)
+        describe(
+            recipes.load(
+                None, {"preset": "tiny", "attention": "performer", "attention_dropout": 0.1}
+            ),
+            50,
+            50,
+        )
 
 
 def test_a_recipe_says_what_the_spec_then_is() -> None:
-    recipe = recipes.load(None, {"preset": "tiny", "attention": "linformer:8", "decoder_attention": "window:5"})
+    recipe = recipes.load(
+        None, {"preset": "tiny", "attention": "linformer:8", "decoder_attention": "window:5"}
+    )
     made = describe(recipe, 50, 50)
     assert made.encoder.block.attention.mixer == spec.Linformer(256, 8)
-    assert made.decoder.pattern == spec.Both(spec.Causal(), spec.Window(5))
+    assert made.decoder.pattern == spec.And(spec.CausalMask(), spec.WindowMask(5))
     assert made.decoder.block.cross == transformer(50, 50, d_model=128, heads=4).decoder.block.cross
     build(made)

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import regard
-from regard.api import Translator
 from regard.data import builtin
 from regard.errors import SettingError
-from regard.family.recurrent import FAMILIES
-from regard.interop import folder as folders
+from regard.families import folder as folders
+from regard.families.recurrent import FAMILIES
 from regard.look import alignment, look
-from regard.proof.invariants import findings
-from regard.training import loop
-from regard.training import recipe as recipes
-from regard.training.place import begin
+from regard.models import Translator
+from regard.training.engine import loop
+from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
+from regard.training.run_folder import begin
+from regard.verify.invariants import findings
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 4, "warmup": 2,
@@ -70,14 +70,29 @@ def test_a_run_stops_goes_on_and_holds_what_every_model_holds(
 
 
 def test_bahdanau_learns(tmp_path: Path) -> None:
-    settings = {"model": "bahdanau", "d_model": 48, "layers": 1, "steps": 60, "builtin_lines": 1000, "threads": 1}
-    settings |= {"validate_every": 60, "save_every": 60, "log_every": 10, "samples": 0, "schedule": "constant"}
+    settings = {
+        "model": "bahdanau",
+        "d_model": 48,
+        "layers": 1,
+        "steps": 60,
+        "builtin_lines": 1000,
+        "threads": 1,
+    }
+    settings |= {
+        "validate_every": 60,
+        "save_every": 60,
+        "log_every": 10,
+        "samples": 0,
+        "schedule": "constant",
+    }
     settings |= {"learning_rate": 0.01, "warmup": 10}
     recipe, _ = recipes.choose("builtin", settings)
     with pytest.MonkeyPatch.context() as context:
         context.setattr("regard.training.run.test_sets", lambda _: {})
         run(begin(recipe, tmp_path / "run", "test"), recipe, "test", quiet=True)
-    said = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    said = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [line["loss"] for line in said if "event" not in line]
     assert losses[-1] < 0.75 * losses[0]
     translator = regard.load(tmp_path / "run")

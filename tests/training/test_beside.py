@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 import regard
 from regard.core.block import Block
-from regard.core.experts import Experts
-from regard.core.feedforward import Plain
+from regard.core.feedforward import FeedForward
+from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.model import Decoder, Encoder, EncoderDecoder
 from regard.training import finetune as tuning
-from regard.training import recipe as recipes
-from regard.training.place import begin
-from regard.training.report import Talk
+from regard.training.engine.logging import ProgressLog
+from regard.training.objectives.objective import Objective
+from regard.training.recipe import schema as recipes
 from regard.training.run import job
-from regard.training.task import Task
+from regard.training.run_folder import begin
 
 SIZES: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "batch_tokens": 256, "steps": 1, "warmup": 1,
@@ -29,7 +29,12 @@ SIZES: dict[str, Any] = {
 TEXT = "".join(f"The {a} dog sees the {b} cat.\nIt runs.\n\n" for a in "abcdefgh" for b in "ijklmn")
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "translate": {"builtin_lines": 100, "vocabulary": 300},
-    "agreement": {"objective": "translate", "builtin_lines": 100, "vocabulary": 300, "agreement": 1.0},
+    "agreement": {
+        "objective": "translate",
+        "builtin_lines": 100,
+        "vocabulary": 300,
+        "agreement": 1.0,
+    },
     "causal": {},
     "memory": {"objective": "causal", "memory": 12},
     "compressed": {"objective": "causal", "memory": 12, "compressed": "4:2"},
@@ -49,19 +54,23 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def with_experts(model: nn.Module) -> list[Experts]:
+def with_experts(model: nn.Module) -> list[MixtureOfExperts]:
     """Every feed-forward network becomes several."""
     found = []
     for block in [part for part in model.modules() if isinstance(part, Block)]:
         width = next(block.residual.parameters()).shape[0]
-        block.feedforward = Experts(
-            width, [Plain(width, 12, "relu", 0.0, True) for _ in range(3)], top=1, capacity=1.25, balance=0.0
+        block.feedforward = MixtureOfExperts(
+            width,
+            [FeedForward(width, 12, "relu", 0.0, True) for _ in range(3)],
+            top=1,
+            capacity=1.25,
+            balance=0.0,
         )
         found.append(block.feedforward)
     return found
 
 
-def check(task: Task) -> None:
+def check(task: Objective) -> None:
     """With a balance, the loss is greater by just what the models said, for each token that the step divides by."""
     torch.manual_seed(0)
     experts = with_experts(task.model)
@@ -92,7 +101,7 @@ def test_objectives(name: str, text: Path, tmp_path: Path) -> None:
     if own["objective"] not in ("translate", "classify"):
         own = {"text": str(text), "tokenizer": "characters", "context": 32} | own
     recipe = recipes.load(None, SIZES | own)
-    check(job(begin(recipe, tmp_path / "run", "test"), recipe, Talk(1, quiet=True)).task)
+    check(job(begin(recipe, tmp_path / "run", "test"), recipe, ProgressLog(1, quiet=True)).task)
 
 
 @pytest.mark.parametrize("name", ["classify", "tag", "answer"])
@@ -102,13 +111,24 @@ def test_fine_tuning(name: str, text: Path, tmp_path: Path) -> None:
     nouns = ("dog", "cat", "owl")
     path = tmp_path / ("data.conll" if name == "tag" else "data.jsonl")
     answers = [
-        {"question": "who?", "context": f"the {n} runs", "answers": {"text": [n], "answer_start": [4]}} for n in nouns
+        {
+            "question": "who?",
+            "context": f"the {n} runs",
+            "answers": {"text": [n], "answer_start": [4]},
+        }
+        for n in nouns
     ]
     path.write_text({
         "classify": "".join(json.dumps({"text": f"the {n} runs", "label": n}) + "\n" for n in nouns),
         "tag": "\n".join(f"the O\n{n} B-ANIMAL\nruns O\n" for n in nouns),
         "answer": "".join(json.dumps(row) + "\n" for row in answers),
     }[name])  # fmt: skip
-    values = {"task": name, "base": str(tmp_path / "base"), "files": [str(path)], "device": "cpu", "epochs": 1}
+    values = {
+        "task": name,
+        "base": str(tmp_path / "base"),
+        "files": [str(path)],
+        "device": "cpu",
+        "epochs": 1,
+    }
     place, recipe, _ = tuning.start(values, tmp_path / "run")
-    check(job(place, recipe, Talk(1, quiet=True)).task)
+    check(job(place, recipe, ProgressLog(1, quiet=True)).task)

@@ -58,7 +58,9 @@ def test_none_intact_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_a_full_disk_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+def test_a_full_disk_leaves_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
     """fsync is where a full disk shows at the latest: whichever call it is, the old checkpoint stays the newest."""
     checkpoints = Checkpoints(tmp_path)
     _save(checkpoints, 5)
@@ -99,7 +101,9 @@ def test_a_full_disk_inside_safetensors(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.stdout.strip() == "refused 1", done.stderr
 
 

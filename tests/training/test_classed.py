@@ -12,11 +12,11 @@ import pytest
 
 import regard
 from regard.errors import SettingError
-from regard.text.score import Rated
-from regard.training import recipe as recipes
-from regard.training.place import begin
-from regard.training.report import Talk
+from regard.metrics.scores import RegressionScore
+from regard.training.engine.logging import ProgressLog
+from regard.training.recipe import schema as recipes
 from regard.training.run import Result, job, run
+from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {
     "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 512, "steps": 4, "warmup": 2, "builtin_lines": 100,
@@ -29,11 +29,13 @@ def trained(out: Path, **changes: Any) -> Result:
     return run(begin(recipe, out, "test"), recipe, "test", quiet=True)
 
 
-@pytest.mark.parametrize("word", ["softmax", "longformer:8", "bigbird:8", "linformer:8", "reformer:4:16"])
+@pytest.mark.parametrize(
+    "word", ["softmax", "longformer:8", "bigbird:8", "linformer:8", "reformer:4:16"]
+)
 def test_every_attention_reads_lists(word: str, tmp_path: Path) -> None:
     found = trained(tmp_path / "run", attention=word)
     score = found.scores["test"]
-    assert isinstance(score, Rated)
+    assert isinstance(score, RegressionScore)
     assert score.examples == 12
     assert 0 < score.majority < 100
     model = regard.load(tmp_path / "run")
@@ -43,7 +45,10 @@ def test_every_attention_reads_lists(word: str, tmp_path: Path) -> None:
 
 
 def test_a_file_of_ones_own_is_learnt(tmp_path: Path) -> None:
-    lines = [f"{'good' if i % 3 else 'bad'} word{i % 5} here\t{'yes' if i % 3 else 'no'}\n" for i in range(90)]
+    lines = [
+        f"{'good' if i % 3 else 'bad'} word{i % 5} here\t{'yes' if i % 3 else 'no'}\n"
+        for i in range(90)
+    ]
     for name in ("train", "test"):
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
     files = {
@@ -51,12 +56,17 @@ def test_a_file_of_ones_own_is_learnt(tmp_path: Path) -> None:
         "valid_text": str(tmp_path / "test.tsv"),
         "test_text": str(tmp_path / "test.tsv"),
     }
-    found = trained(tmp_path / "run", steps=60, learning_rate=0.01, dropout=0.0, validate_every=60, **files)
+    found = trained(
+        tmp_path / "run", steps=60, learning_rate=0.01, dropout=0.0, validate_every=60, **files
+    )
     score = found.scores["test"]
-    assert isinstance(score, Rated)
+    assert isinstance(score, RegressionScore)
     assert score.accuracy == 100
     assert score.majority == pytest.approx(100 * 60 / 90)
-    assert max(regard.load(tmp_path / "run").classify("bad word1 here").items(), key=lambda s: s[1])[0] == "no"  # type: ignore[attr-defined]
+    assert (
+        max(regard.load(tmp_path / "run").classify("bad word1 here").items(), key=lambda s: s[1])[0]
+        == "no"
+    )  # type: ignore[attr-defined]
 
 
 def test_settings_of_others_are_refused() -> None:
@@ -64,23 +74,36 @@ def test_settings_of_others_are_refused() -> None:
         recipes.load(None, {"objective": "causal", "text": "a.txt", "test_text": "b.txt"})
 
 
-@pytest.mark.parametrize(("name", "unit"), [("listops", "examples"), ("stories", "stories"), (None, "tokens")])
+@pytest.mark.parametrize(
+    ("name", "unit"), [("listops", "examples"), ("stories", "stories"), (None, "tokens")]
+)
 def test_the_log_says_what_it_counts(
     name: str | None, unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And counts it: as many as there are labels, one for each example, story or token."""
-    changes = {key: TINY[key] for key in ("layers", "batch_tokens", "builtin_lines", "test_lines", "threads", "device")}
+    changes = {
+        key: TINY[key]
+        for key in ("layers", "batch_tokens", "builtin_lines", "test_lines", "threads", "device")
+    }
     if name != "stories":
         changes["context"] = 32
     if name is None:  # a language model
         (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 60)
-        changes |= {"objective": "causal", "text": str(tmp_path / "text.txt"), "tokenizer": "characters"}
+        changes |= {
+            "objective": "causal",
+            "text": str(tmp_path / "text.txt"),
+            "tokenizer": "characters",
+        }
     recipe = recipes.load(name, changes | {"steps": 2, "warmup": 1, "log_every": 2, "samples": 0})
     place = begin(recipe, tmp_path / "run", "test")
     run(place, recipe, "test", quiet=False)
     said = capsys.readouterr().err
     assert re.findall(r"step 2/2  loss \S+  \S+ (\S+)/s", said) == [unit]
-    line = next(line for line in map(json.loads, place.metrics.read_text().splitlines()) if "event" not in line)
-    batches = islice(job(place, recipe, Talk(1, quiet=True)).task.batches(0, 0), 2)
+    line = next(
+        line
+        for line in map(json.loads, place.metrics.read_text().splitlines())
+        if "event" not in line
+    )
+    batches = islice(job(place, recipe, ProgressLog(1, quiet=True)).task.batches(0, 0), 2)
     counts = [(batch.tensors["labels"] >= 0).sum().item() for _, batch in batches]
     assert (line["unit"], line["tokens"]) == (unit, sum(counts))

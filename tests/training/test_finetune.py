@@ -11,21 +11,21 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard.api import LanguageModel, Reader, Translator
 from regard.data import labelled
 from regard.data.labelled import Question, Words
 from regard.errors import DataError, ModelError, SettingError
-from regard.interop import folder as folders
+from regard.families import folder as folders
+from regard.metrics.scores import found_score, graded, span_score
+from regard.models import LanguageModel, TextEncoder, Translator
 from regard.text.framed import Framed
-from regard.text.score import found_score, graded, span_score
-from regard.training import depth
+from regard.training.engine import layerwise_lr_decay
+from regard.training.engine.loop import Loop
+from regard.training.engine.lr_schedule import LinearDecay
+from regard.training.engine.optimizer import Optimizer
 from regard.training.finetune import with_head
-from regard.training.loop import Loop
-from regard.training.optimizer import Updater
-from regard.training.place import Place
-from regard.training.reading import aligned, windowed
+from regard.training.objectives.finetuning_heads import aligned, windowed
 from regard.training.run import go_on
-from regard.training.schedule import Linear
+from regard.training.run_folder import RunFolder
 
 transformers = pytest.importorskip("transformers")
 
@@ -35,9 +35,17 @@ VOCABULARY = [
     "the", "fox", "dog", "runs", "jump", "##ing", "over", "lazy",
 ]  # fmt: skip
 NOUNS, VERBS = ("fox", "dog", "cat", "owl"), ("runs", "jumping", "sees", "naps")
-SENTENCES = [(f"the {n} {v}", "beast" if n in ("fox", "dog") else "pet") for n in NOUNS for v in VERBS]
+SENTENCES = [
+    (f"the {n} {v}", "beast" if n in ("fox", "dog") else "pet") for n in NOUNS for v in VERBS
+]
 QUICK: dict[str, Any] = {"threads": 1, "quiet": True, "batch_tokens": 64}
-FAST = QUICK | {"learning_rate": 3e-3, "epochs": 40, "weights": "last", "save_every": 999, "validate_every": 999}
+FAST = QUICK | {
+    "learning_rate": 3e-3,
+    "epochs": 40,
+    "weights": "last",
+    "save_every": 999,
+    "validate_every": 999,
+}
 
 
 def base(place: Path, family: str = "Bert", task: str = "Model", **changes: Any) -> Path:
@@ -74,9 +82,9 @@ def classifier(bert: Path, sentences: Path, tmp_path_factory: pytest.TempPathFac
     return out
 
 
-def opened(place: Path) -> Reader:
+def opened(place: Path) -> TextEncoder:
     held = regard.load(place)
-    assert isinstance(held, Reader)
+    assert isinstance(held, TextEncoder)
     return held
 
 
@@ -96,7 +104,13 @@ def test_a_classifier_learns_sixteen_sentences_by_heart(classifier: Path) -> Non
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "Electra"])
 def test_the_folder_opens_in_transformers(family: str, sentences: Path, tmp_path: Path) -> None:
     place = base(tmp_path / "base", family) if family != "DistilBert" else distil(tmp_path / "base")
-    regard.finetune(place, "classify", sentences, out=tmp_path / "run", **QUICK | {"epochs": 1, "learning_rate": 0.01})
+    regard.finetune(
+        place,
+        "classify",
+        sentences,
+        out=tmp_path / "run",
+        **QUICK | {"epochs": 1, "learning_rate": 0.01},
+    )
     auto = transformers.AutoModelForSequenceClassification
     theirs, report = auto.from_pretrained(tmp_path / "run", output_loading_info=True)
     assert not report["missing_keys"]
@@ -119,7 +133,9 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
     regard.finetune(place, "classify", sentences, out=tmp_path / "run", **FAST)
     reader = opened(tmp_path / "run")
     texts = [text for text, _ in SENTENCES]
-    assert [next(iter(scores)) for scores in reader.classify(texts)] == [label for _, label in SENTENCES]
+    assert [next(iter(scores)) for scores in reader.classify(texts)] == [
+        label for _, label in SENTENCES
+    ]
     theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "run", output_loading_info=True
     )
@@ -131,7 +147,9 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
         wanted = theirs.eval()(input_ids=ids, attention_mask=(ids != 0).long()).logits
         assert (reader(input_ids=ids).logits - wanted).abs().max() <= 1e-5
     again = tmp_path / "again"
-    regard.finetune(tmp_path / "run", "classify", sentences, out=again, **QUICK | {"epochs": 1, "lora": 2})
+    regard.finetune(
+        tmp_path / "run", "classify", sentences, out=again, **QUICK | {"epochs": 1, "lora": 2}
+    )
     assert opened(again).labels == ["beast", "pet"]
     with pytest.raises(ModelError, match="not one over the vocabulary"):
         with_head(regard.load(place), "tag", ["a", "b"], 0)  # type: ignore[arg-type]
@@ -141,7 +159,12 @@ def distil(place: Path) -> Path:
     base(place)
     torch.manual_seed(1)
     config = transformers.DistilBertConfig(
-        vocab_size=len(VOCABULARY), dim=24, hidden_dim=30, n_layers=2, n_heads=3, max_position_embeddings=40
+        vocab_size=len(VOCABULARY),
+        dim=24,
+        hidden_dim=30,
+        n_layers=2,
+        n_heads=3,
+        max_position_embeddings=40,
     )
     transformers.DistilBertModel(config).save_pretrained(place)
     return place
@@ -150,7 +173,9 @@ def distil(place: Path) -> Path:
 def test_a_classifier_believes_its_teacher(bert: Path, classifier: Path, tmp_path: Path) -> None:
     """With the teacher's word alone, all labels wrong are all answers right; of other labels, no teacher is taken."""
     wrong = tmp_path / "wrong.tsv"
-    wrong.write_text("".join(f"{text}\t{'pet' if label == 'beast' else 'beast'}\n" for text, label in SENTENCES))
+    wrong.write_text(
+        "".join(f"{text}\t{'pet' if label == 'beast' else 'beast'}\n" for text, label in SENTENCES)
+    )
     taught = {"teacher": str(classifier), "teaching": 1.0}
     regard.finetune(bert, "classify", wrong, out=tmp_path / "run", **FAST, **taught)
     found = opened(tmp_path / "run").classify([text for text, _ in SENTENCES])
@@ -161,7 +186,9 @@ def test_a_classifier_believes_its_teacher(bert: Path, classifier: Path, tmp_pat
 
 
 def test_pairs_of_texts_and_json(bert: Path, tmp_path: Path) -> None:
-    rows = [{"text": "the fox", "text2": text, "label": i % 3} for i, (text, _) in enumerate(SENTENCES)]
+    rows = [
+        {"text": "the fox", "text2": text, "label": i % 3} for i, (text, _) in enumerate(SENTENCES)
+    ]
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     regard.finetune(bert, "classify", path, out=tmp_path / "run", **QUICK | {"epochs": 1})
@@ -169,17 +196,31 @@ def test_pairs_of_texts_and_json(bert: Path, tmp_path: Path) -> None:
 
 
 def test_a_head_for_these_labels_is_kept(classifier: Path, sentences: Path, tmp_path: Path) -> None:
-    regard.finetune(classifier, "classify", sentences, out=tmp_path / "run", **QUICK | {"epochs": 1, "warm_up": 0.0})
+    regard.finetune(
+        classifier,
+        "classify",
+        sentences,
+        out=tmp_path / "run",
+        **QUICK | {"epochs": 1, "warm_up": 0.0},
+    )
     found = opened(tmp_path / "run").classify([text for text, _ in SENTENCES])
     assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora": 2, "lora_dropout": 0.1, "weights": "average:2", "validate_every": 2}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"lora": 2, "lora_dropout": 0.1, "weights": "average:2", "validate_every": 2}]
+)
 def test_resumed_equals_uninterrupted(
-    bert: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+    bert: Path,
+    sentences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
 ) -> None:
     settings = FAST | {"epochs": 3, "save_every": 2, "layer_decay": 0.8} | changes
-    regard.finetune(bert, "classify", sentences, valid=sentences, out=tmp_path / "whole", **settings)
+    regard.finetune(
+        bert, "classify", sentences, valid=sentences, out=tmp_path / "whole", **settings
+    )
     after = Loop._after_step
 
     def stopping(self: Loop) -> None:
@@ -188,7 +229,9 @@ def test_resumed_equals_uninterrupted(
 
     monkeypatch.setattr(Loop, "_after_step", stopping)
     with pytest.raises(SystemExit):
-        regard.finetune(bert, "classify", sentences, valid=sentences, out=tmp_path / "cut", **settings)
+        regard.finetune(
+            bert, "classify", sentences, valid=sentences, out=tmp_path / "cut", **settings
+        )
     monkeypatch.undo()
     go_on(tmp_path / "cut", quiet=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
@@ -200,7 +243,9 @@ def test_resumed_equals_uninterrupted(
 
 
 def test_frozen_blocks_stay_bit_for_bit(bert: Path, sentences: Path, tmp_path: Path) -> None:
-    regard.finetune(bert, "classify", sentences, out=tmp_path / "run", **FAST | {"epochs": 2, "freeze": 1})
+    regard.finetune(
+        bert, "classify", sentences, out=tmp_path / "run", **FAST | {"epochs": 2, "freeze": 1}
+    )
     before, after = folders.read(bert).weights, folders.read(tmp_path / "run").weights
     for name, tensor in before.items():
         low = name.startswith(("input.", "stack.blocks.0."))
@@ -208,7 +253,9 @@ def test_frozen_blocks_stay_bit_for_bit(bert: Path, sentences: Path, tmp_path: P
 
 
 def test_low_rank_changes_are_merged(bert: Path, sentences: Path, tmp_path: Path) -> None:
-    regard.finetune(bert, "classify", sentences, out=tmp_path / "run", **FAST | {"epochs": 4, "lora": 2})
+    regard.finetune(
+        bert, "classify", sentences, out=tmp_path / "run", **FAST | {"epochs": 4, "lora": 2}
+    )
     before, after = folders.read(bert).weights, folders.read(tmp_path / "run").weights
     for name, tensor in before.items():
         changed = name.endswith("qkv.weight") or name.startswith("pool.")
@@ -223,21 +270,23 @@ def test_low_rank_changes_are_merged(bert: Path, sentences: Path, tmp_path: Path
 
 def test_layer_wise_rates_by_hand(bert: Path) -> None:
     model, _ = folders.open_model(bert)
-    shares = depth.rates(model, 0.5)
+    shares = layerwise_lr_decay.rates(model, 0.5)
     assert shares["pool.dense.weight"] == 1.0
     assert shares["stack.blocks.1.feedforward.inner.bias"] == 0.5
     assert shares["stack.blocks.0.attention.output.weight"] == 0.25
     assert shares["input.table.weight"] == shares["input.norm.bias"] == 0.125
-    updater = Updater(model.named_parameters(), Linear(1.0, 2, 4), rates=shares)
+    updater = Optimizer(model.named_parameters(), LinearDecay(1.0, 2, 4), rates=shares)
     updater.prepare(4)  # 1/3 of the peak
-    found = {id(p): float(group["lr"]) for group in updater.adam.param_groups for p in group["params"]}
+    found = {
+        id(p): float(group["lr"]) for group in updater.adam.param_groups for p in group["params"]
+    }
     assert len(found) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
         assert found[id(parameter)] == pytest.approx(shares[name] / 3), name
 
 
 def test_a_linear_schedule() -> None:
-    curve = Linear(6.0, 2, 4)
+    curve = LinearDecay(6.0, 2, 4)
     assert [curve(step) for step in range(1, 6)] == [3.0, 6.0, 4.0, 2.0, 0.0]
 
 
@@ -260,12 +309,16 @@ def test_more_blocks_than_there_are(bert: Path, sentences: Path, tmp_path: Path)
         ("", None, "empty"),
     ],
 )
-def test_bad_classes(bert: Path, tmp_path: Path, train: str, valid: str | None, message: str) -> None:
+def test_bad_classes(
+    bert: Path, tmp_path: Path, train: str, valid: str | None, message: str
+) -> None:
     (tmp_path / "train.tsv").write_text(train)
     (tmp_path / "valid.tsv").write_text(valid or "")
     more = {"valid": tmp_path / "valid.tsv"} if valid else {}
     with pytest.raises(DataError, match=message):
-        regard.finetune(bert, "classify", tmp_path / "train.tsv", out=tmp_path / "run", **QUICK, **more)
+        regard.finetune(
+            bert, "classify", tmp_path / "train.tsv", out=tmp_path / "run", **QUICK, **more
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -275,14 +328,22 @@ def test_bad_classes(bert: Path, tmp_path: Path, train: str, valid: str | None, 
         ("classify", {"text": "a"}, "'label' is missing"),
         ("classify", {"label": "a"}, "'text' is missing"),
         ("tag", {"tokens": ["a", "b"], "tags": ["O"]}, "2 tokens and 1 tags"),
-        ("answer", {"question": "a", "context": "b c", "text": "c", "answer_start": 1}, "not at character 1"),
+        (
+            "answer",
+            {"question": "a", "context": "b c", "text": "c", "answer_start": 1},
+            "not at character 1",
+        ),
         ("answer", {"question": "a", "context": "b", "text": "b"}, "'answer_start' is missing"),
     ],
 )
 def test_bad_lines(tmp_path: Path, task: str, line: dict[str, Any], message: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(line) + "\n")
-    readers: dict[str, Any] = {"classify": labelled.classed, "tag": labelled.tagged, "answer": labelled.questions}
+    readers: dict[str, Any] = {
+        "classify": labelled.classed,
+        "tag": labelled.tagged,
+        "answer": labelled.questions,
+    }
     with pytest.raises(DataError, match=message):
         readers[task](path)
 
@@ -300,7 +361,9 @@ def test_the_wrong_model(bert: Path, sentences: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_token_of_a_word_has_its_tag(bert: Path) -> None:
-    words = Words(["The", "fox", "jumping", "over", "zoe's", "dog"], ["O", "B-A", "O", "P", "B-P", "I-P"])
+    words = Words(
+        ["The", "fox", "jumping", "over", "zoe's", "dog"], ["O", "B-A", "O", "P", "B-P", "I-P"]
+    )
     ((row, tags),) = aligned(Framed.open(bert), [words])
     pieces = dict(zip(row.tokens, tags, strict=True))
     assert row.tokens[:5] == ["[CLS]", "the", "fox", "jump", "##ing"]
@@ -316,7 +379,9 @@ def test_the_first_token_of_a_word_has_its_tag(bert: Path) -> None:
 def test_a_tagger(bert: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.conll"
     lines = [[("the", "O"), (n, "B-ANIMAL"), (v, "O")] for n in NOUNS for v in VERBS]
-    path.write_text("-DOCSTART- O\n\n" + "\n".join("".join(f"{w} x {t}\n" for w, t in line) for line in lines))
+    path.write_text(
+        "-DOCSTART- O\n\n" + "\n".join("".join(f"{w} x {t}\n" for w, t in line) for line in lines)
+    )
     result = regard.finetune(bert, "tag", path, test=path, out=tmp_path / "run", **FAST)
     assert result.scores["test"].f1 == 100.0  # type: ignore[union-attr]
     assert [e.text for e in opened(tmp_path / "run").entities("the owl jumping")] == ["owl"]
@@ -337,7 +402,9 @@ def test_windows_find_the_span(bert: Path) -> None:
     for row, (first, last) in inside:
         assert row.tokens[first : last + 1] == ["a", "fox"]
         assert context[row.offsets[first][0] : row.offsets[last][1]] == "a fox"
-    assert {span for _, span in windowed(Framed.open(bert), Question("who?", context, 0, ""), 24)} == {(0, 0)}
+    assert {
+        span for _, span in windowed(Framed.open(bert), Question("who?", context, 0, ""), 24)
+    } == {(0, 0)}
 
 
 def test_a_finder_of_answers(bert: Path, tmp_path: Path) -> None:
@@ -346,7 +413,13 @@ def test_a_finder_of_answers(bert: Path, tmp_path: Path) -> None:
     for noun in NOUNS:
         for verb in VERBS:
             context = f"the {noun} {verb} over the tree"
-            rows.append({"question": "who?", "context": context, "answers": {"text": [noun], "answer_start": [4]}})
+            rows.append(
+                {
+                    "question": "who?",
+                    "context": context,
+                    "answers": {"text": [noun], "answer_start": [4]},
+                }
+            )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     result = regard.finetune(bert, "answer", path, test=path, out=tmp_path / "run", **FAST)
     assert result.scores["test"].exact_match >= 90.0  # type: ignore[union-attr]
@@ -378,9 +451,17 @@ def test_t5_learns_several_tasks_by_prefix(text: Path, tmp_path: Path) -> None:
     files, prefixes = [tmp_path / "copy.tsv", tmp_path / "first.tsv"], ["copy: ", "first: "]
     out = tmp_path / "run"
     regard.finetune(
-        tmp_path / "t5", "translate", files, prefixes=prefixes, out=out, **FAST | {"epochs": 20, "learning_rate": 0.02}
+        tmp_path / "t5",
+        "translate",
+        files,
+        prefixes=prefixes,
+        out=out,
+        **FAST | {"epochs": 20, "learning_rate": 0.02},
     )
-    kept = [json.loads(line)["source"] for line in (Place(out).data / "train.jsonl").read_text().splitlines()]
+    kept = [
+        json.loads(line)["source"]
+        for line in (RunFolder(out).data / "train.jsonl").read_text().splitlines()
+    ]
     assert {"copy: fox runs", "first: fox runs"} <= set(kept)
     assert len(kept) == 32
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -389,12 +470,23 @@ def test_t5_learns_several_tasks_by_prefix(text: Path, tmp_path: Path) -> None:
     assert isinstance(regard.load(out), Translator)
     transformers.T5ForConditionalGeneration.from_pretrained(out)
     with pytest.raises(SettingError, match="1 prefixes for 2 files"):
-        regard.finetune(tmp_path / "t5", "translate", files, prefixes=["a"], out=tmp_path / "other", **QUICK)
+        regard.finetune(
+            tmp_path / "t5", "translate", files, prefixes=["a"], out=tmp_path / "other", **QUICK
+        )
 
 
 def test_a_language_model_goes_on(text: Path, tmp_path: Path) -> None:
-    regard.train({**SMALL, "text": str(text), "objective": "causal", "steps": 20}, out=tmp_path / "gpt")
-    options = QUICK | {"epochs": 2, "learning_rate": 3e-3, "context": 32, "lora": 4, "lora_in": "all", "samples": 0}
+    regard.train(
+        {**SMALL, "text": str(text), "objective": "causal", "steps": 20}, out=tmp_path / "gpt"
+    )
+    options = QUICK | {
+        "epochs": 2,
+        "learning_rate": 3e-3,
+        "context": 32,
+        "lora": 4,
+        "lora_in": "all",
+        "samples": 0,
+    }
     regard.finetune(tmp_path / "gpt", "lm", text, out=tmp_path / "run", **options)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     checked = [line["loss"] for line in lines if line.get("event") == "validation"]
@@ -408,7 +500,9 @@ def test_a_language_model_goes_on(text: Path, tmp_path: Path) -> None:
 
 def test_scores_by_hand() -> None:
     assert graded(["a", "a", "b", "b"], ["a", "b", "b", "b"]).accuracy == 75.0
-    assert graded(["a", "a", "b", "b"], ["a", "b", "b", "b"]).f1 == pytest.approx(100 * (2 / 3 + 4 / 5) / 2)
+    assert graded(["a", "a", "b", "b"], ["a", "b", "b", "b"]).f1 == pytest.approx(
+        100 * (2 / 3 + 4 / 5) / 2
+    )
     spans = span_score([["B-X", "I-X", "O"], ["B-Y", "O"]], [["B-X", "I-X", "O"], ["B-Y", "I-Y"]])
     assert spans.f1 == pytest.approx(50.0)
     assert spans.accuracy == pytest.approx(80.0)

@@ -13,7 +13,7 @@ from test_run import start, text  # noqa: F401
 
 from looked import translator, writer
 from regard.look import batch, entropy, look
-from regard.training.gaze import gaze
+from regard.training.engine.attention_entropy import gaze
 
 PAIRS = {
     "The dog sees a small cat.": "Der Hund sieht eine kleine Katze.",
@@ -34,9 +34,13 @@ def test_padding_does_not_count() -> None:
     assert set(found["attention_entropies"]) == set(alone[0].names)
     for i, name in enumerate(alone[0].names):
         lengths = (data.real if name.startswith("encoder") else written).sum(dim=1).tolist()
-        expected = sum(n * each.nats[i].mean() for n, each in zip(lengths, alone, strict=True)) / sum(lengths)
+        expected = sum(
+            n * each.nats[i].mean() for n, each in zip(lengths, alone, strict=True)
+        ) / sum(lengths)
         assert found["attention_entropies"][name] == pytest.approx(expected, abs=1e-5)
-    assert found["attention_entropy"] == pytest.approx(sum(found["attention_entropies"].values()) / 6)
+    assert found["attention_entropy"] == pytest.approx(
+        sum(found["attention_entropies"].values()) / 6
+    )
 
 
 def test_a_language_models_places_all_count() -> None:
@@ -56,7 +60,11 @@ def test_a_run_logs_it_and_is_not_changed_by_it(text: dict[str, str], tmp_path: 
     measured: list[dict[str, Any]] = [line for line in events if line.get("event") == "validation"]
     assert len(measured) == 6
     for line in measured:
-        assert set(line["attention_entropies"]) == {"encoder.0.self", "decoder.0.self", "decoder.0.cross"}
+        assert set(line["attention_entropies"]) == {
+            "encoder.0.self",
+            "decoder.0.self",
+            "decoder.0.cross",
+        }
         assert 0 < line["attention_entropy"] < 4
     one, other = load_file(often.weights), load_file(seldom.weights)
     assert all(torch.equal(one[name], other[name]) for name in one)

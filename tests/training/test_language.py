@@ -13,18 +13,18 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard.api import LanguageModel
-from regard.data.batch import IGNORED
+from regard.data.batching import IGNORED
 from regard.errors import DataError, SettingError
-from regard.interop import folder as folders
-from regard.training import recipe as recipes
-from regard.training.causal import Causal
+from regard.families import folder as folders
+from regard.models import LanguageModel
+from regard.training.data.plain_text import packed, texts
+from regard.training.engine.logging import ProgressLog
+from regard.training.engine.loop import Loop
 from regard.training.language import language
-from regard.training.loop import Loop
-from regard.training.place import Place, begin
-from regard.training.report import Talk
+from regard.training.objectives.causal_lm import CausalLM
+from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
-from regard.training.texts import packed, texts
+from regard.training.run_folder import RunFolder, begin
 
 TEXT = "".join(
     f"The {a} {n} {v} the {b} {o}.\n{'Then it sleeps.' if v == 'sees' else 'Now it runs away!'}\n\n"
@@ -59,14 +59,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(out: Path, values: dict[str, Any]) -> Place:
+def start(out: Path, values: dict[str, Any]) -> RunFolder:
     recipe = recipes.load(None, values)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True)
     return place
 
 
-def lines(place: Place) -> list[dict[str, Any]]:
+def lines(place: RunFolder) -> list[dict[str, Any]]:
     """The log without its clocks."""
     clocks = {"seconds", "tokens_per_second"}
     found = [json.loads(line) for line in place.metrics.read_text().splitlines()]
@@ -74,13 +74,13 @@ def lines(place: Place) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def runs(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
+def runs(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     folder = tmp_path_factory.mktemp("runs")
     return {name: start(folder / name, settings(text, name)) for name in OBJECTIVES}
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_losses_fall(runs: dict[str, Place], name: str) -> None:
+def test_losses_fall(runs: dict[str, RunFolder], name: str) -> None:
     found = lines(runs[name])
     logged = [line["loss"] for line in found if "event" not in line]
     checked = [line["loss"] for line in found if line.get("event") == "validation"]
@@ -90,7 +90,11 @@ def test_losses_fall(runs: dict[str, Place], name: str) -> None:
 
 @pytest.mark.parametrize("name", ["causal", "masked", "next", "replaced"])
 def test_resumed_equals_uninterrupted(
-    runs: dict[str, Place], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    runs: dict[str, RunFolder],
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     after = Loop._after_step
 
@@ -103,7 +107,7 @@ def test_resumed_equals_uninterrupted(
         start(tmp_path / "cut", settings(text, name))
     monkeypatch.undo()
     go_on(tmp_path / "cut", quiet=True)
-    cut = Place(tmp_path / "cut")
+    cut = RunFolder(tmp_path / "cut")
     assert lines(cut) == lines(runs[name])
     one, other = load_file(cut.weights), load_file(runs[name].weights)
     assert all(torch.equal(one[key], other[key]) for key in other)
@@ -121,12 +125,16 @@ def test_resumed_equals_uninterrupted(
         ("replaced/generator", "electra", "AutoModelForMaskedLM"),
     ],
 )
-def test_transformers_opens_the_folder(runs: dict[str, Place], name: str, kind: str, architecture: str) -> None:
+def test_transformers_opens_the_folder(
+    runs: dict[str, RunFolder], name: str, kind: str, architecture: str
+) -> None:
     """Equal logits, no missing or unexpected tensor, and the same tokens from the tokenizer."""
     transformers = pytest.importorskip("transformers")
     top, _, inside = name.partition("/")
     folder = runs[top].folder / inside
-    theirs, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
+    theirs, report = getattr(transformers, architecture).from_pretrained(
+        folder, output_loading_info=True
+    )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     ours, opened = folders.open_model(folder)
@@ -149,14 +157,17 @@ def test_transformers_opens_the_folder(runs: dict[str, Place], name: str, kind: 
     assert (found - out).abs().max() <= 1e-5 * max(1.0, out.abs().mean())
 
 
-def test_generator_and_discriminator_have_the_same_embeddings(runs: dict[str, Place]) -> None:
-    one, other = (load_file(runs["replaced"].folder / part / "model.safetensors") for part in ("", "generator"))
+def test_generator_and_discriminator_have_the_same_embeddings(runs: dict[str, RunFolder]) -> None:
+    one, other = (
+        load_file(runs["replaced"].folder / part / "model.safetensors")
+        for part in ("", "generator")
+    )
     same = [name for name in one if "embeddings." in name]
     assert len(same) >= 4
     assert all(torch.equal(one[name], other[name]) for name in same)
 
 
-def test_a_language_model_opens_here(runs: dict[str, Place]) -> None:
+def test_a_language_model_opens_here(runs: dict[str, RunFolder]) -> None:
     for name in ("causal", "palm"):
         model = regard.load(runs[name].folder)
         assert isinstance(model, LanguageModel)
@@ -165,7 +176,7 @@ def test_a_language_model_opens_here(runs: dict[str, Place]) -> None:
     assert "loss" in (runs["causal"].folder / "README.md").read_text()
 
 
-def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, Place], text: Path) -> None:
+def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text: Path) -> None:
     """By hand: the last tenth, every token but the first, in windows that do not overlap."""
     whole = text.read_text()
     held = whole[int(len(whole) * 0.9) :]
@@ -185,8 +196,8 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, Place], text: Pa
 
 def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, settings(text, "causal"))
-    job = language(begin(recipe, tmp_path / "a", "test"), recipe, Talk(1, quiet=True))
-    assert isinstance(job.task, Causal)
+    job = language(begin(recipe, tmp_path / "a", "test"), recipe, ProgressLog(1, quiet=True))
+    assert isinstance(job.task, CausalLM)
     stream = job.task.batches(0, 0)
     batches = [next(stream) for _ in range(4)]
     (position, again) = next(job.task.batches(*batches[2][0]))
@@ -203,7 +214,9 @@ def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["masked", "next", "replaced"])
 def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
     recipe = recipes.load(None, settings(text, name))
-    task: Any = language(begin(recipe, tmp_path / name, "test"), recipe, Talk(1, quiet=True)).task
+    task: Any = language(
+        begin(recipe, tmp_path / name, "test"), recipe, ProgressLog(1, quiet=True)
+    ).task
     (_, batch) = next(task.batches(0, 0))
     tokens, labels, real = (batch.tensors[key] for key in ("tokens", "labels", "real"))
     assert tokens.shape[1] <= 32
@@ -242,12 +255,19 @@ def test_rows_hold_sentences_of_one_document(text: Path, tmp_path: Path) -> None
 def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_text("naïve  text\twith   spaces 😀\n" * 60)
-    place = start(tmp_path / "run", settings(path, "causal", tokenizer="bpe", vocabulary=300, steps=2))
+    place = start(
+        tmp_path / "run", settings(path, "causal", tokenizer="bpe", vocabulary=300, steps=2)
+    )
     words = regard.load(place.folder).words
     for each in ("naïve  text\twith   spaces 😀\n", "日本語  never seen\r\n"):
         assert words.decode(words.encode(each)) == each
-    given = start(tmp_path / "given", settings(path, "causal", tokenizer=str(place.folder / "tokenizer.json"), steps=2))
-    assert (given.folder / "tokenizer.json").read_text() == (place.folder / "tokenizer.json").read_text()
+    given = start(
+        tmp_path / "given",
+        settings(path, "causal", tokenizer=str(place.folder / "tokenizer.json"), steps=2),
+    )
+    assert (given.folder / "tokenizer.json").read_text() == (
+        place.folder / "tokenizer.json"
+    ).read_text()
 
 
 @pytest.mark.parametrize(
@@ -282,12 +302,16 @@ def test_mistakes_are_answered(
 def test_first_weights(text: Path, tmp_path: Path) -> None:
     """GPT-2's: deviation 0.02 everywhere, and 0.02 / √(2 · layers) where a sublayer ends."""
     recipe = recipes.load(None, settings(text, "causal", d_model=256, d_ff=1024, heads=4, layers=2))
-    job = language(begin(recipe, tmp_path / "a", "test"), recipe, Talk(1, quiet=True))
+    job = language(begin(recipe, tmp_path / "a", "test"), recipe, ProgressLog(1, quiet=True))
     for name, parameter in job.task.model.named_parameters():
         if parameter.ndim < 2:
             assert (parameter == (1.0 if "norm.weight" in name else 0.0)).all(), name
         elif parameter.numel() > 2000:
-            expected = 0.01 if name.endswith(("attention.output.weight", "feedforward.outer.weight")) else 0.02
+            expected = (
+                0.01
+                if name.endswith(("attention.output.weight", "feedforward.outer.weight"))
+                else 0.02
+            )
             assert parameter.std().item() == pytest.approx(expected, rel=0.05), name
 
 
@@ -296,6 +320,9 @@ def test_the_packaged_recipe_splits_as_nanogpt_does(tmp_path: Path) -> None:
         pytest.skip("REGARD_DATA has no text/")
     recipe = recipes.load("shakespeare", {})
     found = texts(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
-    assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [1_003_854, 111_540]
+    assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [
+        1_003_854,
+        111_540,
+    ]
     assert len(found.tokenizer) == 66  # its 65 characters, and one for all others
     assert np.unique(found.train.columns["text"].tokens).size == 65

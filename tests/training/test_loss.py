@@ -16,13 +16,15 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional
 
-from regard.core.embed import Table
-from regard.core.head import LanguageHead
-from regard.training.loss import IGNORED, cross_entropy, disagreement, over_vocabulary
+from regard.core.embedding import Table
+from regard.core.head import LMHead
+from regard.training.objectives.loss import IGNORED, cross_entropy, disagreement, over_vocabulary
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))
-def test_smoothing_is_the_definition_and_its_gradient(classes: int, rows: int, epsilon: float, seed: int) -> None:
+def test_smoothing_is_the_definition_and_its_gradient(
+    classes: int, rows: int, epsilon: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, classes, generator=generator, requires_grad=True)
     labels = torch.randint(0, classes, (rows,), generator=generator)
@@ -73,13 +75,15 @@ def test_the_gpu_kernel_computes_the_same() -> None:
     pytest.importorskip("triton")
     script = Path(__file__).with_name("compare_losses.py")
     environment = {**os.environ, **({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
     hidden, labels = torch.randn(6, 4), torch.tensor([1, 2, IGNORED])
-    head = LanguageHead(Table(9, 4), bias=True, scale=0.5)
+    head = LMHead(Table(9, 4), bias=True, scale=0.5)
     twice = torch.cat([labels, labels])
     loss, surprise = over_vocabulary(head, hidden, twice, 0.1, 0.5)
     logits = head(hidden)
@@ -94,7 +98,7 @@ def test_no_scores_are_made_for_padding(agreement: float) -> None:
     """The same loss and gradients as over all places, of which the head sees the real ones only."""
     seen: list[int] = []
 
-    class Head(LanguageHead):
+    class Head(LMHead):
         def forward(self, x: Tensor) -> Tensor:
             seen.append(len(x))
             return super().forward(x)

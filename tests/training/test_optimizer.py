@@ -6,15 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from regard.training.optimizer import Updater, perplexity
-from regard.training.schedule import Constant
+from regard.training.engine.lr_schedule import ConstantRate
+from regard.training.engine.optimizer import Optimizer, perplexity
 
 
-def _updater(parameter: nn.Parameter, **options: object) -> Updater:
-    return Updater([("w", parameter)], Constant(0.1, 1), **options)  # type: ignore[arg-type]
+def _updater(parameter: nn.Parameter, **options: object) -> Optimizer:
+    return Optimizer([("w", parameter)], ConstantRate(0.1, 1), **options)  # type: ignore[arg-type]
 
 
-def _applied(updater: Updater, step: int, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _applied(
+    updater: Optimizer, step: int, loss: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     updater.prepare(step)
     return updater.update(loss)
 
@@ -29,14 +31,18 @@ def test_clipped_updates_equal_torchs(kind: str) -> None:
         for parameter in (ours, theirs):
             (parameter.sin() * torch.arange(12).view(4, 3)).sum().backward()
         norm, skipped = _applied(updater, step, torch.tensor(1.0))
-        assert norm.item() == pytest.approx(nn.utils.clip_grad_norm_([theirs], 0.5).item(), rel=1e-5)
+        assert norm.item() == pytest.approx(
+            nn.utils.clip_grad_norm_([theirs], 0.5).item(), rel=1e-5
+        )
         assert skipped.item() == 0
         reference.step()
         reference.zero_grad()
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("gradient", "loss"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, float("nan"))])
+@pytest.mark.parametrize(
+    ("gradient", "loss"), [(float("nan"), 1.0), (float("inf"), 1.0), (1.0, float("nan"))]
+)
 def test_what_is_not_finite_changes_nothing(gradient: float, loss: float) -> None:
     weight = nn.Parameter(torch.ones(3, 2))
     updater = _updater(weight, clip=1.0)
@@ -57,7 +63,10 @@ def test_loss_scaling_halves_and_grows_and_cancels() -> None:
     for step in range(1, 4):
         (plain.sin().sum()).backward()
         (scaled.sin().sum() * other.scale).backward()
-        first, second = _applied(one, step, torch.tensor(1.0))[0], _applied(other, step, torch.tensor(1.0))[0]
+        first, second = (
+            _applied(one, step, torch.tensor(1.0))[0],
+            _applied(other, step, torch.tensor(1.0))[0],
+        )
         assert first.item() == pytest.approx(second.item(), rel=1e-5)
         torch.testing.assert_close(plain, scaled)
     scaled.grad = torch.full_like(scaled, float("inf"))

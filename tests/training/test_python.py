@@ -30,7 +30,9 @@ def test_train_load_translate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(model.translate("a dog"), str)
     assert len(model.translate(["a dog", "", "a cat"])) == 3
     assert callable(regard.train)
-    assert regard.train(small, out="x", batch_tokens=64, builtin_lines=120, beam=1).scores.keys() == {
+    assert regard.train(
+        small, out="x", batch_tokens=64, builtin_lines=120, beam=1
+    ).scores.keys() == {
         "test",
         "pronouns",
     }

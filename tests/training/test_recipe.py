@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import SettingError
-from regard.training import recipe as recipes
-from regard.training.choice import Average, Best, Ema, Last, length_penalty, weights
+from regard.training.recipe import schema as recipes
+from regard.training.recipe.options import Average, Best, Ema, Last, length_penalty, weights
 
 
 def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path) -> None:
@@ -24,7 +24,9 @@ def test_a_data_root_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SettingError, match="REGARD_DATA"):
         recipes.load("multi30k", {})
     monkeypatch.setenv("REGARD_DATA", "/root-of-data")
-    assert recipes.load("multi30k", {}).data.source == "/root-of-data/multi30k/train.lc.norm.tok.en.gz"
+    assert (
+        recipes.load("multi30k", {}).data.source == "/root-of-data/multi30k/train.lc.norm.tok.en.gz"
+    )
     assert (recipes.load("multi30k", {}, "/other").data.source or "").startswith("/other/")
 
 
@@ -68,9 +70,16 @@ def test_what_is_asked_for_without_a_recipe() -> None:
 
 
 def test_keys_are_unique_across_sections() -> None:
-    assert len(recipes.KEYS) == sum(len(section.model_fields) for section in recipes.SECTIONS.values())
+    assert len(recipes.KEYS) == sum(
+        len(section.model_fields) for section in recipes.SECTIONS.values()
+    )
 
 
 def test_choices() -> None:
-    assert [weights(w) for w in ("last", "best", "average:3", "ema:0.9")] == [Last(), Best(), Average(3), Ema(0.9)]
+    assert [weights(w) for w in ("last", "best", "average:3", "ema:0.9")] == [
+        Last(),
+        Best(),
+        Average(3),
+        Ema(0.9),
+    ]
     assert length_penalty("power:2").divisor(3) == 9

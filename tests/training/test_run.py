@@ -18,15 +18,15 @@ from regard.checkpoint import Checkpoints
 from regard.data import builtin
 from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
 from regard.text.tokenizer import Tokenizer
-from regard.training import loop
-from regard.training import recipe as recipes
-from regard.training.loop import Interrupted, Loop
-from regard.training.place import Place, begin, resume
-from regard.training.prepare import prepared
+from regard.training.data.parallel_text import prepared
+from regard.training.engine import loop
+from regard.training.engine.loop import Interrupted, Loop
+from regard.training.engine.step import chance
+from regard.training.objectives.sequence_to_sequence import SequenceToSequence
+from regard.training.recipe import schema as recipes
 from regard.training.run import _translator as translator_of
 from regard.training.run import _updater, go_on, run
-from regard.training.step import chance
-from regard.training.translation import Translation
+from regard.training.run_folder import RunFolder, begin, resume
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.2, "attention_dropout": 0.1,
@@ -48,14 +48,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return files | {"test_source": files["valid_source"], "test_target": files["valid_target"]}
 
 
-def start(text: dict[str, str], out: Path, **changes: Any) -> Place:
+def start(text: dict[str, str], out: Path, **changes: Any) -> RunFolder:
     recipe = recipes.load(None, SMALL | text | changes)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True)
     return place
 
 
-def losses(place: Place) -> list[dict[str, Any]]:
+def losses(place: RunFolder) -> list[dict[str, Any]]:
     """The log without its clocks."""
     clocks = {"seconds", "tokens_per_second"}
     lines = [json.loads(line) for line in place.metrics.read_text().splitlines()]
@@ -75,15 +75,17 @@ def test_what_is_compiled_before_the_first_step_changes_nothing(
     assert 0 < result.compiling < result.seconds
 
 
-def state(place: Place) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def state(place: RunFolder) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     saved = Checkpoints(place.state / "checkpoints").newest(print)
     assert saved is not None
     tensors = {f"{g}/{n}": t for g, group in saved.groups.items() for n, t in group.items()}
-    return {k: v for k, v in saved.progress.items() if k not in ("seconds", "metrics_position")}, tensors
+    return {
+        k: v for k, v in saved.progress.items() if k not in ("seconds", "metrics_position")
+    }, tensors
 
 
 @pytest.fixture(scope="module")
-def whole(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Place:
+def whole(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return start(text, tmp_path_factory.mktemp("runs") / "whole")
 
 
@@ -111,7 +113,7 @@ def test_resumed_equals_uninterrupted(
         go_on(tmp_path / "cut", quiet=True)
     monkeypatch.undo()
     go_on(tmp_path / "cut", quiet=True)
-    cut = Place(tmp_path / "cut")
+    cut = RunFolder(tmp_path / "cut")
     assert losses(cut) == losses(whole)
     (progress, tensors), (expected, reference) = state(cut), state(whole)
     assert progress == expected
@@ -121,12 +123,16 @@ def test_resumed_equals_uninterrupted(
     assert all(torch.equal(exported[name], other[name]) for name in other)
 
 
-def test_the_seed_decides_everything(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+def test_the_seed_decides_everything(
+    text: dict[str, str], whole: RunFolder, tmp_path: Path
+) -> None:
     assert losses(start(text, tmp_path / "same")) == losses(whole)
     assert losses(start(text, tmp_path / "other", seed=2)) != losses(whole)
 
 
-def test_a_run_without_checkpoint_starts_again(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+def test_a_run_without_checkpoint_starts_again(
+    text: dict[str, str], whole: RunFolder, tmp_path: Path
+) -> None:
     """Killed before the first checkpoint: nothing but the recipe, then half a log; the run is the same."""
     recipe = recipes.load(None, SMALL | text)
     place = begin(recipe, tmp_path / "early", "test")
@@ -137,7 +143,9 @@ def test_a_run_without_checkpoint_starts_again(text: dict[str, str], whole: Plac
     assert losses(place) == losses(whole)
 
 
-def test_a_damaged_checkpoint_falls_back(text: dict[str, str], whole: Place, tmp_path: Path, capsys: Any) -> None:
+def test_a_damaged_checkpoint_falls_back(
+    text: dict[str, str], whole: RunFolder, tmp_path: Path, capsys: Any
+) -> None:
     place = start(text, tmp_path / "hurt")
     newest = sorted((place.state / "checkpoints").iterdir())[-1]
     (newest / "weights.safetensors").write_bytes(b"nothing")
@@ -147,7 +155,9 @@ def test_a_damaged_checkpoint_falls_back(text: dict[str, str], whole: Place, tmp
 
 
 @pytest.mark.parametrize("weights", ["best", "average:2"])
-def test_falling_back_finds_the_weights_it_refers_to(text: dict[str, str], tmp_path: Path, weights: str) -> None:
+def test_falling_back_finds_the_weights_it_refers_to(
+    text: dict[str, str], tmp_path: Path, weights: str
+) -> None:
     """Validation and saving at odds: the older checkpoint names snapshots that the newer one no longer needs."""
     settings = {"weights": weights, "validate_every": 5, "save_every": 6, "steps": 23}
     whole, hurt = (start(text, tmp_path / name, **settings) for name in ("whole", "hurt"))
@@ -160,10 +170,14 @@ def test_falling_back_finds_the_weights_it_refers_to(text: dict[str, str], tmp_p
     # The older checkpoint alone can be exported, without a further validation.
     older = Checkpoints(hurt.state / "checkpoints").progresses()[0]
     named = (older["best_step"], *older["averaged"])
-    assert all((hurt.state / "snapshots" / f"step-{step:09d}.safetensors").exists() for step in named)
+    assert all(
+        (hurt.state / "snapshots" / f"step-{step:09d}.safetensors").exists() for step in named
+    )
 
 
-def test_finished_runs_and_strange_folders(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
+def test_finished_runs_and_strange_folders(
+    text: dict[str, str], whole: RunFolder, tmp_path: Path
+) -> None:
     before = losses(whole)
     go_on(whole.folder, quiet=True)
     assert losses(whole) == before
@@ -181,15 +195,17 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
     results = []
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
         translator = translator_of(recipe, data, lambda _: None)
-        task = Translation(translator, data, recipe.train)
+        task = SequenceToSequence(translator, data, recipe.train)
         loop = Loop(recipe, task, _updater(recipe, task.model, 32), (None, None), None, None)  # type: ignore[arg-type]
         loop._step([task.collate(data.corpus, part) for part in parts])
-        gradient = {name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")}
+        gradient = {
+            name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")
+        }
         results.append((gradient, loop.window.clone()))
         whole = task.collate(data.corpus, rows)
         fresh = translator_of(recipe, data, lambda _: None)
         loss = (
-            Translation(fresh, data, recipe.train).loss(whole.tensors)[0] / whole.tokens
+            SequenceToSequence(fresh, data, recipe.train).loss(whole.tensors)[0] / whole.tokens
         )  # of the mean over all tokens
         loss.backward()
         for name, parameter in fresh.model.named_parameters():
@@ -201,7 +217,7 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
         assert (value - other[name]).abs().max() <= 1e-6 * value.abs().max(), name
 
 
-def test_the_folder_opens_and_translates(whole: Place) -> None:
+def test_the_folder_opens_and_translates(whole: RunFolder) -> None:
     translator = regard.load(whole.folder)
     lines = ["The old dog sees a small cat.", "", "The man reads."]
     out = translator.translate(lines)
@@ -216,8 +232,18 @@ def test_the_folder_opens_and_translates(whole: Place) -> None:
     }
 
 
-def test_separate_vocabularies_and_own_tokenizer(text: dict[str, str], whole: Place, tmp_path: Path) -> None:
-    place = start(text, tmp_path / "two", joint=False, steps=2, tokenizer="bpe", vocabulary=300, position="learned")
+def test_separate_vocabularies_and_own_tokenizer(
+    text: dict[str, str], whole: RunFolder, tmp_path: Path
+) -> None:
+    place = start(
+        text,
+        tmp_path / "two",
+        joint=False,
+        steps=2,
+        tokenizer="bpe",
+        vocabulary=300,
+        position="learned",
+    )
     translator = regard.load(place.folder)
     assert translator.spec.share == "target"
     with pytest.raises(DataError, match="first is line 2"):
@@ -231,8 +257,12 @@ def test_separate_vocabularies_and_own_tokenizer(text: dict[str, str], whole: Pl
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_and_recomputation_train(text: dict[str, str], tmp_path: Path, precision: str) -> None:
-    place = start(text, tmp_path / precision, precision=precision, recompute=True, accumulate=2, clip=1.0)
+def test_low_precision_and_recomputation_train(
+    text: dict[str, str], tmp_path: Path, precision: str
+) -> None:
+    place = start(
+        text, tmp_path / precision, precision=precision, recompute=True, accumulate=2, clip=1.0
+    )
     logged = [line["loss"] for line in losses(place) if "event" not in line]
     assert logged[-1] < logged[0] - 0.3
 
@@ -240,7 +270,14 @@ def test_low_precision_and_recomputation_train(text: dict[str, str], tmp_path: P
 def test_early_stopping(text: dict[str, str], tmp_path: Path) -> None:
     """With a learning rate that harms, the first validation stays the best; two more and the run ends."""
     place = start(
-        text, tmp_path / "stop", steps=200, learning_rate=3.0, schedule="constant", warmup=1, patience=2, clip=0.1
+        text,
+        tmp_path / "stop",
+        steps=200,
+        learning_rate=3.0,
+        schedule="constant",
+        warmup=1,
+        patience=2,
+        clip=0.1,
     )
     steps = [line["step"] for line in losses(place)]
     assert max(steps) < 200
@@ -258,13 +295,13 @@ def test_tensorboard(text: dict[str, str], tmp_path: Path) -> None:
 def test_what_is_not_finite_is_reported_and_ends_the_run(
     text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    honest, calls = Translation.loss, itertools.count(1)
+    honest, calls = SequenceToSequence.loss, itertools.count(1)
 
-    def poisoned(self: Translation, tensors: Any) -> Any:
+    def poisoned(self: SequenceToSequence, tensors: Any) -> Any:
         loss, surprise = honest(self, tensors)
         return (loss * float("nan"), surprise) if next(calls) in (4, 7, 8, 9) else (loss, surprise)
 
-    monkeypatch.setattr(Translation, "loss", poisoned)
+    monkeypatch.setattr(SequenceToSequence, "loss", poisoned)
     recipe = recipes.load(None, SMALL | text | {"accumulate": 1})
     place = begin(recipe, tmp_path / "nan", "test")
     with pytest.raises(DivergenceError, match="3 steps in a row"):
@@ -282,9 +319,14 @@ def test_what_is_not_finite_is_reported_and_ends_the_run(
 def test_word_vectors_start_the_embeddings(text: dict[str, str], tmp_path: Path) -> None:
     vectors = tmp_path / "v.txt"
     wanted = {"dog": torch.linspace(-1, 1, 32), "the": torch.ones(32)}
-    lines = [f"{word} " + " ".join(f"{x:.4f}" for x in vector.tolist()) for word, vector in wanted.items()]
+    lines = [
+        f"{word} " + " ".join(f"{x:.4f}" for x in vector.tolist())
+        for word, vector in wanted.items()
+    ]
     vectors.write_text("2 32\n" + "\n".join(lines) + "\n")
-    recipe = recipes.load(None, SMALL | text | {"vectors": str(vectors), "freeze_embeddings": True, "steps": 3})
+    recipe = recipes.load(
+        None, SMALL | text | {"vectors": str(vectors), "freeze_embeddings": True, "steps": 3}
+    )
     place = begin(recipe, tmp_path / "vec", "test")
     run(place, recipe, "test", quiet=True)
     translator = regard.load(place.folder)

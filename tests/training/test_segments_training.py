@@ -13,18 +13,23 @@ import regard
 from regard import spec
 from regard.build import build
 from regard.errors import DataError, ModelError, SettingError
-from regard.family import bert, gpt
-from regard.interop import folder as folders
+from regard.families import bert_presets, gpt_presets
+from regard.families import folder as folders
 from regard.look import cache
-from regard.proof.invariants import findings
-from regard.training import loop
-from regard.training import recipe as recipes
-from regard.training.choice import Scaled
-from regard.training.initial import draw
-from regard.training.place import Place, begin
+from regard.training.engine import loop
+from regard.training.engine.initialization import draw
+from regard.training.recipe import schema as recipes
+from regard.training.recipe.options import Scaled
 from regard.training.run import go_on, run
+from regard.training.run_folder import RunFolder, begin
+from regard.verify.invariants import findings
 
-TEXT = "".join(f"The {a} dog {v} the {b} cat.\n" for a in "abcd" for b in "efgh" for v in ("sees", "hears")) * 3
+TEXT = (
+    "".join(
+        f"The {a} dog {v} the {b} cat.\n" for a in "abcd" for b in "efgh" for v in ("sees", "hears")
+    )
+    * 3
+)
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "dropout": 0.1, "context": 16,
     "batch_tokens": 64, "steps": 24, "warmup": 5, "save_every": 6, "validate_every": 12, "log_every": 3, "samples": 1,
@@ -40,14 +45,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def trained(out: Path, text: str, **changes: Any) -> Place:
+def trained(out: Path, text: str, **changes: Any) -> RunFolder:
     recipe = recipes.load(None, SMALL | {"text": text} | changes)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True)
     return place
 
 
-def losses(place: Place) -> list[float]:
+def losses(place: RunFolder) -> list[float]:
     found = [json.loads(line) for line in place.metrics.read_text().splitlines()]
     return [line["loss"] for line in found if "gradient_norm" in line]
 
@@ -80,7 +85,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     """Trained by its own loss, written and opened again, inspected, and writing on at a constant size."""
     place = trained(tmp_path / "run", text, memory=12, compressed="6:3")
     model = regard.load(place.folder)
-    assert model.spec.stack.compressed == spec.Compressed(6, 3)  # type: ignore[attr-defined]
+    assert model.spec.stack.compressed == spec.CompressiveMemory(6, 3)  # type: ignore[attr-defined]
     assert 'compressed = "6:3"' in (place.folder / "README.md").read_text()
     torch.manual_seed(recipes.load(None, SMALL | {"text": text}).train.seed)
     first = build(model.spec)  # type: ignore[attr-defined]
@@ -93,12 +98,21 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     weights = model.look("The a dog sees the b cat.").weights("decoder.1.self")  # type: ignore[attr-defined]
     assert torch.allclose(torch.from_numpy(weights).sum(-1), torch.ones(()), atol=1e-5)
     again, opened = folders.open_model(place.folder)
-    assert not [finding for finding in findings(again.double(), opened) if finding.verdict == "fails"]
+    assert not [
+        finding for finding in findings(again.double(), opened) if finding.verdict == "fails"
+    ]
 
 
 def test_fine_tuning_reads_segments_too(text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "base", text, memory=12, compressed="6:3", steps=2)
-    options = {"context": 16, "batch_tokens": 64, "epochs": 1, "device": "cpu", "threads": 1, "samples": 0}
+    options = {
+        "context": 16,
+        "batch_tokens": 64,
+        "epochs": 1,
+        "device": "cpu",
+        "threads": 1,
+        "samples": 0,
+    }
     regard.finetune(place.folder, "lm", text, out=tmp_path / "run", quiet=True, **options)
     before, after = (folders.open_model(folder)[0] for folder in (place.folder, tmp_path / "run"))
     for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
@@ -130,17 +144,25 @@ def test_streams_need_text(text: str, tmp_path: Path) -> None:
 def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "run", text, attention=word, steps=6, validate_every=6)
     model = regard.load(place.folder)
-    made = gpt.preset("tiny", 50, 16, attention=word).stack
+    made = gpt_presets.preset("tiny", 50, 16, attention=word).stack
     assert model.spec.stack.pattern == made.pattern  # type: ignore[attr-defined]
     assert type(model.spec.stack.block.attention.mixer) is type(made.block.attention.mixer)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("word", ["window:5", "linformer:6", "reformer:4:8"])
 def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
-    place = trained(tmp_path / "run", text, attention=word, objective="masked", steps=6, validate_every=6, hidden=0.2)
+    place = trained(
+        tmp_path / "run",
+        text,
+        attention=word,
+        objective="masked",
+        steps=6,
+        validate_every=6,
+        hidden=0.2,
+    )
     assert (
         folders.open_model(place.folder)[1].spec.stack
-        == bert.preset(  # type: ignore[union-attr]
+        == bert_presets.preset(  # type: ignore[union-attr]
             "tiny", 50, 16, attention=word, d_model=16, d_ff=24, heads=2, layers=2
         ).stack
     )

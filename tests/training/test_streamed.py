@@ -14,20 +14,20 @@ from torch import Tensor
 
 import regard
 from regard import size, spec
-from regard.api.writer import LanguageModel
 from regard.build import build, trainable
-from regard.decode.strategy import Beam, Greedy
+from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import DataError, ModelError, SettingError
-from regard.interop import folder as folders
-from regard.plan.stations import stations
-from regard.proof.invariants import findings
-from regard.training import loop
-from regard.training import recipe as recipes
-from regard.training.loss import cross_entropy
-from regard.training.place import begin
-from regard.training.report import Talk
+from regard.families import folder as folders
+from regard.models.language_model import LanguageModel
+from regard.show.layers import stations
+from regard.training.engine import loop
+from regard.training.engine.logging import ProgressLog
+from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.segment_lm import SegmentLM
+from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, job, run
-from regard.training.segments import Segments
+from regard.training.run_folder import begin
+from regard.verify.invariants import findings
 
 CELLS = ("rnn", "gru", "lstm")
 TINY: dict[str, Any] = {
@@ -44,19 +44,21 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def streamed(text: str, out: Path, **changes: Any) -> Segments:
+def streamed(text: str, out: Path, **changes: Any) -> SegmentLM:
     recipe = recipes.load(None, TINY | {"text": text} | changes)
-    task = job(begin(recipe, out, "test"), recipe, Talk(1, quiet=True)).task
-    assert isinstance(task, Segments)
+    task = job(begin(recipe, out, "test"), recipe, ProgressLog(1, quiet=True)).task
+    assert isinstance(task, SegmentLM)
     return task
 
 
-def gradients(task: Segments, loss: Tensor) -> list[Tensor]:
+def gradients(task: SegmentLM, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(task.model.parameters())))
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_windows_follow_each_other_and_gradients_stay_inside(cell: str, text: str, tmp_path: Path) -> None:
+def test_windows_follow_each_other_and_gradients_stay_inside(
+    cell: str, text: str, tmp_path: Path
+) -> None:
     task = streamed(text, tmp_path / "run", model=cell)
     model = task.model.double()
     task.carry = {name: part.double() for name, part in task.carry.items()}
@@ -71,7 +73,9 @@ def test_windows_follow_each_other_and_gradients_stay_inside(cell: str, text: st
     _, wanted = cross_entropy(model.head(model(whole)[0]), labels)
     torch.testing.assert_close(sum(surprises), wanted, rtol=1e-6, atol=0)
     # A new epoch begins with nothing, and going on from a position gives the same batches.
-    torch.testing.assert_close(task.loss(batches[epoch].tensors)[1], surprises[0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        task.loss(batches[epoch].tensors)[1], surprises[0], rtol=1e-6, atol=0
+    )
     again = next(task.batches(*positions[2]))[1]
     assert torch.equal(again.tensors["tokens"], batches[3].tensors["tokens"])
     assert again.tensors["goes_on"] == 1
@@ -87,23 +91,41 @@ def test_windows_follow_each_other_and_gradients_stay_inside(cell: str, text: st
     assert any((one - other).abs().max() > 1e-6 for one, other in zip(found, full, strict=True))
 
 
-def test_a_window_as_long_as_the_text_is_back_propagation_through_all_of_it(text: str, tmp_path: Path) -> None:
-    task = streamed(text, tmp_path / "run", model="lstm", context=400, batch_tokens=400, held_out=0.5)
+def test_a_window_as_long_as_the_text_is_back_propagation_through_all_of_it(
+    text: str, tmp_path: Path
+) -> None:
+    task = streamed(
+        text, tmp_path / "run", model="lstm", context=400, batch_tokens=400, held_out=0.5
+    )
     position, batch = next(task.batches(0, 0))
     assert position == (1, 0)
     found = gradients(task, task.loss(batch.tensors)[0])
     model = task.model
-    wanted = gradients(task, cross_entropy(model.head(model(batch.tensors["tokens"])[0]), batch.tensors["labels"])[0])
+    wanted = gradients(
+        task,
+        cross_entropy(model.head(model(batch.tensors["tokens"])[0]), batch.tensors["labels"])[0],
+    )
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_run_learns_stops_and_goes_on(cell: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = TINY | {"text": text, "model": cell, "steps": 60, "save_every": 7, "validate_every": 30, "log_every": 5}
+def test_a_run_learns_stops_and_goes_on(
+    cell: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = TINY | {
+        "text": text,
+        "model": cell,
+        "steps": 60,
+        "save_every": 7,
+        "validate_every": 30,
+        "log_every": 5,
+    }
     recipe = recipes.load(None, settings)
     result = run(begin(recipe, tmp_path / "whole", "test"), recipe, "test", quiet=True)
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [line["loss"] for line in lines if "event" not in line]
     assert losses[-1] < 0.9 * losses[0]
     plain = loop.Loop._after_step
@@ -126,9 +148,11 @@ def test_a_run_learns_stops_and_goes_on(cell: str, text: str, tmp_path: Path, mo
     writer = regard.load(tmp_path / "whole", device="cpu")
     assert isinstance(writer, LanguageModel)
     prompts = ["line 3, and", "more", "l"]
-    for strategy in (Greedy(), Beam(3)):
+    for strategy in (Greedy(), BeamSearch(3)):
         together = writer.generate(prompts, strategy, max_new_tokens=8)
-        assert together == [writer.generate(prompt, strategy, max_new_tokens=8) for prompt in prompts]
+        assert together == [
+            writer.generate(prompt, strategy, max_new_tokens=8) for prompt in prompts
+        ]
     total, count = writer.surprise(prompts[:2])
     alone = [writer.surprise(prompt) for prompt in prompts[:2]]
     assert count == sum(n for _, n in alone)
@@ -150,12 +174,16 @@ def test_the_spec_and_what_it_refuses(text: str, tmp_path: Path) -> None:
     tokens = spec.Tokens(9, None)
     for cell in CELLS:
         model = spec.RecurrentDecoder(6, tokens, spec.Recurrent(cell, 2), tied=cell != "gru")  # type: ignore[arg-type]
-        assert size.parameters(model) == trainable(build(model)) == sum(s.parameters for s in stations(model))
+        assert (
+            size.parameters(model)
+            == trainable(build(model))
+            == sum(s.parameters for s in stations(model))
+        )
         assert spec.from_dict(spec.to_dict(model)) == model
     with pytest.raises(ModelError, match="backwards"):
         spec.RecurrentDecoder(6, tokens, spec.Recurrent("gru", 1, True))
     with pytest.raises(ModelError, match="no memory"):
-        spec.RecurrentDecoder(6, tokens, spec.Recurrent("gru", looks=spec.LooksAfter()))
+        spec.RecurrentDecoder(6, tokens, spec.Recurrent("gru", looks=spec.LuongAttention()))
     with pytest.raises(DataError, match="streams"):
         streamed(text, tmp_path / "short", model="gru", batch_tokens=100_000)
     with pytest.raises(SettingError, match="not for the objective"):

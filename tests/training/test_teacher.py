@@ -20,21 +20,26 @@ from torch.nn import functional
 import regard
 from regard.data import builtin
 from regard.errors import ModelError, SettingError
-from regard.training import recipe as recipes
-from regard.training.causal import Causal
-from regard.training.loop import Loop
-from regard.training.loss import IGNORED, cross_entropy, divergence
-from regard.training.place import Place, begin
-from regard.training.report import Talk
+from regard.training.engine.logging import ProgressLog
+from regard.training.engine.loop import Loop
+from regard.training.objectives.causal_lm import CausalLM
+from regard.training.objectives.loss import IGNORED, cross_entropy, divergence
+from regard.training.objectives.sequence_to_sequence import SequenceToSequence
+from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, job, run
-from regard.training.translation import Translation
+from regard.training.run_folder import RunFolder, begin
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 12,
     "warmup": 5, "save_every": 4, "validate_every": 6, "log_every": 3, "samples": 0, "tokenizer": "words",
     "vocabulary": 900, "beam": 2, "threads": 1, "learning_rate": 0.002,
 }  # fmt: skip
-CAUSAL = SMALL | {"objective": "causal", "tokenizer": "characters", "context": 16, "schedule": "cosine"}
+CAUSAL = SMALL | {
+    "objective": "causal",
+    "tokenizer": "characters",
+    "context": 16,
+    "schedule": "cosine",
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return files
 
 
-def start(files: dict[str, str], out: Path, **changes: Any) -> Place:
+def start(files: dict[str, str], out: Path, **changes: Any) -> RunFolder:
     recipe = recipes.load(None, SMALL | files | changes)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True)
@@ -64,7 +69,9 @@ def teacher(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def writer(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model of characters."""
-    return start({"text": text["source"]}, tmp_path_factory.mktemp("runs") / "writer", **CAUSAL, seed=3).folder
+    return start(
+        {"text": text["source"]}, tmp_path_factory.mktemp("runs") / "writer", **CAUSAL, seed=3
+    ).folder
 
 
 # ------------------------------------------------------------------ the loss
@@ -85,14 +92,16 @@ def test_divergence_is_its_definition(temperature: float) -> None:
     assert divergence(logits.detach(), logits, labels, temperature).abs() < 1e-5
 
 
-def task_of(text: dict[str, str], out: Path, **changes: Any) -> Translation:
+def task_of(text: dict[str, str], out: Path, **changes: Any) -> SequenceToSequence:
     recipe = recipes.load(None, SMALL | text | {"dropout": 0.0} | changes)
-    task = job(begin(recipe, out, "test"), recipe, Talk(1, quiet=True)).task
-    assert isinstance(task, Translation)
+    task = job(begin(recipe, out, "test"), recipe, ProgressLog(1, quiet=True)).task
+    assert isinstance(task, SequenceToSequence)
     return task
 
 
-def taught(text: dict[str, str], out: Path, **changes: Any) -> tuple[Translation, dict[str, Tensor]]:
+def taught(
+    text: dict[str, str], out: Path, **changes: Any
+) -> tuple[SequenceToSequence, dict[str, Tensor]]:
     task = task_of(text, out, **changes)
     task.model.train()
     return task, next(task.batches(0, 0))[1].tensors
@@ -100,7 +109,9 @@ def taught(text: dict[str, str], out: Path, **changes: Any) -> tuple[Translation
 
 def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
     """(1 − a) · smoothed cross-entropy + a · the divergence from a teacher that is asked without dropout."""
-    task, tensors = taught(text, tmp_path / "run", teacher=str(teacher), teaching=0.3, temperature=3.0)
+    task, tensors = taught(
+        text, tmp_path / "run", teacher=str(teacher), teaching=0.3, temperature=3.0
+    )
     given = tensors["source"], tensors["target"], tensors.get("real")
     held = regard.load(teacher)
     assert isinstance(held, regard.api.Translator)
@@ -119,14 +130,20 @@ def test_the_student_alone_is_trained(text: dict[str, str], teacher: Path, tmp_p
     place = start(text, tmp_path / "run", teacher=str(teacher), teaching=1.0)
     after = load_file(teacher / "model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
-    names = {name for group in (place.state / "checkpoints").glob("*/weights.safetensors") for name in load_file(group)}
+    names = {
+        name
+        for group in (place.state / "checkpoints").glob("*/weights.safetensors")
+        for name in load_file(group)
+    }
     assert names == {name for name, _ in regard.load(place.folder).model.named_parameters()}
     task, tensors = taught(text, tmp_path / "again", teacher=str(teacher), teaching=1.0)
     task.loss(tensors)[0].backward()
     assert all(parameter.grad is not None for parameter in task.model.parameters())
 
 
-def test_taught_runs_come_near_their_teacher(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
+def test_taught_runs_come_near_their_teacher(
+    text: dict[str, str], teacher: Path, tmp_path: Path
+) -> None:
     """With the teacher's word alone, what is left of the divergence shrinks."""
     task, tensors = taught(text, tmp_path / "run", teacher=str(teacher), teaching=1.0)
     optimizer = torch.optim.Adam(task.model.parameters(), 3e-3)
@@ -153,7 +170,9 @@ def test_a_taught_run_resumes_bit_for_bit(
     kind: str,
 ) -> None:
     files = text if kind == "translator" else {"text": text["source"]}
-    changes = {"teacher": str(teacher)} if kind == "translator" else {**CAUSAL, "teacher": str(writer)}
+    changes = (
+        {"teacher": str(teacher)} if kind == "translator" else {**CAUSAL, "teacher": str(writer)}
+    )
     whole = start(files, tmp_path / "whole", **changes)
     after = Loop._after_step
 
@@ -166,7 +185,9 @@ def test_a_taught_run_resumes_bit_for_bit(
         with pytest.raises(SystemExit):
             start(files, tmp_path / "cut", **changes)
     go_on(tmp_path / "cut", quiet=True)
-    exported, other = (load_file(folder / "model.safetensors") for folder in (tmp_path / "cut", whole.folder))
+    exported, other = (
+        load_file(folder / "model.safetensors") for folder in (tmp_path / "cut", whole.folder)
+    )
     assert all(torch.equal(exported[name], other[name]) for name in other)
     alone = {key: value for key, value in changes.items() if key != "teacher"}
     plain = load_file(start(files, tmp_path / "alone", **alone).weights)
@@ -175,8 +196,8 @@ def test_a_taught_run_resumes_bit_for_bit(
 
 def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, CAUSAL | {"text": text["source"], "teacher": str(writer)})
-    task = job(begin(recipe, tmp_path / "run", "test"), recipe, Talk(1, quiet=True)).task
-    assert isinstance(task, Causal)
+    task = job(begin(recipe, tmp_path / "run", "test"), recipe, ProgressLog(1, quiet=True)).task
+    assert isinstance(task, CausalLM)
 
     def never(tensors: Mapping[str, Tensor]) -> Tensor:
         raise AssertionError
@@ -189,7 +210,9 @@ def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_pa
         task.loss(next(task.batches(0, 0))[1].tensors)
 
 
-def test_a_teacher_s_translations_are_learnt_from(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
+def test_a_teacher_s_translations_are_learnt_from(
+    text: dict[str, str], teacher: Path, tmp_path: Path
+) -> None:
     """Kim and Rush: the training targets are the teacher's; those that validate are not. No tokens need be shared."""
     changes = {"teacher": str(teacher), "teacher_translates": True, "teaching": 0.0}
     place = start(text, tmp_path / "run", **changes, tokenizer="characters")
@@ -204,7 +227,9 @@ def test_a_teacher_s_translations_are_learnt_from(text: dict[str, str], teacher:
     assert [pair["target"] for pair in valid] == Path(text["valid_target"]).read_text().splitlines()
 
 
-def test_students_take_the_teacher_s_tokens(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
+def test_students_take_the_teacher_s_tokens(
+    text: dict[str, str], teacher: Path, tmp_path: Path
+) -> None:
     place = start(text, tmp_path / "run", teacher=str(teacher), tokenizer="bpe", vocabulary=300)
     assert json.loads((place.folder / "tokenizer.json").read_text()) == json.loads(
         (teacher / "tokenizer.json").read_text()
@@ -217,10 +242,17 @@ def test_students_take_the_teacher_s_tokens(text: dict[str, str], teacher: Path,
 def test_other_tokens_are_refused(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
     other = start(text, tmp_path / "other", vocabulary=40)
     with pytest.raises(ModelError, match="other tokens"):
-        start(text, tmp_path / "run", teacher=str(teacher), tokenizer=str(other.folder / "tokenizer.json"))
+        start(
+            text,
+            tmp_path / "run",
+            teacher=str(teacher),
+            tokenizer=str(other.folder / "tokenizer.json"),
+        )
 
 
-def test_a_teacher_that_is_gone_is_named(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
+def test_a_teacher_that_is_gone_is_named(
+    text: dict[str, str], teacher: Path, tmp_path: Path
+) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(teacher, moved)
     start(text, tmp_path / "run", teacher=str(moved))
@@ -255,8 +287,14 @@ def test_a_teacher_must_have_room(text: dict[str, str], tmp_path: Path) -> None:
         ({"teacher": "x", "agreement": 1.0}, "two extra losses"),
         ({"teacher": "x", "objective": "masked", "text": "t"}, "leave --teacher out"),
         ({"teacher": "x", "objective": "causal", "text": "t", "memory": 8}, "leave --teacher out"),
-        ({"teacher": "x", "objective": "causal", "text": "t", "model": "lstm"}, "leave --teacher out"),
-        ({"teacher": "x", "objective": "causal", "text": "t", "teacher_translates": True}, "leave it out"),
+        (
+            {"teacher": "x", "objective": "causal", "text": "t", "model": "lstm"},
+            "leave --teacher out",
+        ),
+        (
+            {"teacher": "x", "objective": "causal", "text": "t", "teacher_translates": True},
+            "leave it out",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -> None:
@@ -265,6 +303,8 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -
     assert said in str(refused.value)
 
 
-def test_a_teacher_s_folder_is_found_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_teacher_s_folder_is_found_from_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert recipes.load(None, {"teacher": "big"}).train.teacher == str(tmp_path / "big")

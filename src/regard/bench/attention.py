@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.bench.measure import turns
 from regard.bench.report import Report, Row
+from regard.bench.timing import turns
 from regard.build import build
-from regard.core.pattern import Everything
-from regard.family.vaswani import looking
+from regard.core.mask import FullMask
+from regard.families.transformer import looking
 from regard.memory import amount
 
 SLOW = 20.0  # seconds: a case that needs more is measured once
@@ -37,31 +37,33 @@ class Case:
     rounds: int = 5
 
 
-def _softmax(pattern: spec.Pattern) -> tuple[spec.Mixer, spec.Pattern]:
-    return spec.Softmax(), pattern
+def _softmax(pattern: spec.MaskPattern) -> tuple[spec.Mixer, spec.MaskPattern]:
+    return spec.SoftmaxAttention(), pattern
 
 
-def _bigbird(case: Case, length: int) -> tuple[spec.Mixer, spec.Pattern]:
+def _bigbird(case: Case, length: int) -> tuple[spec.Mixer, spec.MaskPattern]:
     """Blocks of 64 as published: neighbours, the first and the last, three drawn ones."""
-    near = spec.Either(spec.BlockLocal(64, 1), spec.Global(1, 1, 64))
-    return _softmax(spec.Either(near, spec.RandomBlocks(64, 3)))
+    near = spec.Or(spec.BlockLocalMask(64, 1), spec.GlobalMask(1, 1, 64))
+    return _softmax(spec.Or(near, spec.RandomBlockMask(64, 3)))
 
 
-def _reformer(case: Case, length: int) -> tuple[spec.Mixer, spec.Pattern]:
+def _reformer(case: Case, length: int) -> tuple[spec.Mixer, spec.MaskPattern]:
     """Twice as many buckets as chunks of 64, told by two hashes, as published."""
     power = max(2, (2 * length // 64).bit_length() - 1)
-    return spec.Lsh((2 ** (power // 2), 2 ** (power - power // 2))), spec.Everything()
+    return spec.LshAttention((2 ** (power // 2), 2 ** (power - power // 2))), spec.FullMask()
 
 
-Chosen = Callable[[Case, int], tuple[spec.Mixer, spec.Pattern]]
+Chosen = Callable[[Case, int], tuple[spec.Mixer, spec.MaskPattern]]
 KINDS: dict[str, Chosen] = {
-    "full": lambda case, length: _softmax(spec.Everything()),
-    "window": lambda case, length: _softmax(spec.Window(case.window)),
-    "longformer": lambda case, length: _softmax(spec.Either(spec.Window(case.window), spec.Global(1))),
+    "full": lambda case, length: _softmax(spec.FullMask()),
+    "window": lambda case, length: _softmax(spec.WindowMask(case.window)),
+    "longformer": lambda case, length: _softmax(
+        spec.Or(spec.WindowMask(case.window), spec.GlobalMask(1))
+    ),
     "bigbird": _bigbird,
-    "linear": lambda case, length: (spec.Linear(), spec.Everything()),
-    "performer": lambda case, length: (spec.Linear(spec.Favor()), spec.Everything()),
-    "linformer": lambda case, length: (spec.Linformer(length, case.window), spec.Everything()),
+    "linear": lambda case, length: (spec.LinearAttention(), spec.FullMask()),
+    "performer": lambda case, length: (spec.LinearAttention(spec.FavorFeatures()), spec.FullMask()),
+    "linformer": lambda case, length: (spec.Linformer(length, case.window), spec.FullMask()),
     "reformer": _reformer,
 }
 
@@ -74,7 +76,7 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) or tuple(KINDS)
 
 
-def _chosen(case: Case, kind: str, length: int) -> tuple[spec.Mixer, spec.Pattern]:
+def _chosen(case: Case, kind: str, length: int) -> tuple[spec.Mixer, spec.MaskPattern]:
     if kind in KINDS:
         return KINDS[kind](case, length)
     mixer, pattern = looking(kind)
@@ -103,12 +105,16 @@ def run(case: Case, device: torch.device) -> Iterator[dict[str, Any]]:
         yield {
             "kind": kind,
             "exponent": _exponent(whole, "seconds"),
-            "forward_exponent": _exponent([line for line in lines if not line["backward"]], "seconds"),
+            "forward_exponent": _exponent(
+                [line for line in lines if not line["backward"]], "seconds"
+            ),
             "memory_exponent": _exponent(whole, "peak_bytes"),
         }
 
 
-def reports(case: Case, found: Sequence[dict[str, Any]], command: str, machine: str) -> list[Report]:
+def reports(
+    case: Case, found: Sequence[dict[str, Any]], command: str, machine: str
+) -> list[Report]:
     """One for each length, of forward and backward: places a second, beside full attention by PyTorch's kernel."""
     grown = {line["kind"]: line for line in found if "n" not in line}
     return [
@@ -135,7 +141,11 @@ def reports(case: Case, found: Sequence[dict[str, Any]], command: str, machine: 
 
 
 def _grown(found: dict[str, Any]) -> str:
-    told = {"time": found["exponent"], "forward": found["forward_exponent"], "memory": found["memory_exponent"]}
+    told = {
+        "time": found["exponent"],
+        "forward": found["forward_exponent"],
+        "memory": found["memory_exponent"],
+    }
     return "  ".join(f"{name} n^{value:.2f}" for name, value in told.items() if value is not None)
 
 
@@ -144,15 +154,17 @@ def line(found: dict[str, Any]) -> str:
     if "n" not in found:
         return f"{found['kind']:<11} grows as  {_grown(found)}"
     what = "forward + backward" if found["backward"] else "forward"
-    return (
-        f"{found['kind']:<11} {found['n']:>7}  {what:<18}  {found['seconds']:>9.4f} s  {amount(found['peak_bytes']):>9}"
-    )
+    return f"{found['kind']:<11} {found['n']:>7}  {what:<18}  {found['seconds']:>9.4f} s  {amount(found['peak_bytes']):>9}"
 
 
 def _exponent(lines: Sequence[dict[str, Any]], what: str) -> float | None:
     """The slope of the straight line through logarithms; of one length there is none."""
     points = [(math.log(line["n"]), math.log(line[what])) for line in lines if line[what]]
-    x, y = (sum(values) / len(points) for values in zip(*points, strict=True)) if points else (0.0, 0.0)
+    x, y = (
+        (sum(values) / len(points) for values in zip(*points, strict=True))
+        if points
+        else (0.0, 0.0)
+    )
     across = sum((a - x) ** 2 for a, _ in points)
     return sum((a - x) * (b - y) for a, b in points) / across if across else None
 
@@ -169,21 +181,25 @@ def _calls(
     return {kind: _call(case, kind, given, above if backward else None) for kind in kinds}
 
 
-def _call(case: Case, kind: str, given: tuple[Tensor, ...], above: Tensor | None) -> Callable[[], float]:
+def _call(
+    case: Case, kind: str, given: tuple[Tensor, ...], above: Tensor | None
+) -> Callable[[], float]:
     """`above`: the gradient that comes back, if one does."""
     q, k, v = given
     length = q.shape[2]
     mixer, pattern = _chosen(case, kind, length)
-    shared = isinstance(mixer, spec.Lsh)
-    attention = spec.Attention(case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared else "apart")
-    stack = spec.Stack(1, spec.Block(attention, spec.Plain(1)), pattern)
+    shared = isinstance(mixer, spec.LshAttention)
+    attention = spec.Attention(
+        case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared else "apart"
+    )
+    stack = spec.Stack(1, spec.Block(attention, spec.FeedForward(1)), pattern)
     made = build(spec.Encoder(1, spec.Tokens(1, None), stack)).to(q.device, q.dtype).eval().stack
     mix = made.blocks[0].attention.mixer  # type: ignore[union-attr]
 
     def once() -> float:
         with torch.set_grad_enabled(above is not None):
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared else k
-            out: Tensor = mix(q, keys, v, made.sight(0, length, 1, Everything()))  # type: ignore[operator]
+            out: Tensor = mix(q, keys, v, made.sight(0, length, 1, FullMask()))  # type: ignore[operator]
             if above is not None:
                 out.backward(above)
         for x in (*given, *mix.parameters()):  # type: ignore[union-attr]

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from regard import edit, size, spec
-from regard.bench import apart, published
-from regard.bench.measure import Timing, bandwidth, turns
+from regard.bench import published, subprocesses
 from regard.bench.models import IDS, Measured, measured
 from regard.bench.peers import library
 from regard.bench.report import Report, Row, accelerator, machine, row
-from regard.build import Model
-from regard.decode.search import Ends, Settings, decode
-from regard.decode.strategy import Beam, Greedy, Limit, Power
-from regard.interop.folder import open_model
+from regard.bench.timing import Timing, bandwidth, turns
+from regard.build import CoreModel
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
+from regard.families.folder import open_model
 
 Decodes = Callable[[list[list[int]]], None]
 
@@ -42,10 +42,14 @@ class Case:
 
     def __str__(self) -> str:
         search = "greedy" if self.beam == 1 else f"beam {self.beam}"
-        return f"decode {self.model}, {search}, batch {self.batch}, {self.given} + {self.new} tokens"
+        return (
+            f"decode {self.model}, {search}, batch {self.batch}, {self.given} + {self.new} tokens"
+        )
 
 
-def run(case: Case, against: list[str], device: torch.device, command: str, *, memory: bool = False) -> Report:
+def run(
+    case: Case, against: list[str], device: torch.device, command: str, *, memory: bool = False
+) -> Report:
     """With `memory`, what each contender took at most is told, too."""
     told, against = published.split(against, case, accelerator(device))
     model, threads = measured(case.model), torch.get_num_threads()
@@ -56,23 +60,33 @@ def run(case: Case, against: list[str], device: torch.device, command: str, *, m
         with ExitStack() as stack:
             made = {}
             for name in contenders(case, home, against, device, threads):
-                made[name] = apart.Waiting(case, home, against, name, device, threads)
+                made[name] = subprocesses.Waiting(case, home, against, name, device, threads)
                 stack.callback(made[name].close)
             timings = turns(made, case.rounds, device)
             peaks = {name: one.peak() for name, one in made.items()} if memory else {}
     limit = bandwidth(device)
-    rows = [_row(name, timing, model, case, limit, peaks.get(name)) for name, timing in timings.items()]
+    rows = [
+        _row(name, timing, model, case, limit, peaks.get(name)) for name, timing in timings.items()
+    ]
     notes = {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
     return Report(command, str(case), machine(device), "tokens/s", (*rows, *told), notes)
 
 
-def _row(name: str, timing: Timing, model: Measured, case: Case, limit: float, peak: int | None) -> Row:
+def _row(
+    name: str, timing: Timing, model: Measured, case: Case, limit: float, peak: int | None
+) -> Row:
     """The limit of a small batch: every step reads all weights of the decoder once."""
     kind = name.removeprefix("regard ")
     if name == kind:
         return row(name, timing, peak=peak)
     read = _read_each_step(model.spec) * BYTES[kind] * case.new / timing.median
-    return row(name, timing, ours=True, peak=peak, share=read / limit if case.batch * case.beam <= 8 else None)
+    return row(
+        name,
+        timing,
+        ours=True,
+        peak=peak,
+        share=read / limit if case.batch * case.beam <= 8 else None,
+    )
 
 
 def _read_each_step(description: Any) -> float:
@@ -106,15 +120,17 @@ def contenders(
 
 def ours(case: Case, home: Path, kind: str, device: torch.device) -> Decodes:
     model = measured(case.model)
-    held: Model = open_model(home)[0].eval() if (home / "config.json").exists() else model.build(device)
+    held: CoreModel = (
+        open_model(home)[0].eval() if (home / "config.json").exists() else model.build(device)
+    )
     if device.type == "cpu":
         edit.freeze(held, kind)
     else:
         held.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[kind])
-    strategy = Greedy() if case.beam == 1 else Beam(case.beam, Power(1.0))
-    settings = Settings(strategy, Limit(0, case.new), tokens=10**9)
+    strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
+    settings = DecodingSettings(strategy, Limit(0, case.new), tokens=10**9)
     framed = isinstance(model.spec, spec.EncoderDecoder)
-    ends = Ends(IDS.pad, IDS.start if framed else None, IDS.end, (IDS.pad, IDS.end))
+    ends = SpecialTokens(IDS.pad, IDS.start if framed else None, IDS.end, (IDS.pad, IDS.end))
 
     def go(sources: list[list[int]]) -> None:
         found = decode(held, sources, ends, settings)  # type: ignore[arg-type]
@@ -145,17 +161,24 @@ def transformers(case: Case, home: Path, device: torch.device) -> Decodes:
     return go
 
 
-def ctranslate2(case: Case, home: Path, kind: str, workers: int, threads: int, device: torch.device) -> Decodes:
+def ctranslate2(
+    case: Case, home: Path, kind: str, workers: int, threads: int, device: torch.device
+) -> Decodes:
     peer = library("ctranslate2", "ctranslate2")
     folder = home / "ctranslate2"
     if not folder.exists():
-        from regard.export.ctranslate import write
+        from regard.convert.ctranslate2 import write
 
         folder.mkdir()
         model, opened = open_model(home)
         write(folder, home, model, opened)
     framed = isinstance(measured(case.model).spec, spec.EncoderDecoder)
-    options = {"device": device.type, "compute_type": kind, "inter_threads": workers, "intra_threads": threads}
+    options = {
+        "device": device.type,
+        "compute_type": kind,
+        "inter_threads": workers,
+        "intra_threads": threads,
+    }
     engine = (peer.Translator if framed else peer.Generator)(str(folder), **options)
     share = -(-case.batch // workers)
 
@@ -164,10 +187,20 @@ def ctranslate2(case: Case, home: Path, kind: str, workers: int, threads: int, d
         common = {"beam_size": case.beam, "max_batch_size": share}
         if framed:
             limits = {"max_decoding_length": case.new, "min_decoding_length": case.new}
-            found = [r.hypotheses[0] for r in engine.translate_batch(words, length_penalty=1, **limits, **common)]
+            found = [
+                r.hypotheses[0]
+                for r in engine.translate_batch(words, length_penalty=1, **limits, **common)
+            ]
         else:
-            limits = {"max_length": case.new, "min_length": case.new, "include_prompt_in_result": False}
-            found = [r.sequences[0] for r in engine.generate_batch(words, sampling_topk=1, **limits, **common)]
+            limits = {
+                "max_length": case.new,
+                "min_length": case.new,
+                "include_prompt_in_result": False,
+            }
+            found = [
+                r.sequences[0]
+                for r in engine.generate_batch(words, sampling_topk=1, **limits, **common)
+            ]
         assert all(len(tokens) == case.new for tokens in found)
 
     return go

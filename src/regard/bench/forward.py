@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from regard import size
-from regard.bench.measure import matrix_rate, turns
 from regard.bench.models import measured
 from regard.bench.peers import library
 from regard.bench.report import Report, machine, row
+from regard.bench.timing import matrix_rate, turns
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
 
     timings = turns({name: once(name) for name in contenders}, case.rounds, device)
     limit, work = matrix_rate(device), 2.0 * size.parameters(model.spec)
-    rows = [row(name, t, ours=name.startswith("regard"), share=t.rate * work / limit) for name, t in timings.items()]
+    rows = [
+        row(name, t, ours=name.startswith("regard"), share=t.rate * work / limit)
+        for name, t in timings.items()
+    ]
     notes = {"matrix rate": f"{limit / 1e9:,.0f} GFLOP/s"}
     return Report(command, str(case), machine(device), "tokens/s", tuple(rows), notes)

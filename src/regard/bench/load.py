@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from regard.bench import apart
-from regard.bench.measure import Timing
+from regard.bench import subprocesses
 from regard.bench.models import measured
 from regard.bench.report import Report, machine, row
+from regard.bench.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,9 @@ def run(case: Case, against: list[str], command: str) -> Report:
         home = measured(case.model).write(Path(folder))
         for turn in range(case.rounds + 1):
             for name in names:
-                one = apart.first_output(home, name, "w10 w11 w12 w13 w14 w15 w16 w17", case.new)
+                one = subprocesses.first_output(
+                    home, name, "w10 w11 w12 w13 w14 w15 w16 w17", case.new
+                )
                 if turn:  # the first reads the disk for all
                     found[name].append(one)
     rows = [
@@ -43,7 +45,8 @@ def run(case: Case, against: list[str], command: str) -> Report:
     ]  # fmt: skip
     notes = {
         name: "+".join(
-            f"{sorted(one[part] for one in each)[len(each) // 2]:.2f}" for part in ("import", "load", "translate")
+            f"{sorted(one[part] for one in each)[len(each) // 2]:.2f}"
+            for part in ("import", "load", "translate")
         )
         + " s"
         for name, each in found.items()

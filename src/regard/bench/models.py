@@ -11,10 +11,10 @@ import tokenizers
 import torch
 
 from regard import disk, spec
-from regard.build import Model, build
+from regard.build import CoreModel, build
 from regard.errors import SettingError, did_you_mean
-from regard.family import bert, gpt, vaswani
-from regard.interop import folder as folders
+from regard.families import bert_presets, gpt_presets, transformer
+from regard.families import folder as folders
 
 _LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000, "hidden_size": 4096,
@@ -23,16 +23,16 @@ _LLAMA = {
 }  # fmt: skip
 
 SPECS: dict[str, Callable[[], spec.Model]] = {
-    "tiny": lambda: vaswani.preset("tiny", 10000, 10000, share="all"),
-    "small": lambda: vaswani.preset("small", 8000, 8000, share="all"),
-    "base": lambda: vaswani.preset("base", 37000, 37000, share="all"),
-    "gpt2": lambda: gpt.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
-    "gpt2-tiny": lambda: gpt.preset("tiny", 500, 128),
+    "tiny": lambda: transformer.preset("tiny", 10000, 10000, share="all"),
+    "small": lambda: transformer.preset("small", 8000, 8000, share="all"),
+    "base": lambda: transformer.preset("base", 37000, 37000, share="all"),
+    "gpt2": lambda: gpt_presets.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
+    "gpt2-tiny": lambda: gpt_presets.preset("tiny", 500, 128),
     "llama-7b": lambda: folders.FAMILIES["llama"].spec(_LLAMA),
-    "bert-base": lambda: bert.preset("base"),
-    "bert-tiny": lambda: bert.preset("tiny", 500, 128),
+    "bert-base": lambda: bert_presets.preset("base"),
+    "bert-tiny": lambda: bert_presets.preset("tiny", 500, 128),
 }
-IDS = folders.Ids(0, 1, 2, 3)  # pad, start, end, unknown
+IDS = folders.SpecialTokenIds(0, 1, 2, 3)  # pad, start, end, unknown
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Measured:
     name: str
     spec: Any
 
-    def build(self, device: torch.device | str = "cpu") -> Model:
+    def build(self, device: torch.device | str = "cpu") -> CoreModel:
         torch.manual_seed(0)
         with torch.device(device):
             return build(self.spec).eval()
@@ -53,12 +53,23 @@ class Measured:
             config |= {"bos_token_id": IDS.start, "eos_token_id": IDS.end, "pad_token_id": IDS.pad}
         disk.write_json(folder / "config.json", config)
         folders.write_weights(folder / "model.safetensors", self.build(), self.spec, 1024)
-        words = {f"w{i}": i for i in range(4, self.vocabulary)} | {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+        words = {f"w{i}": i for i in range(4, self.vocabulary)} | {
+            "<pad>": 0,
+            "<s>": 1,
+            "</s>": 2,
+            "<unk>": 3,
+        }
         made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
         made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         made.add_special_tokens(["<pad>", "<s>", "</s>", "<unk>"])
-        disk.write_file(folder / "tokenizer.json", folders.with_end(made.to_str(), "</s>") if framed else made.to_str())
-        disk.write_json(folder / "tokenizer_config.json", folders.tokenizer_config("<pad>", "<s>", "</s>", "<unk>"))
+        disk.write_file(
+            folder / "tokenizer.json",
+            folders.with_end(made.to_str(), "</s>") if framed else made.to_str(),
+        )
+        disk.write_json(
+            folder / "tokenizer_config.json",
+            folders.tokenizer_config("<pad>", "<s>", "</s>", "<unk>"),
+        )
         return folder
 
     @property
@@ -74,5 +85,7 @@ class Measured:
 
 def measured(name: str) -> Measured:
     if name not in SPECS:
-        raise SettingError(f"there is nothing to measure by the name {name!r}", did_you_mean(name, SPECS))
+        raise SettingError(
+            f"there is nothing to measure by the name {name!r}", did_you_mean(name, SPECS)
+        )
     return Measured(name, SPECS[name]())

@@ -47,22 +47,31 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     return whole, forward
 
 
-def marian(model: kinds.EncoderDecoder, device: torch.device, folder: Path | None = None) -> tuple[Any, Forward]:
+def marian(
+    model: kinds.EncoderDecoder, device: torch.device, folder: Path | None = None
+) -> tuple[Any, Forward]:
     """transformers' MarianMTModel, from a folder that we wrote or with fresh weights."""
     transformers = library("transformers", "transformers")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if folder is None:
-        from regard.interop.folder import Ids, describe
+        from regard.families.folder import SpecialTokenIds, describe
 
-        whole = transformers.MarianMTModel(transformers.MarianConfig(**describe(model, Ids(0, 1, 2, 3))))
+        whole = transformers.MarianMTModel(
+            transformers.MarianConfig(**describe(model, SpecialTokenIds(0, 1, 2, 3)))
+        )
     else:
         whole = transformers.MarianMTModel.from_pretrained(folder)
     whole.to(device)
 
     def forward(batch: Tensors) -> Tensor:
         mask = batch["real"].long() if "real" in batch else None
-        out = whole(input_ids=batch["source"], attention_mask=mask, decoder_input_ids=batch["target"], use_cache=False)
+        out = whole(
+            input_ids=batch["source"],
+            attention_mask=mask,
+            decoder_input_ids=batch["target"],
+            use_cache=False,
+        )
         logits: Tensor = out.logits
         return logits
 
@@ -106,4 +115,6 @@ def library(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise SettingError(f"{package} is not installed ({error})", f"pip install {package}, or leave it out") from None
+        raise SettingError(
+            f"{package} is not installed ({error})", f"pip install {package}, or leave it out"
+        ) from None

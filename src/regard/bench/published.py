@@ -11,7 +11,9 @@ from regard.bench.report import Row
 from regard.errors import SettingError
 
 MACHINE = "NVIDIA H200"  # what the driver calls it; its relatives have other names
-WHERE = f"one {MACHINE}, bf16, not in this run; shares are of the 772 TFLOP/s that were measured there"
+WHERE = (
+    f"one {MACHINE}, bf16, not in this run; shares are of the 772 TFLOP/s that were measured there"
+)
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,13 @@ def split(against: list[str], case: object, accelerator: str | None) -> tuple[li
 
 def _row(peer: str, case: object, accelerator: str | None) -> Row:
     for one in PEERS[peer]:
-        if accelerator == MACHINE and all(getattr(case, key, None) == value for key, value in one.case.items()):
+        if accelerator == MACHINE and all(
+            getattr(case, key, None) == value for key, value in one.case.items()
+        ):
             return Row(peer, one.rate, 0.0, share=one.share, published=WHERE)
-    known = "; ".join(", ".join(f"{key} {value}" for key, value in one.case.items()) for one in PEERS[peer])
+    known = "; ".join(
+        ", ".join(f"{key} {value}" for key, value in one.case.items()) for one in PEERS[peer]
+    )
     raise SettingError(
         f"{peer} is not measured here, and no figure of it is published for this case on this machine",
         f"leave it out; its figures are for one {MACHINE}: {known}",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from regard import disk
-from regard.bench.measure import Timing
+from regard.bench.timing import Timing
 from regard.memory import amount
 
 HEAD = """# Results
@@ -59,7 +59,9 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         ratios = {
-            ours.name: {peer.name: ours.rate / peer.rate for peer in self.peers} for ours in self.rows if ours.ours
+            ours.name: {peer.name: ours.rate / peer.rate for peer in self.peers}
+            for ours in self.rows
+            if ours.ours
         }
         return {**asdict(self), "notes": dict(self.notes), "ratios": ratios}
 
@@ -73,20 +75,29 @@ class Report:
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
         made = [
             "| "
-            + " | ".join(text.ljust(n, "-" if text == "---" else " ") for text, n in zip(line, widths, strict=True))
+            + " | ".join(
+                text.ljust(n, "-" if text == "---" else " ")
+                for text, n in zip(line, widths, strict=True)
+            )
             + " |"
             for line in cells
         ]
         notes = ", ".join(f"{key} {value}" for key, value in self.notes.items())
         sources = dict.fromkeys(f"published: {row.published}" for row in self.rows if row.published)
-        return [*made, *(["", notes] if notes else []), *(line for source in sources for line in ("", source))]
+        return [
+            *made,
+            *(["", notes] if notes else []),
+            *(line for source in sources for line in ("", source)),
+        ]
 
     def _cells(self, row: Row, columns: list[str]) -> list[str]:
         all_cells = {
             "": f"{row.name} (published)" if row.published else row.name,
             self.unit: f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
             "±": "" if row.published or row.spread is None else f"{100 * row.spread:.0f} %",
-            "× fastest peer": "" if not row.ours or self.fastest is None else f"{row.rate / self.fastest.rate:.2f}",
+            "× fastest peer": ""
+            if not row.ours or self.fastest is None
+            else f"{row.rate / self.fastest.rate:.2f}",
             "peak memory": "" if row.peak is None else amount(row.peak),
             "of the limit": "" if row.share is None else f"{100 * row.share:.0f} %",
         }
@@ -115,9 +126,7 @@ def machine(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{accelerator(device)}, PyTorch {_version()}"
     kind = torch.backends.cpu.get_cpu_capability().replace("_", "-").lower()
-    return (
-        f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()} {kind}, PyTorch {_version()}"
-    )
+    return f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()} {kind}, PyTorch {_version()}"
 
 
 def accelerator(device: torch.device) -> str | None:

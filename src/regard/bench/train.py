@@ -19,16 +19,16 @@ from torch.nn import functional
 
 from regard import edit, size, spec
 from regard.bench import published
-from regard.bench.measure import matrix_rate, turns
 from regard.bench.models import Measured, measured
 from regard.bench.peers import TRAINED, Forward
 from regard.bench.report import Report, accelerator, machine, row
-from regard.data.batch import IGNORED, Batch, plan
+from regard.bench.timing import matrix_rate, turns
+from regard.data.batching import IGNORED, Batch, plan
 from regard.errors import SettingError
-from regard.training.loss import over_vocabulary
-from regard.training.optimizer import Updater
-from regard.training.schedule import Constant
-from regard.training.step import Step
+from regard.training.engine.lr_schedule import ConstantRate
+from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.step import Step
+from regard.training.objectives.loss import over_vocabulary
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class Case:
     compile: bool = False
 
     def __str__(self) -> str:
-        lengths = f"{self.lengths} lengths" if self.lengths == "natural" else f"{self.length} tokens each"
+        lengths = (
+            f"{self.lengths} lengths" if self.lengths == "natural" else f"{self.length} tokens each"
+        )
         how = f", {self.precision}" if self.precision != "float32" else ""
         return f"train {self.model}, {lengths}{how}{', compiled' if self.compile else ''}"
 
@@ -63,7 +65,9 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
         contenders["regard"] = _rounds(_ours(model, device, kind, case.compile, inside), ours)
         for name in against:
             if not isinstance(model.spec, spec.EncoderDecoder):
-                raise SettingError(f"{name} has no adapter for {case.model}", "compare tiny, small or base")
+                raise SettingError(
+                    f"{name} has no adapter for {case.model}", "compare tiny, small or base"
+                )
             step = _theirs(*TRAINED[name](model.spec, device), kind)
             contenders[f"{name}, our batches"] = _rounds(step, ours)
             if case.lengths == "natural":
@@ -71,7 +75,10 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
         timings = turns(contenders, case.rounds, device)
     ceiling = matrix_rate(device, kind)
     work = _work(model.spec, case.length)
-    rows = [row(name, t, ours=name == "regard", share=t.rate * work / ceiling) for name, t in timings.items()]
+    rows = [
+        row(name, t, ours=name == "regard", share=t.rate * work / ceiling)
+        for name, t in timings.items()
+    ]
     notes = {
         "matrix rate": f"{ceiling / 1e9:,.0f} GFLOP/s",
         "padding": f"{100 * _padding(ours):.0f} % in our batches, {100 * _padding(theirs):.0f} % in theirs",
@@ -85,7 +92,11 @@ def _work(description: Any, length: int) -> float:
     few, and left out)."""
     if isinstance(description, spec.Decoder):
         positions = description.tokens.position
-        looked_up = positions.length * description.d_model if isinstance(positions, spec.Learned) else 0
+        looked_up = (
+            positions.length * description.d_model
+            if isinstance(positions, spec.LearnedPosition)
+            else 0
+        )
         scores = 12 * description.stack.layers * description.d_model * length
         return 6.0 * (size.parameters(description) - looked_up) + scores
     return 6.0 * size.parameters(description)
@@ -99,10 +110,17 @@ def _ours(
         inside.enter_context(edit.compiled(built))
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
-        given = [tensors[name] for name in ("source", "target", "tokens", "real") if name in tensors]
+        given = [
+            tensors[name] for name in ("source", "target", "tokens", "real") if name in tensors
+        ]
         return over_vocabulary(built.head, built(*given)[0], tensors["labels"], 0.1)
 
-    step = Step(loss, Updater(built.named_parameters(), Constant(1e-4, 1)), _precision(device, kind), record=True)
+    step = Step(
+        loss,
+        Optimizer(built.named_parameters(), ConstantRate(1e-4, 1)),
+        _precision(device, kind),
+        record=True,
+    )
     count = itertools.count(1)
 
     def once(batch: Batch) -> None:
@@ -111,7 +129,9 @@ def _ours(
     return once
 
 
-def _precision(device: torch.device, kind: torch.dtype) -> Callable[[], AbstractContextManager[Any]]:
+def _precision(
+    device: torch.device, kind: torch.dtype
+) -> Callable[[], AbstractContextManager[Any]]:
     if kind == torch.float32:
         return nullcontext
     return lambda: torch.autocast(device.type, dtype=kind)
@@ -127,7 +147,9 @@ def _theirs(model: nn.Module, forward: Forward, kind: torch.dtype) -> Callable[[
         tensors = batch.to(device).tensors
         with precision():
             logits = forward(tensors).flatten(0, 1)
-        loss = functional.cross_entropy(logits, tensors["labels"].flatten(), ignore_index=IGNORED, label_smoothing=0.1)
+        loss = functional.cross_entropy(
+            logits, tensors["labels"].flatten(), ignore_index=IGNORED, label_smoothing=0.1
+        )
         loss.backward()
         adam.step()
         adam.zero_grad(set_to_none=True)
@@ -184,7 +206,11 @@ def _batch(lengths: Any, rows: Any, model: Measured) -> Batch:
         "labels": np.where(used, target, IGNORED),
         **({} if real.all() else {"real": real}),
     }
-    made = Batch({name: torch.from_numpy(array) for name, array in tensors.items()}, int(used.sum()), np.asarray(rows))
+    made = Batch(
+        {name: torch.from_numpy(array) for name, array in tensors.items()},
+        int(used.sum()),
+        np.asarray(rows),
+    )
     return made.pin()
 
 

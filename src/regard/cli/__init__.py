@@ -28,17 +28,38 @@ VERBS = {
         "Train several models at equal data, parameters and budget: one table, one figure.",
     ),
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
-    "generate": ("regard.cli.generate", "Go on from a prompt with a language model, token by token."),
-    "evaluate": ("regard.cli.evaluate", "Score a model on a test set: BLEU, chrF, exact match, perplexity."),
+    "generate": (
+        "regard.cli.generate",
+        "Go on from a prompt with a language model, token by token.",
+    ),
+    "evaluate": (
+        "regard.cli.evaluate",
+        "Score a model on a test set: BLEU, chrF, exact match, perplexity.",
+    ),
     "look": (
         "regard.cli.look",
         "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
     ),
-    "studio": ("regard.cli.studio", "The same in the browser: look, decode, watch runs, learn how it works."),
-    "show": ("regard.cli.show", "Print a model's architecture on one page: stations, shapes, parameters."),
-    "verify": ("regard.cli.verify", "Check a model's invariants: cached, batched, padded, fused, saved; and parity."),
-    "prune": ("regard.cli.prune", "Take the heads out that matter least: a smaller model, its score beside its speed."),
-    "convert": ("regard.cli.convert", "Write a model for others: Hugging Face's layout, CTranslate2, ONNX."),
+    "studio": (
+        "regard.cli.studio",
+        "The same in the browser: look, decode, watch runs, learn how it works.",
+    ),
+    "show": (
+        "regard.cli.show",
+        "Print a model's architecture on one page: stations, shapes, parameters.",
+    ),
+    "verify": (
+        "regard.cli.verify",
+        "Check a model's invariants: cached, batched, padded, fused, saved; and parity.",
+    ),
+    "prune": (
+        "regard.cli.prune",
+        "Take the heads out that matter least: a smaller model, its score beside its speed.",
+    ),
+    "convert": (
+        "regard.cli.convert",
+        "Write a model for others: Hugging Face's layout, CTranslate2, ONNX.",
+    ),
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }
@@ -81,7 +102,9 @@ class Verbs(click.Group):
 
 
 @click.group(
-    cls=Verbs, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=Verbs,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="regard")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -112,7 +135,11 @@ def main() -> None:
     except OSError as error:
         _fail(f"error: {error}\n  → check the path, the permissions and the free space", 2, debug)
     except Exception as error:
-        _fail(f"error: unexpected {type(error).__name__}: {error}\n  → run again with --debug and report it", 1, debug)
+        _fail(
+            f"error: unexpected {type(error).__name__}: {error}\n  → run again with --debug and report it",
+            1,
+            debug,
+        )
 
 
 def _fail(message: str, code: int, debug: bool) -> None:

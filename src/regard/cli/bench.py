@@ -34,20 +34,40 @@ def command() -> None:
 
 def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="one JSON object for each case, or each measurement"),
         click.option(
-            "--results", type=click.Path(dir_okay=False), help="a page to keep the result in (bench/RESULTS.md)"
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="one JSON object for each case, or each measurement",
         ),
-        click.option("--rounds", type=click.IntRange(1), default=None, help="turns of each contender after the first"),
-        click.option("--threads", type=click.IntRange(1), default=None, help="of a CPU  [all cores]"),
-        click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"),
+        click.option(
+            "--results",
+            type=click.Path(dir_okay=False),
+            help="a page to keep the result in (bench/RESULTS.md)",
+        ),
+        click.option(
+            "--rounds",
+            type=click.IntRange(1),
+            default=None,
+            help="turns of each contender after the first",
+        ),
+        click.option(
+            "--threads", type=click.IntRange(1), default=None, help="of a CPU  [all cores]"
+        ),
+        click.option(
+            "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
+        ),
     ):
         function = option(function)
     return function
 
 
 def _against(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
-    told = f"; only as published, for one case and machine: {', '.join(published)}" if published else ""
+    told = (
+        f"; only as published, for one case and machine: {', '.join(published)}"
+        if published
+        else ""
+    )
     return click.option(
         "--against", multiple=True, type=click.Choice([*names, *published]),
         help=f"a peer, if it is installed; repeatable{told}",
@@ -55,15 +75,27 @@ def _against(names: list[str], published: tuple[str, ...] = ()) -> Callable[...,
 
 
 @command.command(context_settings=_SETTINGS)
-@click.option("--model", "name", default="small", show_default=True, help="tiny, small, base or gpt2")
+@click.option(
+    "--model", "name", default="small", show_default=True, help="tiny, small, base or gpt2"
+)
 @click.option(
     "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
     help="8 to 64 tokens as in real text, or --length each",
 )  # fmt: skip
-@click.option("--length", type=click.IntRange(1), default=32, show_default=True, help="of equal lengths")
-@click.option("--batch-tokens", type=click.IntRange(1), default=2048, show_default=True, help="target tokens a batch")
+@click.option(
+    "--length", type=click.IntRange(1), default=32, show_default=True, help="of equal lengths"
+)
+@click.option(
+    "--batch-tokens",
+    type=click.IntRange(1),
+    default=2048,
+    show_default=True,
+    help="target tokens a batch",
+)
 @click.option("--batches", type=click.IntRange(1), default=4, show_default=True, help="in a round")
-@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True)
+@click.option(
+    "--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True
+)
 @click.option("--compile", is_flag=True, help="torch.compile of our blocks, on a GPU")
 @_against(
     ["nn.Transformer", "transformers", "x-transformers"],
@@ -83,16 +115,37 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 
 
 @command.command(context_settings=_SETTINGS)
-@click.option("--model", "name", default="base", show_default=True, help="tiny, small, base, gpt2 or llama-7b")
-@click.option("--batch", default="1,32", show_default=True, help="sequences at once; several cases: 1,32")
+@click.option(
+    "--model", "name", default="base", show_default=True, help="tiny, small, base, gpt2 or llama-7b"
+)
+@click.option(
+    "--batch", default="1,32", show_default=True, help="sequences at once; several cases: 1,32"
+)
 @click.option("--beam", default="1", show_default=True, help="1 is greedy; several cases: 1,5")
-@click.option("--given", type=click.IntRange(1), default=32, show_default=True, help="tokens of the source or prompt")
-@click.option("--new", type=click.IntRange(1), default=64, show_default=True, help="tokens after them")
-@click.option("--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own")
+@click.option(
+    "--given",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="tokens of the source or prompt",
+)
+@click.option(
+    "--new", type=click.IntRange(1), default=64, show_default=True, help="tokens after them"
+)
+@click.option(
+    "--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own"
+)
 @_against(["transformers", "ctranslate2"], published=("transformers-compiled",))
 @_common
 def decode(
-    name: str, batch: str, beam: str, given: int, new: int, memory: bool, against: tuple[str, ...], **flags: Any
+    name: str,
+    batch: str,
+    beam: str,
+    given: int,
+    new: int,
+    memory: bool,
+    against: tuple[str, ...],
+    **flags: Any,
 ) -> None:
     """Decoding: new tokens a second (with a beam, those of the best hypothesis)."""
     device = _prepared(flags)
@@ -115,7 +168,9 @@ def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flag
     device = _prepared(flags)
     from regard.bench.forward import Case, run
 
-    _show(run(Case(name, batch, length, **_rounds(flags)), list(against), device, _command()), flags)
+    _show(
+        run(Case(name, batch, length, **_rounds(flags)), list(against), device, _command()), flags
+    )
 
 
 @command.command(context_settings=_SETTINGS)
@@ -138,8 +193,16 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     "of their own, as for regard train: window:128, dilated:64:2, topk:32  [all]",
 )
 @click.option("--lengths", default="2048,4096,8192,16384,32768", show_default=True)
-@click.option("--heads", type=click.IntRange(1), default=8, show_default=True, help="of 64 dimensions each")
-@click.option("--window", type=click.IntRange(1), default=256, show_default=True, help="places seen on each side")
+@click.option(
+    "--heads", type=click.IntRange(1), default=8, show_default=True, help="of 64 dimensions each"
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="places seen on each side",
+)
 @_common
 def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -> None:
     """How each attention's time and memory grow with the length: forward, forward and backward, and the exponents."""
@@ -148,7 +211,9 @@ def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -
     from regard.bench.report import keep, machine
 
     names = choose([name for name in kinds.split(",") if name])
-    case = Case(names, tuple(_numbers("--lengths", lengths)), heads, window=window, **_rounds(flags))
+    case = Case(
+        names, tuple(_numbers("--lengths", lengths)), heads, window=window, **_rounds(flags)
+    )
     found = []
     for one in run(case, device):
         found.append(one)
@@ -159,10 +224,12 @@ def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -
 
 
 def _prepared(flags: dict[str, Any]) -> Any:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts bytes tells of itself otherwise
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # the profiler that counts bytes tells of itself otherwise
     import torch
 
-    from regard.api import choose_device
+    from regard.models import choose_device
 
     if flags["threads"]:
         torch.set_num_threads(flags["threads"])

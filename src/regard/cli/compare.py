@@ -10,7 +10,7 @@ import click
 
 from regard.cli.train import Flags, flag
 from regard.errors import SettingError
-from regard.training import recipe as recipes
+from regard.training.recipe import schema as recipes
 
 EXAMPLES = """\b
 Examples:
@@ -19,7 +19,17 @@ Examples:
   regard compare multi30k --data ~/data --models transformer,bahdanau@learning_rate=0.001@clip=1,rnn@clip=1 --seeds 3
 """
 # What a comparison decides for each model.
-DECIDED = ("model", "attention", "decoder_attention", "d_model", "d_ff", "seed", "steps", "samples", "tensorboard")
+DECIDED = (
+    "model",
+    "attention",
+    "decoder_attention",
+    "d_model",
+    "d_ff",
+    "seed",
+    "steps",
+    "samples",
+    "tensorboard",
+)
 
 
 def compare(
@@ -39,8 +49,8 @@ def compare(
     transformer:ATTENTION (or ENCODER+DECODER's), rnn, gru, lstm, bahdanau, luong, luong_feeding, convs2s or bytenet, with
     settings of its own behind @. Runs are kept under --out; the same command goes on where it was.
     """
-    from regard.study.entrant import budget as parsed
-    from regard.study.entrant import entrants
+    from regard.compare.contenders import budget as parsed
+    from regard.compare.contenders import entrants
 
     changes = {key: value for key, value in flags.items() if value is not None}
     if "betas" in changes:
@@ -53,15 +63,17 @@ def compare(
     for entrant in asked:
         entrant.recipe(base)  # says at once what is wrong with a word
     from regard import disk
-    from regard.look import draw
-    from regard.study.compare import compare as run
-    from regard.study.report import lines, scene
+    from regard.compare.experiment import compare as run
+    from regard.compare.report import lines, scene
+    from regard.look import drawing
 
     def say(text: str) -> None:
         click.echo(text, err=True)
 
-    result = run(base, name, asked, spent, range(1, seeds + 1), folder, parameters=parameters, say=say)
-    disk.write_file(folder / "compare.svg", draw.svg(scene(result), f"comparison on {name}"))
+    result = run(
+        base, name, asked, spent, range(1, seeds + 1), folder, parameters=parameters, say=say
+    )
+    disk.write_file(folder / "compare.svg", drawing.svg(scene(result), f"comparison on {name}"))
     say(f"figure: {folder / 'compare.svg'}; numbers: {folder / 'compare.json'}")
     for line in [json.dumps(result.data())] if as_json else lines(result):
         click.echo(line)
@@ -75,12 +87,24 @@ command = Flags(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], required=False),
-        click.Option(["--models"], default="transformer,bahdanau,rnn", show_default=True, help="separated by commas"),
         click.Option(
-            ["--budget"], default="steps:1000", show_default=True, help="steps:N, flops:N or seconds:N of training"
+            ["--models"],
+            default="transformer,bahdanau,rnn",
+            show_default=True,
+            help="separated by commas",
         ),
-        click.Option(["--seeds"], type=int, default=1, show_default=True, help="how many runs of each model"),
-        click.Option(["--parameters"], type=int, help="of every model, about  [the recipe's model's]"),
+        click.Option(
+            ["--budget"],
+            default="steps:1000",
+            show_default=True,
+            help="steps:N, flops:N or seconds:N of training",
+        ),
+        click.Option(
+            ["--seeds"], type=int, default=1, show_default=True, help="how many runs of each model"
+        ),
+        click.Option(
+            ["--parameters"], type=int, help="of every model, about  [the recipe's model's]"
+        ),
         click.Option(["--out"], help="where the runs are kept  [runs/compare-NAME]"),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),

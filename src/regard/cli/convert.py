@@ -23,7 +23,12 @@ FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT")
 @click.option("--to", type=click.Choice(FORMATS), default="huggingface", show_default=True)
-@click.option("--shard-size", default="5GB", show_default=True, help="largest file of weights, as 500MB or 2GB")
+@click.option(
+    "--shard-size",
+    default="5GB",
+    show_default=True,
+    help="largest file of weights, as 500MB or 2GB",
+)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> None:
     """Write the model of folder IN to the new folder OUT, then compare both.
@@ -39,7 +44,7 @@ def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> N
     number, unit = shard_size[:-2], units.get(shard_size[-2:].upper())
     if unit is None or not number.isdigit() or int(number) < 1:
         raise SettingError(f"{shard_size!r} is no size of a file", "write it as 500MB or 5GB")
-    from regard.export.convert import convert
+    from regard.convert.convert import convert
 
     done = convert(source, out, to, shard=int(number) * unit)
     failed = any(finding.verdict == "fails" for finding in done.findings)

@@ -20,13 +20,27 @@ def command() -> None:
 
 
 @command.command(context_settings={"max_content_width": 110})
-@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
+@click.option(
+    "--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True
+)
 @click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--least", type=click.IntRange(min=0), default=500, show_default=True, help="tokens, and more")
-@click.option("--most", type=click.IntRange(min=2), default=2000, show_default=True, help="tokens, and fewer")
-@click.option("--depth", type=click.IntRange(min=2), default=10, show_default=True, help="of lists in lists")
-@click.option("--arguments", type=click.IntRange(min=2), default=10, show_default=True, help="of a list, at most")
+@click.option(
+    "--least", type=click.IntRange(min=0), default=500, show_default=True, help="tokens, and more"
+)
+@click.option(
+    "--most", type=click.IntRange(min=2), default=2000, show_default=True, help="tokens, and fewer"
+)
+@click.option(
+    "--depth", type=click.IntRange(min=2), default=10, show_default=True, help="of lists in lists"
+)
+@click.option(
+    "--arguments",
+    type=click.IntRange(min=2),
+    default=10,
+    show_default=True,
+    help="of a list, at most",
+)
 def listops(split: str, lines: int, seed: int, **shape: int) -> None:
     """Write ListOps expressions of Long Range Arena as TSV: expression, tab, its value."""
     from regard.data.listops import Shape, write_tsv
@@ -35,18 +49,22 @@ def listops(split: str, lines: int, seed: int, **shape: int) -> None:
 
 
 @command.command(context_settings={"max_content_width": 110})
-@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
+@click.option(
+    "--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True
+)
 @click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 def stories(split: str, lines: int, seed: int) -> None:
     """Write generated stories in the style of bAbI's first two tasks as TSV: story and question, tab, answer."""
-    from regard.data.stories import write_tsv
+    from regard.data.babi_stories import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed)
 
 
 @command.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.option("--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True)
+@click.option(
+    "--split", type=click.Choice(["train", "valid", "test"]), default="train", show_default=True
+)
 @click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--pronouns", is_flag=True, help="only sentences whose pronoun must be resolved")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from regard.cli.decoding import decoding_options, limit, strategy
+from regard.cli.decoding_options import decoding_options, limit, strategy
 
 EXAMPLES = """\b
 Examples:
@@ -23,8 +23,15 @@ Examples:
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("--source", help="text to translate, one sentence a line (.gz too)")
 @click.option("--target", help="its reference translations, line by line")
-@click.option("--pairs", help="instead of two files: one .tsv or .jsonl of pairs, or - for standard input")
-@click.option("--tokenize", default="13a", show_default=True, help="sacreBLEU's tokenizer; none for tokenised text")
+@click.option(
+    "--pairs", help="instead of two files: one .tsv or .jsonl of pairs, or - for standard input"
+)
+@click.option(
+    "--tokenize",
+    default="13a",
+    show_default=True,
+    help="sacreBLEU's tokenizer; none for tokenised text",
+)
 @click.option("--output", help="write the translations to this file")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object for each model")
 @decoding_options
@@ -50,7 +57,9 @@ def command(
     if flags["n_best"]:
         raise SettingError("a score is of one translation a line", "leave --n-best out")
     if output and len(models) > 1:
-        raise SettingError("one file holds the translations of one model", "leave --output out, or give one MODEL")
+        raise SettingError(
+            "one file holds the translations of one model", "leave --output out, or give one MODEL"
+        )
     chosen = strategy(
         flags["beam"], flags["penalty"], None, flags["sample"],
         {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
@@ -58,11 +67,15 @@ def command(
     from pathlib import Path
 
     from regard import disk
-    from regard.api import load_translator
-    from regard.data import read
-    from regard.study.measure import table, translating
+    from regard.compare.size_and_speed import table, translating
+    from regard.data import text_files
+    from regard.models import load_translator
 
-    examples = list(read.pairs(pairs or str(source), None if pairs else target, format="tsv" if pairs == "-" else None))
+    examples = list(
+        text_files.pairs(
+            pairs or str(source), None if pairs else target, format="tsv" if pairs == "-" else None
+        )
+    )
     reports: dict[str, dict[str, Any]] = {}
     for model in models:
         translator = load_translator(model, device=flags["device"])

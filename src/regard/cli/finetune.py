@@ -10,7 +10,7 @@ import click
 
 from regard.cli.train import Flags, flag, tell
 from regard.errors import SettingError
-from regard.training import recipe as recipes
+from regard.training.recipe import schema as recipes
 
 EXAMPLES = """\b
 Examples:
@@ -46,10 +46,19 @@ _MEANINGS = {
 def _option(key: str) -> click.Option:
     """A flag of `Tune`."""
     field = recipes.Tune.model_fields[key]
-    kinds = [kind for kind in (*typing.get_args(field.annotation), field.annotation) if kind in (int, float)]
+    kinds = [
+        kind
+        for kind in (*typing.get_args(field.annotation), field.annotation)
+        if kind in (int, float)
+    ]
     default = "" if field.default is None else f"  [{field.default}]"
     text = f"{field.description or ''}{default}".strip()
-    return click.Option([f"--{key.replace('_', '-')}", key], type=kinds[0] if kinds else str, default=None, help=text)
+    return click.Option(
+        [f"--{key.replace('_', '-')}", key],
+        type=kinds[0] if kinds else str,
+        default=None,
+        help=text,
+    )
 
 
 def _shared(key: str) -> click.Option:
@@ -82,13 +91,17 @@ def finetune(
         changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
     if resume is not None:
         if model or changes or out or data:
-            raise SettingError("--resume goes on with the settings the run began with", "leave the other flags out")
+            raise SettingError(
+                "--resume goes on with the settings the run began with", "leave the other flags out"
+            )
         from regard.training.run import go_on
 
         tell(go_on(Path(resume)), as_json)
         return
     if model is None or task is None or not data:
-        raise SettingError("there is nothing to train", "give a model, --task and --data (see --help)")
+        raise SettingError(
+            "there is nothing to train", "give a model, --task and --data (see --help)"
+        )
     from regard.training.run import finetune as tune
 
     tell(tune(model, task, data, out=out, prefixes=prefix, **changes), as_json)
@@ -102,13 +115,25 @@ command = Flags(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["model"], required=False),
-        click.Option(["--task"], type=click.Choice(typing.get_args(recipes.TunedTask)), help="what is learnt"),
+        click.Option(
+            ["--task"], type=click.Choice(typing.get_args(recipes.TunedTask)), help="what is learnt"
+        ),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
-        click.Option(["--prefix"], multiple=True, help="put before the source texts of a --data, one for each"),
+        click.Option(
+            ["--prefix"],
+            multiple=True,
+            help="put before the source texts of a --data, one for each",
+        ),
         click.Option(["--out"], help="the run folder  [runs/TASK]"),
         click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
-        click.Option(["--json", "as_json"], is_flag=True, help="print the result as one JSON object"),
-        *(_option(key) for key in recipes.Tune.model_fields if key not in ("task", "base", "files", "prefixes")),
+        click.Option(
+            ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
+        ),
+        *(
+            _option(key)
+            for key in recipes.Tune.model_fields
+            if key not in ("task", "base", "files", "prefixes")
+        ),
         *(_shared(key) for key in _SHARED),
     ],
 )

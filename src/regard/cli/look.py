@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.decoding import decoding_options, limit, strategy
+from regard.cli.decoding_options import decoding_options, limit, strategy
 from regard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -46,16 +46,34 @@ Examples:
 @click.argument("model")
 @click.argument("text", default="")
 @click.option("--what", default="attention", show_default=True, help="one of the views below")
-@click.option("--target", default=None, help="what the decoder is to read, instead of the model's own translation")
-@click.option("--other", default=None, help="for patching: the text that TEXT's activations are put into")
-@click.option("--of", "part", default=None, help="whose attention: encoder, decoder or cross  [the first there is]")
-@click.option("--layer", type=int, default=None, help="one layer, counted from 0  [the last; alignment: last but one]")
+@click.option(
+    "--target",
+    default=None,
+    help="what the decoder is to read, instead of the model's own translation",
+)
+@click.option(
+    "--other", default=None, help="for patching: the text that TEXT's activations are put into"
+)
+@click.option(
+    "--of",
+    "part",
+    default=None,
+    help="whose attention: encoder, decoder or cross  [the first there is]",
+)
+@click.option(
+    "--layer",
+    type=int,
+    default=None,
+    help="one layer, counted from 0  [the last; alignment: last but one]",
+)
 @click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
 @click.option("--html", help="write a page, one file that needs nothing else")
 @click.option("--png", help="write a picture (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
 @decoding_options
-def command(model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any) -> None:
+def command(
+    model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any
+) -> None:
     """Look inside a model while it reads TEXT.
 
     MODEL is a run folder or a folder in Hugging Face's layout. The model runs as always; attention is recomputed for what is
@@ -66,15 +84,22 @@ def command(model: str, text: str, what: str, html: str | None, png: str | None,
 
         raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
     if not text and what not in ("roles", "positions", "circuit"):
-        raise SettingError("there is no text to look at", f'regard look {model} "The dog sees a cat." --what {what}')
-    from regard.api import load
+        raise SettingError(
+            "there is no text to look at",
+            f'regard look {model} "The dog sees a cat." --what {what}',
+        )
+    from regard.models import load
 
     result = _result(load(model, device=flags["device"]).subject(), text, what, flags)
     for path, write in ((html, result.to_html), (png, result.to_png)):
         if path:
             write(path)
             print(f"wrote {path}", file=sys.stderr)
-    click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False) if as_json else str(result))
+    click.echo(
+        json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False)
+        if as_json
+        else str(result)
+    )
 
 
 def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
@@ -85,15 +110,21 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
     match what:
         case "attention":
             found = views.look(subject, text, target=target)
-            return found.attention(_attention(list(found.trace.attentions), flags["part"], layer), heads=heads)
+            return found.attention(
+                _attention(list(found.trace.attentions), flags["part"], layer), heads=heads
+            )
         case "alignment":
-            return views.alignment(views.look(subject, text, target=target, ask=["*.cross.weights"]), layer, heads)
+            return views.alignment(
+                views.look(subject, text, target=target, ask=["*.cross.weights"]), layer, heads
+            )
         case "entropy":
             return views.entropy(views.look(subject, text, target=target))
         case "rollout":
             return views.rollout(views.look(subject, text, target=target, ask=["*.self.weights"]))
         case "lens":
-            return views.lens(views.look(subject, text, target=target, ask=["*.embedded", "*.residual"]))
+            return views.lens(
+                views.look(subject, text, target=target, ask=["*.embedded", "*.residual"])
+            )
         case "attribution":
             return views.attribution(subject, text, target=target)
         case "roles":
@@ -104,8 +135,12 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
             return views.pronoun_circuit(subject)
         case "patching":
             if flags["other"] is None:
-                raise SettingError("patching needs a second text", 'give --other "a text of as many tokens"')
-            return views.patching(subject, text, flags["other"], target=target, stack=_stack(subject, flags["part"]))
+                raise SettingError(
+                    "patching needs a second text", 'give --other "a text of as many tokens"'
+                )
+            return views.patching(
+                subject, text, flags["other"], target=target, stack=_stack(subject, flags["part"])
+            )
         case "cache":
             return views.cache(subject, text)
         case "ablation":
@@ -117,7 +152,12 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     """The attention that --of and --layer name: `encoder.3.self`, `decoder.0.cross`."""
-    wanted = {None: "", "encoder": "encoder.self", "decoder": "decoder.self", "cross": "decoder.cross"}
+    wanted = {
+        None: "",
+        "encoder": "encoder.self",
+        "decoder": "decoder.self",
+        "cross": "decoder.cross",
+    }
     if part not in wanted:
         raise SettingError(f"--of {part!r} is no attention", "say encoder, decoder or cross")
     kinds: dict[str, list[str]] = {}
@@ -135,10 +175,12 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
 
 def _stack(subject: Subject, part: str | None) -> str | None:
     """The stack that --of names."""
-    from regard.look.subject import stacks
+    from regard.look.target import stacks
 
     if part is not None and part not in stacks(subject.model):
-        raise SettingError(f"--of {part!r} is no stack of this model", f"it has {', '.join(stacks(subject.model))}")
+        raise SettingError(
+            f"--of {part!r} is no stack of this model", f"it has {', '.join(stacks(subject.model))}"
+        )
     return part
 
 
@@ -149,15 +191,17 @@ def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> 
 
 
 def _settings(what: str, flags: dict[str, Any]) -> Any:
-    from regard.decode.search import Settings
-    from regard.decode.strategy import Beam, Limit
+    from regard.decode.batch_decoding import DecodingSettings
+    from regard.decode.strategy import BeamSearch, Limit
 
     beam = 1 if what == "steps" and not flags["beam"] and not flags["sample"] else flags["beam"]
     chosen = strategy(
         beam, flags["penalty"], flags["n_best"], flags["sample"],
         {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
     )  # fmt: skip
-    return Settings(chosen or Beam(), limit(flags["limit"]) or Limit(), flags["batch_tokens"])
+    return DecodingSettings(
+        chosen or BeamSearch(), limit(flags["limit"]) or Limit(), flags["batch_tokens"]
+    )
 
 
 def _translated(subject: Subject, text: str, flags: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from regard.api import LanguageModel
+    from regard.models import LanguageModel
 
 EXAMPLES = """\b
 Examples:
@@ -22,16 +22,32 @@ WINDOW = 128  # tokens of a text that are looked at together
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model")
-@click.option("--heads", required=True, help="how many heads to take out: a number, or a share of all such as 25%")
+@click.option(
+    "--heads",
+    required=True,
+    help="how many heads to take out: a number, or a share of all such as 25%",
+)
 @click.option("--out", help="the new model's folder  [MODEL-pruned]")
-@click.option("--source", help="sentences to judge heads by, one a line (.gz too)  [the run's validation text]")
+@click.option(
+    "--source",
+    help="sentences to judge heads by, one a line (.gz too)  [the run's validation text]",
+)
 @click.option("--target", help="their translations, line by line")
 @click.option("--pairs", help="instead of two files: one .tsv or .jsonl of pairs")
-@click.option("--text", help="for a language model: a text file (.gz too)  [the run's validation text]")
-@click.option("--lines", default=500, show_default=True, help="sentences, or pieces of text, that are read at most")
+@click.option(
+    "--text", help="for a language model: a text file (.gz too)  [the run's validation text]"
+)
+@click.option(
+    "--lines",
+    default=500,
+    show_default=True,
+    help="sentences, or pieces of text, that are read at most",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-def command(model: str, heads: str, out: str | None, lines: int, device: str, as_json: bool, **files: Any) -> None:
+def command(
+    model: str, heads: str, out: str | None, lines: int, device: str, as_json: bool, **files: Any
+) -> None:
     """Take the heads that matter least out of a translator or a language model.
 
     MODEL is a run folder. How much a head matters is estimated by the gradient of the loss (Michel et al. 2019), and of each
@@ -40,11 +56,11 @@ def command(model: str, heads: str, out: str | None, lines: int, device: str, as
     """
     from pathlib import Path
 
-    from regard.api import LanguageModel, Translator, load
-    from regard.api.pruning import chosen, pruned
+    from regard.compare.size_and_speed import table, translating, writing
     from regard.errors import ModelError
-    from regard.look.weigh import importance
-    from regard.study.measure import table, translating, writing
+    from regard.look.head_importance import importance
+    from regard.models import LanguageModel, Translator, load
+    from regard.models.head_pruning import chosen, pruned
 
     place = Path(out or f"{model.rstrip('/')}-pruned")
     held = load(model, device=device)
@@ -55,7 +71,8 @@ def command(model: str, heads: str, out: str | None, lines: int, device: str, as
         texts = [_texts(model, held, files, lines)]
     else:
         raise ModelError(
-            f"{model} neither translates nor writes", "in Python, regard.api.pruning.pruned takes any model's heads"
+            f"{model} neither translates nor writes",
+            "in Python, regard.models.head_pruning.pruned takes any model's heads",
         )
 
     def measured(folder: str) -> dict[str, Any]:
@@ -70,10 +87,18 @@ def command(model: str, heads: str, out: str | None, lines: int, device: str, as
     pruned(held, gone).save(place)
     reports = {name: measured(name) for name in (model, str(place))}
     if as_json:
-        said = {name: [float(v) for v in row if v == v] for name, row in zip(found.names, found.values, strict=True)}
+        said = {
+            name: [float(v) for v in row if v == v]
+            for name, row in zip(found.names, found.values, strict=True)
+        }
         click.echo(json.dumps({"importance": said, "removed": gone, "models": reports}))
         return
-    for line in [*found.lines(), "", f"taken out: {', '.join(f'{name} {head}' for name, head in gone) or 'none'}", ""]:
+    for line in [
+        *found.lines(),
+        "",
+        f"taken out: {', '.join(f'{name} {head}' for name, head in gone) or 'none'}",
+        "",
+    ]:
         click.echo(line)
     for line in table(reports):
         click.echo(line)
@@ -83,39 +108,47 @@ def _pairs(model: str, files: dict[str, Any], lines: int) -> list[tuple[str, str
     from itertools import islice
     from pathlib import Path
 
-    from regard.data import read
+    from regard.data import text_files
     from regard.errors import SettingError
-    from regard.training.place import Place
+    from regard.training.run_folder import RunFolder
 
     source, target, pairs = files["source"], files["target"], files["pairs"]
-    kept = Place(Path(model)).data / "valid.jsonl"
+    kept = RunFolder(Path(model)).data / "valid.jsonl"
     if files["text"] or bool(source) != bool(target):
-        raise SettingError("a translator is judged by pairs", "give --source and --target, or --pairs")
+        raise SettingError(
+            "a translator is judged by pairs", "give --source and --target, or --pairs"
+        )
     if not (source or pairs or kept.is_file()):
-        raise SettingError(f"{model} holds no validation text", "give --source and --target, or --pairs")
-    return list(islice(read.pairs(pairs or source or str(kept), None if pairs else target), lines))
+        raise SettingError(
+            f"{model} holds no validation text", "give --source and --target, or --pairs"
+        )
+    return list(
+        islice(text_files.pairs(pairs or source or str(kept), None if pairs else target), lines)
+    )
 
 
 def _texts(model: str, writer: LanguageModel, files: dict[str, Any], lines: int) -> list[str]:
     """Pieces of a text, each as long as can be seen at once."""
     from pathlib import Path
 
-    from regard.data import read
+    from regard.data import text_files
     from regard.data.corpus import Corpus
     from regard.errors import SettingError
-    from regard.training.place import Place
+    from regard.training.run_folder import RunFolder
 
-    kept = Place(Path(model)).data / "valid"
+    kept = RunFolder(Path(model)).data / "valid"
     if files["source"] or files["target"] or files["pairs"]:
         raise SettingError("a language model is judged by one text", "give --text")
     if not (files["text"] or (kept / "corpus.json").is_file()):
         raise SettingError(f"{model} holds no validation text", "give --text")
     if files["text"]:
-        ids = [i for block in read.text(files["text"]) for i in writer.words.encode(block)]
+        ids = [i for block in text_files.text(files["text"]) for i in writer.words.encode(block)]
     else:
         ids = Corpus.open(kept).columns["text"].tokens.tolist()
     width = min(WINDOW, writer.positions or WINDOW)
-    pieces = [writer.words.decode(ids[i : i + width]) for i in range(0, len(ids) - 1, width)][:lines]
+    pieces = [writer.words.decode(ids[i : i + width]) for i in range(0, len(ids) - 1, width)][
+        :lines
+    ]
     if not pieces:
         raise SettingError("there is no text to judge heads by", "give --text with some in it")
     return pieces

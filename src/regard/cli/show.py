@@ -25,8 +25,8 @@ def command(model: str, as_json: bool) -> None:
     MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a preset such as
     vaswani:base, or gpt:175b for a size of GPT-3.
     """
-    from regard.plan import page
-    from regard.plan.subject import subject
+    from regard.show import page
+    from regard.show.resolve import subject
 
     about = subject(model)
     if as_json:

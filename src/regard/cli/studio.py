@@ -17,16 +17,27 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("folders", nargs=-1, metavar="[RUN | MODEL | FOLDER OF RUNS]...")
-@click.option("--port", type=click.IntRange(0, 65535), default=8420, show_default=True, help="0 takes a free one")
-@click.option("--host", default="127.0.0.1", show_default=True, help="another one opens the studio to your network")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8420,
+    show_default=True,
+    help="0 takes a free one",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="another one opens the studio to your network",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
 def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None:
     """Look inside models and watch runs, in the browser.
 
     Only the folders named here can be reached. Without one, a small translator of the built-in language is shown.
     """
+    from regard.studio.model_store import DEMO, Shelf
     from regard.studio.server import serve
-    from regard.studio.shelf import DEMO, Shelf
 
     named = [Path(folder) for folder in folders] or [DEMO]
     serve(Shelf(named, device=device, say=lambda text: print(text, file=sys.stderr)), host, port)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.errors import SettingError, did_you_mean
-from regard.training import place as places
-from regard.training import recipe as recipes
+from regard.training import run_folder as places
+from regard.training.recipe import schema as recipes
 
 if TYPE_CHECKING:
     from regard.training.run import Result
@@ -38,7 +38,12 @@ class Flags(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+            known = [
+                name
+                for parameter in self.params
+                for name in parameter.opts
+                if name.startswith("--")
+            ]
             raise SettingError(
                 f"there is no flag {error.option_name}", did_you_mean(error.option_name, known)
             ) from None
@@ -54,7 +59,10 @@ def flag(key: str) -> click.Option:
         return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
     choice = click.Choice([str(option) for option in kind]) if isinstance(kind, tuple) else None
     return click.Option(
-        [f"--{name}", key], type=choice or (kind if kind in (int, float) else str), default=None, help=text
+        [f"--{name}", key],
+        type=choice or (kind if kind in (int, float) else str),
+        default=None,
+        help=text,
     )
 
 
@@ -69,7 +77,12 @@ def _shown(value: Any) -> str:
 
 
 def train(
-    recipe: str | None, out: str | None, resume: str | None, data: str | None, as_json: bool, **flags: Any
+    recipe: str | None,
+    out: str | None,
+    resume: str | None,
+    data: str | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Train a translator, a language model or an encoder from text.
 
@@ -81,7 +94,9 @@ def train(
         changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
     if resume is not None:
         if recipe or changes or out:
-            raise SettingError("--resume goes on with the settings the run began with", "leave the other flags out")
+            raise SettingError(
+                "--resume goes on with the settings the run began with", "leave the other flags out"
+            )
         place, parsed, name = places.resume(Path(resume))
     else:
         parsed, name = recipes.choose(recipe, changes, data)
@@ -108,8 +123,13 @@ def tell(result: Result, as_json: bool) -> None:
         )
     else:
         for key, score in result.scores.items():
-            shown = {name: value for name, value in asdict(score).items() if isinstance(value, float)}
-            told = [f"{_NAMES.get(name, name)} {value:.{_DIGITS.get(name, 2)}f}" for name, value in shown.items()]
+            shown = {
+                name: value for name, value in asdict(score).items() if isinstance(value, float)
+            }
+            told = [
+                f"{_NAMES.get(name, name)} {value:.{_DIGITS.get(name, 2)}f}"
+                for name, value in shown.items()
+            ]
             click.echo("\t".join([key, *told]))
         click.echo(f"run\t{result.folder}")
 
@@ -125,7 +145,9 @@ command = Flags(
         click.Option(["--out"], help="the run folder  [runs/NAME]"),
         click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
-        click.Option(["--json", "as_json"], is_flag=True, help="print the result as one JSON object"),
+        click.Option(
+            ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
+        ),
         *(flag(key) for key in recipes.KEYS),
     ],
 )

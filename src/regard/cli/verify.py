@@ -19,7 +19,9 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model")
 @click.option(
-    "--against", type=click.Choice(["transformers"]), help="compare with this library too, if it is installed"
+    "--against",
+    type=click.Choice(["transformers"]),
+    help="compare with this library too, if it is installed",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="of the random inputs")
 @click.option(
@@ -31,7 +33,9 @@ Examples:
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:N or auto")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-def command(model: str, against: str | None, seed: int, precision: str, device: str, as_json: bool) -> None:
+def command(
+    model: str, against: str | None, seed: int, precision: str, device: str, as_json: bool
+) -> None:
     """Check what must hold of every model, on random inputs: cached = uncached, batched = single, padded = unpadded,
     fused = explicit attention, saved = loaded; and that another library computes the same.
 
@@ -41,10 +45,10 @@ def command(model: str, against: str | None, seed: int, precision: str, device: 
     import torch
 
     from regard import memory, size
-    from regard.api import choose_device
-    from regard.interop.folder import open_model, peek
-    from regard.proof.invariants import findings
-    from regard.proof.parity import parity
+    from regard.families.folder import open_model, peek
+    from regard.models import choose_device
+    from regard.verify.invariants import findings
+    from regard.verify.parity import parity
 
     if precision == "float64":
         memory.require(2 * size.parameters(peek(model).spec), f"{model} in float64")
@@ -66,7 +70,15 @@ def command(model: str, against: str | None, seed: int, precision: str, device: 
     if as_json:
         told = [finding.data() for finding in found]
         click.echo(
-            json.dumps({"model": model, "family": opened.kind, "seed": seed, "holds": not failed, "checks": told})
+            json.dumps(
+                {
+                    "model": model,
+                    "family": opened.kind,
+                    "seed": seed,
+                    "holds": not failed,
+                    "checks": told,
+                }
+            )
         )
     sys.exit(1 if failed else 0)
 

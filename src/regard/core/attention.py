@@ -6,16 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.chunked import Chunks
-from regard.core.compress import Compression
-from regard.core.kernelized import Linear as LinearMixer
+from regard.core.cache import Cache, CrossKV, KVCache, SegmentMemory, StaticKVCache
+from regard.core.chunked_attention import ChunkedAttention
+from regard.core.compressive_memory import CompressiveMemory
 from regard.core.linear import Linear, dimensions
-from regard.core.mix import Softmax, attention_weights, per_query_head
-from regard.core.pattern import Sight
+from regard.core.linear_attention import LinearAttention as LinearMixer
+from regard.core.linformer import Linformer
+from regard.core.mask import AttentionMask
 from regard.core.position import LayerPosition, RelativeSinusoids, Rope
-from regard.core.shortened import Linformer
-from regard.core.state import Inputs, KeyValues, Memory, Past, Slots
-from regard.core.trace import Attended, Trace
+from regard.core.probe import AttentionCall, Probe
+from regard.core.softmax_attention import SoftmaxAttention, attention_weights, per_query_head
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -26,40 +26,50 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 class SelfProjection(nn.Module):
     """Queries, keys and values of one sequence, in one matrix product."""
 
-    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
+    def __init__(
+        self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
+    ) -> None:
         super().__init__()
         self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
         widths = (heads * d_k, groups * d_k, groups * d_v)
-        self.qkv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "qkv"], parts=widths)
+        self.qkv = Linear(
+            d_model, sum(widths), bias=[letter in bias for letter in "qkv"], parts=widths
+        )
 
-    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).split(self.qkv.parts, dim=-1)
         return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
 
     def keep(self, heads: Tensor) -> None:
         """Only these heads, with their keys and values."""
         seen = _seen(heads, self.heads, self.groups)
-        self.qkv.keep_outputs([dimensions(heads, self.d_k), dimensions(seen, self.d_k), dimensions(seen, self.d_v)])
+        self.qkv.keep_outputs(
+            [dimensions(heads, self.d_k), dimensions(seen, self.d_k), dimensions(seen, self.d_v)]
+        )
         self.heads, self.groups = len(heads), len(seen)
 
 
 class CrossProjection(nn.Module):
     """Queries of one sequence; keys and values of another, or as they were remembered."""
 
-    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
+    def __init__(
+        self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
+    ) -> None:
         super().__init__()
         self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
         widths = (groups * d_k, groups * d_v)
         self.q = Linear(d_model, heads * d_k, bias="q" in bias)
-        self.kv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "kv"], parts=widths)
+        self.kv = Linear(
+            d_model, sum(widths), bias=[letter in bias for letter in "kv"], parts=widths
+        )
 
-    def remember(self, memory: Tensor) -> Memory:
+    def remember(self, memory: Tensor) -> CrossKV:
         k, v = self.kv(memory).split(self.kv.parts, dim=-1)
-        return Memory(split_heads(k, self.groups), split_heads(v, self.groups))
+        return CrossKV(split_heads(k, self.groups), split_heads(v, self.groups))
 
-    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> tuple[Tensor, Tensor, Tensor]:
         assert memory is not None, "cross-attention needs something to look at"
-        seen = memory if isinstance(memory, Memory) else self.remember(memory)
+        seen = memory if isinstance(memory, CrossKV) else self.remember(memory)
         return split_heads(self.q(x), self.heads), seen.k, seen.v
 
     def keep(self, heads: Tensor) -> None:
@@ -79,39 +89,49 @@ def _seen(heads: Tensor, of: int, groups: int) -> Tensor:
 class SharedProjection(nn.Module):
     """Values, and queries that are keys too: as keys their length is 1 (Kitaev et al. 2020)."""
 
-    def __init__(self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str) -> None:
+    def __init__(
+        self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
+    ) -> None:
         super().__init__()
         self.heads, self.groups, self.d_k, self.d_v = heads, groups, d_k, d_v
         widths = (heads * d_k, groups * d_v)
-        self.qv = Linear(d_model, sum(widths), bias=[letter in bias for letter in "qv"], parts=widths)
+        self.qv = Linear(
+            d_model, sum(widths), bias=[letter in bias for letter in "qv"], parts=widths
+        )
 
-    def forward(self, x: Tensor, memory: Tensor | Memory | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> tuple[Tensor, Tensor, Tensor]:
         q, v = self.qv(x).split(self.qv.parts, dim=-1)
         q = split_heads(q, self.heads)
         k = q * (q.square().sum(dim=-1, keepdim=True) + 1e-6 * self.d_k).rsqrt()
         return q, k, split_heads(v, self.groups)
 
 
-class Everywhere(nn.Module):
+class GlobalAttention(nn.Module):
     """Tokens that look at everything, with projections of their own (Beltagy et al. 2020, Longformer)."""
 
-    def __init__(self, project: SelfProjection, mixer: Softmax) -> None:
+    def __init__(self, project: SelfProjection, mixer: SoftmaxAttention) -> None:
         super().__init__()
         self.project = project
         self.mixer = mixer
 
-    def forward(self, x: Tensor, mixed: Tensor, sight: Sight, trace: Trace | None) -> Tensor:
+    def forward(
+        self, x: Tensor, mixed: Tensor, sight: AttentionMask, trace: Probe | None
+    ) -> Tensor:
         """mixed [B, H, T, E] with the rows of these tokens replaced."""
         assert sight.everywhere is not None
         which, hidden = sight.everywhere
         q, k, v = self.project(x, None)
         if trace is not None:
-            whole = Sight(hidden, sight.queries, sight.keys, sight.batch)
-            trace.attended(Attended(self.mixer, q, k, v, whole))
+            whole = AttentionMask(hidden, sight.queries, sight.keys, sight.batch)
+            trace.attended(AttentionCall(self.mixer, q, k, v, whole))
         few = int(which.sum(dim=1).max())
-        places = which.long().argsort(dim=1, descending=True, stable=True)[:, :few]  # [B, few], some of them none
+        places = which.long().argsort(dim=1, descending=True, stable=True)[
+            :, :few
+        ]  # [B, few], some of them none
         batch = torch.arange(len(x), device=x.device)[:, None, None, None]
-        mask = hidden.allows(batch, torch.zeros_like(batch[:1]), places[:, None, :, None], sight.keys)
+        mask = hidden.allows(
+            batch, torch.zeros_like(batch[:1]), places[:, None, :, None], sight.keys
+        )
         rows = places[:, None, :, None].expand(-1, q.shape[1], -1, -1)
         dropout = self.mixer.dropout if self.training else 0.0
         weights = attention_weights(
@@ -127,7 +147,7 @@ class Everywhere(nn.Module):
 
 
 Projection = SelfProjection | CrossProjection | SharedProjection
-Mixer = Softmax | LinearMixer | Linformer | Chunks
+Mixer = SoftmaxAttention | LinearMixer | Linformer | ChunkedAttention
 
 
 class Attention(nn.Module):
@@ -140,8 +160,8 @@ class Attention(nn.Module):
         output: Linear,
         rope: Rope | None = None,
         relative: LayerPosition | None = None,
-        everywhere: Everywhere | None = None,
-        compression: Compression | None = None,
+        everywhere: GlobalAttention | None = None,
+        compression: CompressiveMemory | None = None,
     ) -> None:
         super().__init__()
         self.project = project
@@ -155,19 +175,25 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: Sight,
+        sight: AttentionMask,
         *,
-        memory: Tensor | Memory | None = None,
-        past: Past | None = None,
-        trace: Trace | None = None,
+        memory: Tensor | CrossKV | None = None,
+        past: Cache | None = None,
+        trace: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
         shape = x.shape
-        shared = memory.k if isinstance(memory, Memory) else past.k if isinstance(past, KeyValues | Slots) else None
+        shared = (
+            memory.k
+            if isinstance(memory, CrossKV)
+            else past.k
+            if isinstance(past, KVCache | StaticKVCache)
+            else None
+        )
         if shared is not None and shared.shape[0] != shape[0]:
             # Beams share their sentence's memory, and may share its past: they become query positions of the same row.
             x = x.reshape(shared.shape[0], -1, shape[-1])
-        if isinstance(past, Inputs):
+        if isinstance(past, SegmentMemory):
             q, k, v = self._remembering(x, past, losses)
         else:
             q, k, v = self.project(x, memory)
@@ -176,14 +202,14 @@ class Attention(nn.Module):
         if past is not None:
             k, v = past.extend(k, v)
         if sight.relative is not None:
-            assert isinstance(self.mixer, Softmax), "other mixers have no scores to add to"
+            assert isinstance(self.mixer, SoftmaxAttention), "other mixers have no scores to add to"
             sight = sight.biased(sight.relative.scores(q, k, self.project) * self.mixer.scale)
         if self.relative is not None:
-            assert isinstance(self.mixer, Softmax), "other mixers have no scores to add to"
+            assert isinstance(self.mixer, SoftmaxAttention), "other mixers have no scores to add to"
             q, scores = self.relative(q, sight.queries, sight.keys)
             sight = sight.biased(scores * self.mixer.scale)
         if trace is not None:
-            trace.attended(Attended(self.mixer, q, k, v, sight))
+            trace.attended(AttentionCall(self.mixer, q, k, v, sight))
         mixed = self.mixer(q, k, v, sight, past)  # [B, H, T, E]
         if self.everywhere is not None and sight.everywhere is not None:
             mixed = self.everywhere(x, mixed, sight, trace.scope("global") if trace else None)
@@ -191,7 +217,9 @@ class Attention(nn.Module):
             mixed = trace.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
-    def _remembering(self, x: Tensor, past: Inputs, losses: dict[str, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _remembering(
+        self, x: Tensor, past: SegmentMemory, losses: dict[str, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x, and keys and values of what is remembered and of x, which is remembered then."""
         if past.k is None or past.v is None:
             q, k, v = self.project(torch.cat([past.x.to(x.dtype), x], dim=1), None)
@@ -204,7 +232,7 @@ class Attention(nn.Module):
             return q, k, v
         left = self.compression.remember(past, x, k, v, self.project)
         if self.training and losses is not None:
-            assert isinstance(self.mixer, Softmax)
+            assert isinstance(self.mixer, SoftmaxAttention)
             apart = self.compression.loss(left, q, self.project, self.mixer.scale)
             losses["compression"] = losses.get("compression", apart.new_zeros(())) + apart
         return q, k, v
@@ -228,19 +256,23 @@ class Attention(nn.Module):
         """[D, H·E]: what becomes of what the heads find."""
         return self.output.weight
 
-    def start(self, rows: int, capacity: int, behind: int | None, like: Tensor) -> Past:
+    def start(self, rows: int, capacity: int, behind: int | None, like: Tensor) -> Cache:
         """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back, in the
         precision and place of `like`."""
         part = self.project
         if self.compression is not None:
             room = self.compression.room
-            k, v = (like.new_zeros(rows, part.groups, room, width) for width in (part.d_k, part.d_v))
+            k, v = (
+                like.new_zeros(rows, part.groups, room, width) for width in (part.d_k, part.d_v)
+            )
             real = torch.zeros(rows, room, dtype=torch.bool, device=like.device)
-            return Inputs(like.new_zeros(rows, room, self.compression.d_model), real, k, v)
+            return SegmentMemory(like.new_zeros(rows, room, self.compression.d_model), real, k, v)
         return self.mixer.start(like, rows, capacity, (part.groups, part.d_k, part.d_v), behind)
 
-    def remember(self, memory: Tensor) -> Memory:
+    def remember(self, memory: Tensor) -> CrossKV:
         """The keys and values of `memory`, for all the steps that will look at it."""
         assert isinstance(self.project, CrossProjection), "self-attention has no memory"
         seen = self.project.remember(memory)
-        return Memory(seen.k.contiguous(), seen.v.contiguous())  # each head's places side by side, as they will be read
+        return CrossKV(
+            seen.k.contiguous(), seen.v.contiguous()
+        )  # each head's places side by side, as they will be read

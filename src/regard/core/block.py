@@ -5,23 +5,27 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.experts import Experts
-from regard.core.feedforward import Gated, Plain
-from regard.core.pattern import Sight
-from regard.core.residual import Parallel, Sequence, Sublayer
-from regard.core.reversible import Reversible
-from regard.core.state import LayerState
-from regard.core.trace import Trace
+from regard.core.cache import LayerCache
+from regard.core.feedforward import FeedForward, GatedFeedForward
+from regard.core.mask import AttentionMask
+from regard.core.mixture_of_experts import MixtureOfExperts
+from regard.core.probe import Probe
+from regard.core.residual import ParallelResidual, SequentialResidual, Sublayer
+from regard.core.reversible import ReversibleResidual
 
-FeedForward = Plain | Gated | Experts
-Scheme = Sequence | Parallel | Reversible
+PositionWise = FeedForward | GatedFeedForward | MixtureOfExperts
+Scheme = SequentialResidual | ParallelResidual | ReversibleResidual
 
 
 class Block(nn.Module):
     """Self-attention, cross-attention if there is one, feed-forward."""
 
     def __init__(
-        self, attention: Attention, cross: Attention | None, feedforward: FeedForward, residual: Scheme
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        feedforward: PositionWise,
+        residual: Scheme,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -32,11 +36,11 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: Sight,
+        sight: AttentionMask,
         memory: Tensor | None = None,
-        memory_sight: Sight | None = None,
-        state: LayerState | None = None,
-        trace: Trace | None = None,
+        memory_sight: AttentionMask | None = None,
+        state: LayerCache | None = None,
+        trace: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """`losses` takes up what parts of the block want minimised besides."""
@@ -44,30 +48,37 @@ class Block(nn.Module):
 
     def sublayers(
         self,
-        sight: Sight,
+        sight: AttentionMask,
         memory: Tensor | None,
-        memory_sight: Sight | None,
-        state: LayerState | None = None,
-        trace: Trace | None = None,
+        memory_sight: AttentionMask | None,
+        state: LayerCache | None = None,
+        trace: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
     ) -> list[Sublayer]:
         """What the residual scheme is handed."""
         past = state.past if state else None
         seen = state.memory if state else memory
         own, other = (trace.scope("self"), trace.scope("cross")) if trace else (None, None)
-        sublayers: list[Sublayer] = [lambda y: self.attention(y, sight, past=past, trace=own, losses=losses)]
+        sublayers: list[Sublayer] = [
+            lambda y: self.attention(y, sight, past=past, trace=own, losses=losses)
+        ]
         if self.cross is not None:
             cross = self.cross
             sublayers.append(lambda y: cross(y, memory_sight, memory=seen, trace=other))
         sublayers.append(lambda y: self._feed(y, losses, trace))
         return sublayers
 
-    def _feed(self, x: Tensor, losses: dict[str, Tensor] | None, trace: Trace | None) -> Tensor:
-        if isinstance(self.feedforward, Experts):
+    def _feed(self, x: Tensor, losses: dict[str, Tensor] | None, trace: Probe | None) -> Tensor:
+        if isinstance(self.feedforward, MixtureOfExperts):
             return self.feedforward(x, losses, trace.scope("experts") if trace else None)
         return self.feedforward(x)
 
-    def start(self, rows: int, capacity: int, memory: Tensor | None, behind: int | None, like: Tensor) -> LayerState:
+    def start(
+        self, rows: int, capacity: int, memory: Tensor | None, behind: int | None, like: Tensor
+    ) -> LayerCache:
         """The empty state of this block for `rows` sequences that will look at `memory`."""
         past = self.attention.start(rows, capacity, behind, like)
-        return LayerState(past, self.cross.remember(memory) if self.cross is not None and memory is not None else None)
+        return LayerCache(
+            past,
+            self.cross.remember(memory) if self.cross is not None and memory is not None else None,
+        )

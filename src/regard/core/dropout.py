@@ -23,7 +23,11 @@ class Dropout(nn.Module):
         return x if not self.training or self.rate == 0 else self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _CpuDropout.apply(x, self.rate) if x.device.type == "cpu" else functional.dropout(x, self.rate)
+        return (
+            _CpuDropout.apply(x, self.rate)
+            if x.device.type == "cpu"
+            else functional.dropout(x, self.rate)
+        )
 
 
 class _CpuDropout(torch.autograd.Function):

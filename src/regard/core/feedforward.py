@@ -30,10 +30,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Plain(nn.Module):
+class FeedForward(nn.Module):
     """FFN(x) = activation(x W₁ + b₁) W₂ + b₂ (equation 2)."""
 
-    def __init__(self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool
+    ) -> None:
         super().__init__()
         self.inner = Linear(d_model, d_ff, bias=bias)
         self.outer = Linear(d_ff, d_model, bias=bias)
@@ -45,10 +47,12 @@ class Plain(nn.Module):
         return self.outer(self.dropout(hidden))
 
 
-class Gated(nn.Module):
+class GatedFeedForward(nn.Module):
     """(activation(x W) ⊙ (x V)) W₂, with W and V in one matrix (Shazeer 2020)."""
 
-    def __init__(self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool
+    ) -> None:
         super().__init__()
         self.inner = Linear(d_model, 2 * d_ff, bias=bias, parts=(d_ff, d_ff))
         self.outer = Linear(d_ff, d_model, bias=bias)

@@ -8,11 +8,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.dropout import Dropout
-from regard.core.embed import Embedding
+from regard.core.embedding import Embedding
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import LayerNorm, Norm
-from regard.core.position import Axial, Fixed, Grid, Learned, Sinusoidal
+from regard.core.position import (
+    AxialPosition,
+    FixedPosition,
+    LearnedPosition,
+    Sinusoidal,
+    Sinusoidal2D,
+)
 from regard.errors import DataError
 
 
@@ -31,7 +37,7 @@ class Patches(nn.Module):
         channels: int,
         extras: int,
         bias: bool,
-        position: Learned | Grid,
+        position: LearnedPosition | Sinusoidal2D,
         norm: Norm | None,
         dropout: float,
     ) -> None:
@@ -73,7 +79,7 @@ class Patches(nn.Module):
         return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-class Frames(nn.Module):
+class Spectrogram(nn.Module):
     """Frames of a spectrogram: two convolutions over three frames each, of which the second keeps every other place; then
     positions (Radford et al. 2023)."""
 
@@ -81,7 +87,7 @@ class Frames(nn.Module):
         self,
         mels: int,
         d_model: int,
-        position: Sinusoidal | Learned | Fixed | Axial | None,
+        position: Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | None,
         activation: str,
         dropout: float,
     ) -> None:
@@ -121,7 +127,14 @@ class Convolution(nn.Module):
     """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised; He's initialisation."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, kernel: int, stride: int, bias: bool, norm: LayerNorm | TimeNorm | None
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        kernel: int,
+        stride: int,
+        bias: bool,
+        norm: LayerNorm | TimeNorm | None,
     ) -> None:
         super().__init__()
         self.kernel, self.stride = kernel, stride
@@ -138,7 +151,7 @@ class Convolution(nn.Module):
         return self.norm(x) if isinstance(self.norm, TimeNorm) else self.norm(x.mT).mT
 
 
-class Nearby(nn.Module):
+class ConvPosition(nn.Module):
     """Positions as a convolution over what is near, whose weight is kept as directions and their lengths, one for each place
     of the kernel (weight normalisation, Salimans and Kingma 2016)."""
 
@@ -159,18 +172,22 @@ class Nearby(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """What to add to x [B, T, D]."""
         weight = self.direction * (self.length / self._norm())
-        near = functional.conv1d(x.mT, weight, self.bias, padding=self.kernel // 2, groups=self.groups)
-        return self.activation(near[:, :, : x.shape[1]]).mT  # an even kernel makes one position too many
+        near = functional.conv1d(
+            x.mT, weight, self.bias, padding=self.kernel // 2, groups=self.groups
+        )
+        return self.activation(
+            near[:, :, : x.shape[1]]
+        ).mT  # an even kernel makes one position too many
 
 
-class Waves(nn.Module):
+class Waveform(nn.Module):
     """Samples of sound become positions, one for each stride of all convolutions together (Baevski et al. 2020)."""
 
     def __init__(
         self,
         convolutions: list[Convolution],
         project: Linear,
-        position: Nearby,
+        position: ConvPosition,
         *,
         activation: str,
         features: Norm,
@@ -200,7 +217,9 @@ class Waves(nn.Module):
             lengths, whole = (lengths - kernel) // stride + 1, (whole - kernel) // stride + 1
         return torch.arange(whole, device=real.device) < lengths[:, None]
 
-    def forward(self, waves: Tensor, *, real: Tensor | None = None, masked: Tensor | None = None) -> Tensor:
+    def forward(
+        self, waves: Tensor, *, real: Tensor | None = None, masked: Tensor | None = None
+    ) -> Tensor:
         """waves [B, samples] → [B, T, D]; `masked` [B, T] says at which positions the mask stands in for what is heard."""
         self._check(waves.shape[1])
         x = waves[:, None]  # [B, 1, samples]
@@ -221,7 +240,10 @@ class Waves(nn.Module):
         for kernel, stride in reversed(self.strides):
             least = (least - 1) * stride + kernel
         if samples < least:
-            raise DataError(f"{samples} samples are too few: this model hears {least} at once", "give longer sound")
+            raise DataError(
+                f"{samples} samples are too few: this model hears {least} at once",
+                "give longer sound",
+            )
 
 
-FrontEnd = Embedding | Frames | Patches | Waves
+FrontEnd = Embedding | Spectrogram | Patches | Waveform

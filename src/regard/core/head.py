@@ -8,20 +8,26 @@ import torch
 from torch import Tensor, nn
 
 from regard import disk
-from regard.core import quick
+from regard.core import fused_step
 from regard.core.dropout import Dropout
-from regard.core.embed import Table
+from regard.core.embedding import Table
 from regard.core.feedforward import ACTIVATIONS
-from regard.core.frozen import Frozen
 from regard.core.linear import Linear
 from regard.core.norm import Norm
+from regard.core.quantized_linear import PackedWeight
 
 
-class LanguageHead(nn.Module):
+class LMHead(nn.Module):
     """Scores for each token of the vocabulary, from a table of its own or a shared one. A bias that is only `kept` is there
     for the files that hold it."""
 
-    def __init__(self, table: Table, bias: bool | str, scale: float = 1.0, transform: Transform | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        bias: bool | str,
+        scale: float = 1.0,
+        transform: HeadTransform | None = None,
+    ) -> None:
         super().__init__()
         self.table = table
         zeros = torch.zeros(table.weight.shape[0])
@@ -29,7 +35,7 @@ class LanguageHead(nn.Module):
         self.kept = nn.Parameter(zeros, requires_grad=False) if bias == "kept" else None
         self.scale = scale
         self.transform = transform
-        self.frozen: Frozen | None = None
+        self.frozen: PackedWeight | None = None
 
     def ready(self, x: Tensor) -> Tensor:
         """What is multiplied with the table."""
@@ -40,16 +46,16 @@ class LanguageHead(nn.Module):
         x = self.ready(x)
         if self.frozen is not None:
             return self.frozen(x)
-        return quick.scores(x, self.table.weight, self.bias)  # [..., V]
+        return fused_step.scores(x, self.table.weight, self.bias)  # [..., V]
 
-    def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
+    def freeze(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
         """As `Linear.freeze`; the table stays for those that look tokens up in it: few of its rows, if it is in a file."""
         self.frozen = kind(self.table.weight, self.bias)
         disk.forget(self.table.weight)
         del self.table, self.bias
 
 
-class Transform(nn.Module):
+class HeadTransform(nn.Module):
     """Dense, activation, norm: what BERT puts before the vocabulary."""
 
     def __init__(self, d_model: int, width: int, activation: str, norm: Norm) -> None:
@@ -88,9 +94,13 @@ class Pool(nn.Module):
         self.dropout = Dropout(dropout)
         self.dense = Linear(given, d_model) if activation else None
         self.activation = ACTIVATIONS[activation] if activation else None
-        self.project = Linear(d_model if activation else given, width, bias=False) if width else None
+        self.project = (
+            Linear(d_model if activation else given, width, bias=False) if width else None
+        )
 
-    def forward(self, x: Tensor, real: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
         pooled = self._one(x, real, tokens)
         pooled = self.dropout(pooled if self.norm is None else self.norm(pooled))
         if self.dense is not None and self.activation is not None:
@@ -114,10 +124,19 @@ class Pool(nn.Module):
         return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
 
 
-class Labels(nn.Module):
+class ClassifierHead(nn.Module):
     """Scores of classes: [..., D] → [..., count]."""
 
-    def __init__(self, d_model: int, count: int, *, each: bool, hidden: str | None, bias: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        count: int,
+        *,
+        each: bool,
+        hidden: str | None,
+        bias: bool,
+        dropout: float,
+    ) -> None:
         super().__init__()
         self.each = each
         self.dense = Linear(d_model, d_model) if hidden else None
@@ -131,7 +150,7 @@ class Labels(nn.Module):
         return self.output(self.dropout(x))
 
 
-class Votes(nn.Module):
+class DistilledHead(nn.Module):
     """The mean of the scores that the first positions give, each through its own map: [B, T, D] → [B, count]."""
 
     def __init__(self, d_model: int, count: int, voters: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.frozen import Frozen
+from regard.core.quantized_linear import PackedWeight
 
 
 def normal(rows: int, width: int) -> Tensor:
@@ -28,7 +28,12 @@ class Linear(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, *, bias: bool | Sequence[bool] = True, parts: Sequence[int] | None = None
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool | Sequence[bool] = True,
+        parts: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.parts = tuple(parts) if parts else (outputs,)
@@ -36,7 +41,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         held = sum(width for width, has in zip(self.parts, self.biased, strict=True) if has)
         self.bias = nn.Parameter(torch.zeros(held)) if held else None
-        self.frozen: Frozen | None = None
+        self.frozen: PackedWeight | None = None
         self.added: nn.Module | None = None
         if not self.weight.is_meta:
             bound = math.sqrt(6.0 / (inputs + outputs))
@@ -48,7 +53,7 @@ class Linear(nn.Module):
         y = functional.linear(x, self.weight, self.whole_bias())
         return y if self.added is None else y + self.added(x)
 
-    def freeze(self, kind: Callable[[Tensor, Tensor | None], Frozen]) -> None:
+    def freeze(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
         """Gives the weight up for something faster that is made of it."""
         self.frozen = kind(self.weight, self.whole_bias())
         del self.weight, self.bias
@@ -56,11 +61,25 @@ class Linear(nn.Module):
     def keep_outputs(self, each: Sequence[Tensor]) -> None:
         """Only these outputs of each part, which become all it has."""
         first = [0, *accumulate(self.parts)]
-        _index(self, "weight", 0, torch.cat([start + kept for start, kept in zip(first, each, strict=False)]))
+        _index(
+            self,
+            "weight",
+            0,
+            torch.cat([start + kept for start, kept in zip(first, each, strict=False)]),
+        )
         if self.bias is not None:
-            held = [(width, kept) for width, has, kept in zip(self.parts, self.biased, each, strict=True) if has]
+            held = [
+                (width, kept)
+                for width, has, kept in zip(self.parts, self.biased, each, strict=True)
+                if has
+            ]
             first = [0, *accumulate(width for width, _ in held)]
-            _index(self, "bias", 0, torch.cat([start + kept for start, (_, kept) in zip(first, held, strict=False)]))
+            _index(
+                self,
+                "bias",
+                0,
+                torch.cat([start + kept for start, (_, kept) in zip(first, held, strict=False)]),
+            )
         self.parts = tuple(len(kept) for kept in each)
 
     def keep_inputs(self, kept: Tensor) -> None:
@@ -70,7 +89,11 @@ class Linear(nn.Module):
         """With zeros for the parts that have none."""
         if self.bias is None or all(self.biased):
             return self.bias
-        held = iter(self.bias.split([width for width, has in zip(self.parts, self.biased, strict=True) if has]))
+        held = iter(
+            self.bias.split(
+                [width for width, has in zip(self.parts, self.biased, strict=True) if has]
+            )
+        )
         pieces = [
             next(held) if has else self.bias.new_zeros(width)
             for width, has in zip(self.parts, self.biased, strict=True)

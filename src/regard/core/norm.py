@@ -20,7 +20,7 @@ class LayerNorm(nn.Module):
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
-class RmsNorm(nn.Module):
+class RMSNorm(nn.Module):
     """Zhang and Sennrich 2019; the weight is stored less `offset`."""
 
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
@@ -34,7 +34,7 @@ class RmsNorm(nn.Module):
         return functional.rms_norm(x, self.weight.shape, weight, self.eps)
 
 
-Norm = LayerNorm | RmsNorm
+Norm = LayerNorm | RMSNorm
 Told = tuple[str, Tensor, Tensor | None, float, float]
 
 

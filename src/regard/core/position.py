@@ -53,7 +53,7 @@ class Sinusoidal(nn.Module):
     known = rows  # as far as there are rows, which there are for all positions
 
 
-class Grid(nn.Module):
+class Sinusoidal2D(nn.Module):
     """Sinusoids of a square of `side` × `side` places: half of the dimensions tell the row, half the column. The `extras`
     before them stand nowhere."""
 
@@ -72,7 +72,7 @@ class Grid(nn.Module):
         return self.table
 
 
-class Learned(nn.Module):
+class LearnedPosition(nn.Module):
     """Trained rows; the first `offset` of them belong to no position."""
 
     def __init__(self, d_model: int, length: int, offset: int = 0) -> None:
@@ -94,7 +94,7 @@ class Learned(nn.Module):
         return self.table[self.offset :]
 
 
-class Fixed(nn.Module):
+class FixedPosition(nn.Module):
     """Rows that are stored but not trained; sinusoids unless a file brings others."""
 
     def __init__(self, d_model: int, length: int) -> None:
@@ -105,7 +105,8 @@ class Fixed(nn.Module):
     def rows(self, length: int) -> Tensor:
         if length > len(self.table):
             raise DataError(
-                f"the input has {length} positions, but this model has {len(self.table)}", "split it into shorter parts"
+                f"the input has {length} positions, but this model has {len(self.table)}",
+                "split it into shorter parts",
             )
         return self.table
 
@@ -113,7 +114,7 @@ class Fixed(nn.Module):
         return self.table
 
 
-class Axial(nn.Module):
+class AxialPosition(nn.Module):
     """Rows for each axis of a grid over which the positions run, set beside each other (Kitaev et al. 2020)."""
 
     def __init__(self, shape: tuple[int, ...], widths: tuple[int, ...], length: int) -> None:
@@ -125,7 +126,8 @@ class Axial(nn.Module):
         """Of the first `length` positions at least, and of no more of the first axis than they need."""
         if length > self.length:
             raise DataError(
-                f"the input has {length} positions, but this model has {self.length}", "split it into shorter parts"
+                f"the input has {length} positions, but this model has {self.length}",
+                "split it into shorter parts",
             )
         inner = math.prod(self.shape[1:])
         shape = (-(-length // inner), *self.shape[1:])
@@ -149,7 +151,9 @@ class Rope(nn.Module):
 
     def __init__(self, frequencies: Tensor, pairs: str) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies, persistent=False)  # [R/2], R rotated dimensions
+        self.register_buffer(
+            "frequencies", frequencies, persistent=False
+        )  # [R/2], R rotated dimensions
         self.pairs = pairs
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,13 +171,17 @@ class Rope(nn.Module):
             turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         else:
             first, second = turned.unflatten(-1, (-1, 2)).unbind(-1)
-            turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+            turned = torch.stack(
+                [first * cos - second * sin, second * cos + first * sin], dim=-1
+            ).flatten(-2)
         return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
 
 def rope_frequencies(dimensions: int, base: float) -> Tensor:
     """base^(-2i/R): [R/2], in float32 as the checkpoints were trained with."""
-    return 1.0 / base ** (torch.arange(0, dimensions, 2, dtype=torch.float32, device="cpu") / dimensions)
+    return 1.0 / base ** (
+        torch.arange(0, dimensions, 2, dtype=torch.float32, device="cpu") / dimensions
+    )
 
 
 def banded(frequencies: Tensor, factor: float, low: float, high: float, length: int) -> Tensor:
@@ -186,7 +194,7 @@ def banded(frequencies: Tensor, factor: float, low: float, high: float, length: 
 # ------------------------------------------------------------------ on the score
 
 
-class Buckets(nn.Module):
+class T5Bias(nn.Module):
     """T5's relative bias: [1, H, T, S] from the bucket of each distance."""
 
     def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
@@ -256,21 +264,29 @@ class Relative(NamedTuple):
     vectors: Tensor  # [R, D]
     rows: Tensor  # [T, S], which of the vectors stands between a query and a key
 
-    def scores(self, q: Tensor, k: Tensor, project: Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    def scores(
+        self, q: Tensor, k: Tensor, project: Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]
+    ) -> Tensor:
         """q · key of the distance + query of the distance · k, unscaled: [B, H, T, S]."""
-        far_q, far_k, _ = project(self.part.dropout(self.vectors)[None], None)  # [1, H, R, K], [1, G, R, K]
+        far_q, far_k, _ = project(
+            self.part.dropout(self.vectors)[None], None
+        )  # [1, H, R, K], [1, G, R, K]
         groups, (queries, keys) = k.shape[1], self.rows.shape
         terms = []
         if "c2p" in self.part.terms:
-            each = (q.unflatten(1, (groups, -1)) @ far_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
+            each = (q.unflatten(1, (groups, -1)) @ far_k[:, :, None].mT).flatten(
+                1, 2
+            )  # [B, H, T, R]
             terms.append(each.gather(-1, self.rows.expand(*each.shape[:2], queries, keys)))
         if "p2c" in self.part.terms:
-            each = (k[:, :, None] @ far_q.unflatten(1, (groups, -1)).mT).flatten(1, 2)  # [B, H, S, R]
+            each = (k[:, :, None] @ far_q.unflatten(1, (groups, -1)).mT).flatten(
+                1, 2
+            )  # [B, H, S, R]
             terms.append(each.gather(-1, self.rows.T.expand(*each.shape[:2], keys, queries)).mT)
         return sum(terms[1:], start=terms[0])
 
 
-class Repeated(nn.Module):
+class RepeatedBlockBias(nn.Module):
     """The logarithm of how often a key counts: the first block of `size` `times` more for all but the outer blocks."""
 
     def __init__(self, size: int, times: int, most: int) -> None:
@@ -285,7 +301,9 @@ class Repeated(nn.Module):
 
         def term(queries: Tensor, keys: Tensor) -> Tensor:
             inner = (queries >= self.size) & (queries < last)
-            return (inner[:, None] & (keys < self.size)[None, :])[None, None] * math.log(1 + self.times)
+            return (inner[:, None] & (keys < self.size)[None, :])[None, None] * math.log(
+                1 + self.times
+            )
 
         return term
 
@@ -312,7 +330,7 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(series + between, device="cpu")
 
 
-StackPosition = Rope | Buckets | Alibi | Disentangled | Repeated
+StackPosition = Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias
 
 # ------------------------------------------------------------------ on the score, another for each layer
 
@@ -327,7 +345,9 @@ class RelativeKeys(nn.Module):
 
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries to look with, and what is added to their scores before these are scaled: [B, H, T, S]."""
-        rows = (queries[:, None] - keys[None, :]).clamp(-self.distance, self.distance) + self.distance
+        rows = (queries[:, None] - keys[None, :]).clamp(
+            -self.distance, self.distance
+        ) + self.distance
         each = q @ self.table.mT  # [B, H, T, R]
         return q, each.gather(-1, rows.expand(*each.shape[:2], -1, -1))
 

@@ -41,7 +41,7 @@ class PreNorm(nn.Module):
 Residual = PostNorm | PreNorm
 
 
-class Sequence(nn.Module):
+class SequentialResidual(nn.Module):
     """Sublayers one after the other, each inside its own residual."""
 
     def __init__(self, residuals: list[Residual]) -> None:
@@ -54,7 +54,7 @@ class Sequence(nn.Module):
         return x
 
 
-class Parallel(nn.Module):
+class ParallelResidual(nn.Module):
     """x + Σ Dropout(Sublayer(norm(x))): all see the same input, through one norm or one each."""
 
     def __init__(self, norms: list[Norm], dropout: float) -> None:

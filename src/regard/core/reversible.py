@@ -20,7 +20,7 @@ from regard.core.norm import Norm
 Sublayer = Callable[[Tensor], Tensor]
 
 
-class Reversible(nn.Module):
+class ReversibleResidual(nn.Module):
     """The residual scheme: both streams side by side, [B, T, 2·D]."""
 
     def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
@@ -88,7 +88,9 @@ class _Backwards(torch.autograd.Function):
             with torch.enable_grad(), ctx.again():
                 seen = a.detach().requires_grad_()
                 added = step(seen)
-            found = torch.autograd.grad(added, [seen, *(used[i] for i in wanted)], grad_b, allow_unused=True)
+            found = torch.autograd.grad(
+                added, [seen, *(used[i] for i in wanted)], grad_b, allow_unused=True
+            )
             for i, grad in zip(wanted, found[1:], strict=True):
                 if grad is not None:
                     grads[i] = grad if grads[i] is None else grads[i] + grad  # type: ignore[operator]

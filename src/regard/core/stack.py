@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard.core import quick
-from regard.core.beside import Neighbours
+from regard.core import fused_step
 from regard.core.block import Block
-from regard.core.chunked import Chunks
+from regard.core.cache import LayerCache, SegmentMemory
+from regard.core.chunked_attention import ChunkedAttention
+from regard.core.conv_layer import ConvLayer
 from regard.core.dropout import Dropout
-from regard.core.layout import GlobalTokens, Shifted
-from regard.core.mix import Softmax
+from regard.core.mask import AttentionMask, BeamMask, MaskPattern, listed
+from regard.core.mask_patterns import GlobalTokenMask, ShiftedMask
 from regard.core.norm import Norm
-from regard.core.pattern import Descent, Pattern, Sight, listed
-from regard.core.position import Disentangled, Repeated, Rope, StackPosition
-from regard.core.reversible import Reversible, doubled, run
-from regard.core.state import Inputs, LayerState
-from regard.core.trace import Looks, Trace
+from regard.core.position import Disentangled, RepeatedBlockBias, Rope, StackPosition
+from regard.core.probe import HasHeads, Probe
+from regard.core.reversible import ReversibleResidual, doubled, run
+from regard.core.softmax_attention import SoftmaxAttention
 from regard.core.universal import Universal
 
 
@@ -37,10 +37,10 @@ class Stack(nn.Module):
         blocks: Sequence[Block],
         layers: int,
         final_norm: Norm | None,
-        pattern: Pattern,
+        pattern: MaskPattern,
         position: StackPosition | None = None,
         *,
-        beside: Neighbours | None = None,
+        beside: ConvLayer | None = None,
         dropout: float = 0.0,
         memory: int | None = None,
         universal: Universal | None = None,
@@ -62,12 +62,12 @@ class Stack(nn.Module):
         start: int | Tensor,
         length: int,
         batch: int,
-        padding: Pattern,
+        padding: MaskPattern,
         real: Tensor | None = None,
         global_tokens: Tensor | None = None,
         end: int | None = None,
         descent: Tensor | None = None,
-    ) -> Sight:
+    ) -> AttentionMask:
         """What `length` places from `start` on see of all places up to them, for the layers of this stack: of those that
         are remembered, which are all unless no place looks back so far. Rows begin where they are `real` [B, S];
         `global_tokens` [B, S] are seen by all, and see all. A `start` that only the device knows is one place among those up
@@ -85,12 +85,12 @@ class Stack(nn.Module):
         if descent is not None:
             width = descent.shape[1]
             keys, queries = listed(keys, device).repeat_interleave(width), queries.expand(width)
-            padding = padding & Descent(descent)
+            padding = padding & BeamMask(descent)
         pattern = self.pattern.over(end, device)
         if real is not None and pattern.anchored:
-            pattern = Shifted(pattern, real.long().argmax(dim=1))
+            pattern = ShiftedMask(pattern, real.long().argmax(dim=1))
         if global_tokens is not None:
-            pattern = pattern | GlobalTokens(global_tokens, keys=self.own_globals)
+            pattern = pattern | GlobalTokenMask(global_tokens, keys=self.own_globals)
         pattern = pattern & padding
         angles = relative = None
         term: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -98,12 +98,14 @@ class Stack(nn.Module):
             angles = self.position.angles(queries)
         elif isinstance(self.position, Disentangled):
             relative = self.position(queries, listed(keys, device))
-        elif isinstance(self.position, Repeated):
+        elif isinstance(self.position, RepeatedBlockBias):
             term = self.position.over(end)
         else:
             term = self.position
-        everywhere = None if global_tokens is None or not self.own_globals else (global_tokens, padding)
-        return Sight(
+        everywhere = (
+            None if global_tokens is None or not self.own_globals else (global_tokens, padding)
+        )
+        return AttentionMask(
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
             sighted=begin is None, places=_counted(queries, real), last=last,
         )  # fmt: skip
@@ -116,12 +118,17 @@ class Stack(nn.Module):
     @property
     def behind(self) -> int | None:
         """How many places before those that come are needed; None: all."""
-        return min((far for far in (self.pattern.behind, self.memory) if far is not None), default=None)
+        return min(
+            (far for far in (self.pattern.behind, self.memory) if far is not None), default=None
+        )
 
     @property
     def regrouped(self) -> bool:
         """Whether a text that grows is cut into chunks anew, so that nothing of its past can be kept."""
-        return any(isinstance(cast(Block, block).attention.mixer, Chunks) for block in self.blocks)
+        return any(
+            isinstance(cast(Block, block).attention.mixer, ChunkedAttention)
+            for block in self.blocks
+        )
 
     @property
     def own_globals(self) -> bool:
@@ -131,20 +138,29 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: Sight,
+        sight: AttentionMask,
         memory: Tensor | Sequence[Tensor] | None = None,
-        memory_sight: Sight | None = None,
-        states: Sequence[LayerState] | None = None,
-        trace: Trace | None = None,
+        memory_sight: AttentionMask | None = None,
+        states: Sequence[LayerCache] | None = None,
+        trace: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
         each: list[Tensor] | None = None,
     ) -> Tensor:
         """A `memory` is one for all layers, or one each. `losses` takes up what parts want minimised besides, by name;
         `each` what each layer makes."""
         self._settle(sight, memory_sight)
-        if states is not None and trace is None and each is None and quick.fits(self, x, sight, states):
-            return quick.step(self, x, sight, memory_sight, states)
-        streams = self.blocks[0].residual if isinstance(self.blocks[0].residual, Reversible) else None
+        if (
+            states is not None
+            and trace is None
+            and each is None
+            and fused_step.fits(self, x, sight, states)
+        ):
+            return fused_step.step(self, x, sight, memory_sight, states)
+        streams = (
+            self.blocks[0].residual
+            if isinstance(self.blocks[0].residual, ReversibleResidual)
+            else None
+        )
         x = x if streams is not None else _narrow(x)
         embedded = x = trace.through("embedded", x) if trace else x
         if streams is not None:
@@ -158,7 +174,9 @@ class Stack(nn.Module):
             look = trace.scope(str(i)) if trace else None
             seen = _of(memory, i)
             if self.recompute and self.training and states is None:
-                x = checkpoint(block, x, sight, seen, memory_sight, None, look, losses, use_reentrant=False)
+                x = checkpoint(
+                    block, x, sight, seen, memory_sight, None, look, losses, use_reentrant=False
+                )
             else:
                 x = block(x, sight, seen, memory_sight, states[i] if states else None, look, losses)
             if halting is not None:
@@ -177,19 +195,25 @@ class Stack(nn.Module):
         return trace.through("output", x) if trace else x
 
     def _reversibly(
-        self, x: Tensor, sight: Sight, memory: Tensor | Sequence[Tensor] | None, memory_sight: Sight | None
+        self,
+        x: Tensor,
+        sight: AttentionMask,
+        memory: Tensor | Sequence[Tensor] | None,
+        memory_sight: AttentionMask | None,
     ) -> Tensor:
         steps = []
         for i in range(self.layers):
             block = cast(Block, self.blocks[i % len(self.blocks)])
-            assert isinstance(block.residual, Reversible)
+            assert isinstance(block.residual, ReversibleResidual)
             steps += block.residual.steps(block.sublayers(sight, _of(memory, i), memory_sight))
-        outside = () if memory is None else (memory,) if isinstance(memory, Tensor) else tuple(memory)
+        outside = (
+            () if memory is None else (memory,) if isinstance(memory, Tensor) else tuple(memory)
+        )
         return run(x, steps, (*self.blocks.parameters(), *outside))
 
-    def attentions(self) -> dict[str, Looks]:
+    def attentions(self) -> dict[str, HasHeads]:
         """Every application of an attention, by its name inside the stack."""
-        found: dict[str, Looks] = {}
+        found: dict[str, HasHeads] = {}
         for i in range(self.layers):
             block = cast(Block, self.blocks[i % len(self.blocks)])
             found[f"{i}.self"] = block.attention
@@ -197,10 +221,14 @@ class Stack(nn.Module):
                 found[f"{i}.cross"] = block.cross
         return found
 
-    def _settle(self, sight: Sight, memory_sight: Sight | None) -> None:
+    def _settle(self, sight: AttentionMask, memory_sight: AttentionMask | None) -> None:
         block = self.blocks[0]
         for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
-            if attention is not None and seen is not None and isinstance(attention.mixer, Softmax):  # type: ignore[union-attr]
+            if (
+                attention is not None
+                and seen is not None
+                and isinstance(attention.mixer, SoftmaxAttention)
+            ):  # type: ignore[union-attr]
                 attention.mixer.settle(seen)  # type: ignore[union-attr]
 
     def finish(self, x: Tensor) -> Tensor:
@@ -212,20 +240,23 @@ class Stack(nn.Module):
         rows: int,
         capacity: int,
         memory: Tensor | Sequence[Tensor] | None = None,
-        memory_sight: Sight | None = None,
-    ) -> list[LayerState]:
+        memory_sight: AttentionMask | None = None,
+    ) -> list[LayerCache]:
         """An empty state for each application of a block; what of the memory is real is said again at each step."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
         behind, like = self.behind, next(self.parameters())
-        return [block.start(rows, capacity, _of(memory, i), behind, like) for i, block in enumerate(applied)]  # type: ignore[operator]
+        return [
+            block.start(rows, capacity, _of(memory, i), behind, like)
+            for i, block in enumerate(applied)
+        ]  # type: ignore[operator]
 
-    def remember(self, rows: int, width: int) -> list[LayerState]:
+    def remember(self, rows: int, width: int) -> list[LayerCache]:
         """An empty memory of each layer for `rows` texts that are read in segments, each of `width` numbers a place."""
         assert self.memory is not None, "this stack carries nothing on"
         like = next(self.parameters())
         x = like.new_zeros(rows, self.memory, width)
         nothing = torch.zeros(rows, self.memory, dtype=torch.bool, device=like.device)
-        return [LayerState(Inputs(x, nothing)) for _ in range(self.layers)]
+        return [LayerCache(SegmentMemory(x, nothing)) for _ in range(self.layers)]
 
 
 def _narrow(x: Tensor) -> Tensor:
@@ -242,4 +273,6 @@ def _of(memory: Tensor | Sequence[Tensor] | None, layer: int) -> Tensor | None:
 
 def _counted(places: Tensor, real: Tensor | None) -> Tensor:
     """[T], or [B, T] counted from the first real place of each row."""
-    return places if real is None else (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(0)
+    return (
+        places if real is None else (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(0)
+    )

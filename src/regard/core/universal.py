@@ -12,7 +12,9 @@ from regard.core.position import sinusoids
 class Universal(nn.Module):
     """`tell` adds what step it is, and which place, before each step; `Halting` weighs what the steps made."""
 
-    def __init__(self, d_model: int, *, timing: bool, halts: bool, least: float, cost: float) -> None:
+    def __init__(
+        self, d_model: int, *, timing: bool, halts: bool, least: float, cost: float
+    ) -> None:
         super().__init__()
         self.d_model, self.timing, self.least, self.cost = d_model, timing, least, cost
         self.halt = Linear(d_model, 1) if halts else None
@@ -23,7 +25,9 @@ class Universal(nn.Module):
             return x
         flat = places.reshape(-1)
         signal = sinusoids(flat, self.d_model, "halves", 10_000.0).view(*places.shape, -1)
-        signal = signal + sinusoids(torch.full_like(flat[:1], step), self.d_model, "halves", 10_000.0)
+        signal = signal + sinusoids(
+            torch.full_like(flat[:1], step), self.d_model, "halves", 10_000.0
+        )
         return x + signal.to(x.dtype)
 
     def begin(self) -> Halting | None:
@@ -38,7 +42,9 @@ class Halting:
         self.halt, self.least, self.cost = halt, least, cost
         self.mean: Tensor | None = None
         self.left: Tensor | None = None  # [B, T, 1]: what is not given away yet
-        self.steps: Tensor | None = None  # [B, T, 1]: so many were made, and what was left at the last
+        self.steps: Tensor | None = (
+            None  # [B, T, 1]: so many were made, and what was left at the last
+        )
 
     def add(self, before: Tensor, after: Tensor, *, last: bool) -> None:
         """One step, from `before` to `after` [B, T, D]; the last takes all that is left."""

@@ -36,16 +36,24 @@ def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist", "give a WAV file") from None
     except (wave.Error, EOFError) as error:
-        raise DataError(f"{path} is no WAV file of whole numbers: {error}", _convert(path, rate)) from None
+        raise DataError(
+            f"{path} is no WAV file of whole numbers: {error}", _convert(path, rate)
+        ) from None
     if found != rate:
-        raise DataError(f"{path} has {found} samples a second, but {rate} are heard here", _convert(path, rate))
+        raise DataError(
+            f"{path} has {found} samples a second, but {rate} are heard here", _convert(path, rate)
+        )
     whole = raw[: len(raw) - len(raw) % (width * channels)]
-    return np.ascontiguousarray(_numbers(whole, width).reshape(-1, channels).mean(axis=1, dtype=np.float32))
+    return np.ascontiguousarray(
+        _numbers(whole, width).reshape(-1, channels).mean(axis=1, dtype=np.float32)
+    )
 
 
 def _convert(path: str | Path, rate: int) -> str:
     name = "sound.mp3" if path == "the recording" else path
-    return f"convert it, for example: ffmpeg -i {name} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
+    return (
+        f"convert it, for example: ffmpeg -i {name} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
+    )
 
 
 def _numbers(raw: bytes, width: int) -> Samples:
@@ -61,9 +69,14 @@ def _numbers(raw: bytes, width: int) -> Samples:
 def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
     """The recording in parts of `seconds`, one after the other; the last one is filled with silence."""
     if samples.ndim != 1 or len(samples) == 0:
-        raise DataError(f"a recording of the shape {samples.shape} is no row of samples", "give one channel of sound")
+        raise DataError(
+            f"a recording of the shape {samples.shape} is no row of samples",
+            "give one channel of sound",
+        )
     if not np.isfinite(samples).all():
-        raise DataError("the recording holds numbers that are not finite", "read or convert the file again")
+        raise DataError(
+            "the recording holds numbers that are not finite", "read or convert the file again"
+        )
     length = round(seconds * RATE)
     whole = np.zeros(-(-len(samples) // length) * length, np.float32)
     whole[: len(samples)] = samples
@@ -72,9 +85,13 @@ def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
 
 def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tensor:
     """Features [windows, mels, frames] of a recording at 16 kHz: 100 frames a second, `mels` is 80 or 128 in Whisper."""
-    waves = torch.from_numpy(np.stack(windows(np.asarray(samples, np.float32), seconds)))  # [W, samples]
+    waves = torch.from_numpy(
+        np.stack(windows(np.asarray(samples, np.float32), seconds))
+    )  # [W, samples]
     spectrum = torch.stft(waves, _FFT, _HOP, window=torch.hann_window(_FFT), return_complex=True)
-    power = spectrum[..., :-1].abs().square()  # [W, 201, frames]; the last frame would begin where the window ends
+    power = (
+        spectrum[..., :-1].abs().square()
+    )  # [W, 201, frames]; the last frame would begin where the window ends
     energy = torch.from_numpy(mel_filters(mels).astype(np.float32)) @ power
     log = energy.clamp_min(1e-10).log10()
     log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
@@ -95,7 +112,11 @@ _BEND = 15.0
 
 
 def _mel(hertz: float) -> float:
-    return _BEND + 27.0 * float(np.log(hertz / 1000.0) / np.log(6.4)) if hertz >= 1000.0 else 3.0 * hertz / 200.0
+    return (
+        _BEND + 27.0 * float(np.log(hertz / 1000.0) / np.log(6.4))
+        if hertz >= 1000.0
+        else 3.0 * hertz / 200.0
+    )
 
 
 def _hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -74,10 +74,14 @@ DENIED = (*PLAIN * 2, "future", "can", "could")  # without "must not", which is 
 ASKED = (*PLAIN * 2, "perfect", "future", "can", "must", "should")
 ACTIONS = verbs("stay join alone go put acc for dat give")
 TRANSITIVE = verbs("acc for dat")
-EXTENDED = verbs("put acc for dat give", "person")  # with an object, so that their infinitive is set off by a comma
+EXTENDED = verbs(
+    "put acc for dat give", "person"
+)  # with an object, so that their infinitive is set off by a comma
 PASSIVES = tuple(verb for verb in verbs("acc for", "person") if verb.particle not in ("for", "at"))
 ADVERBS = {
-    tense: tuple((english, german) for english, german, tenses in lexicon.ADVERBS if tense in tenses.split())
+    tense: tuple(
+        (english, german) for english, german, tenses in lexicon.ADVERBS if tense in tenses.split()
+    )
     for tense in (*PLAIN, "perfect", *AUXILIARIES)
 }
 
@@ -186,13 +190,17 @@ def relative(draft: Draft, phrase: Phrase, head: int, main: str) -> str:
     tense = "past" if main == "past" else draft.pick(("present", "past", "perfect"))
     if phrase.plural and ambiguous(verb):
         tense = "perfect"
-    return clause(draft, verb, tense, subject=phrase, said=head).last(RELATIVES["nom"][phrase.gender])
+    return clause(draft, verb, tense, subject=phrase, said=head).last(
+        RELATIVES["nom"][phrase.gender]
+    )
 
 
 def subject_relative(draft: Draft) -> str:
     """The man who bought the car is happy."""
     still, tense = draft.chance() < 0.5, draft.pick(PLAIN)
-    phrase = draft.phrase(draft.pick(("person", "animal")), (*POINTED, "a"), described=0.0 if still else 0.3)
+    phrase = draft.phrase(
+        draft.pick(("person", "animal")), (*POINTED, "a"), described=0.0 if still else 0.3
+    )
     head = draft.put(phrase)
     front = f"{phrase.german['nom']}, {relative(draft, phrase, head, tense)},"
     verb = BE if still else draft.pick(verbs("stay join alone go dat", phrase.sort))
@@ -217,7 +225,9 @@ def object_relative(draft: Draft) -> str:
 def trailing_relative(draft: Draft) -> str:
     """The child sees the dog that chased the cat."""
     verb = draft.pick([verb for verb in TRANSITIVE if "person" in verb.objects])
-    draft.object = phrase = draft.phrase("person animal" if "animal" in verb.objects else "person", POINTED)
+    draft.object = phrase = draft.phrase(
+        "person animal" if "animal" in verb.objects else "person", POINTED
+    )
     tense = draft.pick(TENSES)
     main = clause(draft, verb, tense).main()
     return f"{main}, {relative(draft, phrase, len(draft.words) - 1, tense)}"
@@ -245,7 +255,9 @@ def passive(draft: Draft) -> str:
     agent = draft.phrase(verb.subjects)
     draft.put(agent)
     finite = {"present": ("wird", "werden"), "past": ("wurde", "wurden")}[tense][phrase.plural]
-    return join(phrase.german["nom"], finite, contract("von", agent.german["dat"]), verb.german_participle)
+    return join(
+        phrase.german["nom"], finite, contract("von", agent.german["dat"]), verb.german_participle
+    )
 
 
 def question(draft: Draft) -> str:
@@ -263,7 +275,9 @@ def coordination(draft: Draft) -> str:
     first = clause(draft, draft.pick(ACTIONS), tense).main()
     draft.words[-1] += "," if contrast else ""
     draft.say("but" if contrast else "and")
-    second = clause(draft, draft.pick(ACTIONS), tense, negated=contrast and draft.chance() < 0.5).main()
+    second = clause(
+        draft, draft.pick(ACTIONS), tense, negated=contrast and draft.chance() < 0.5
+    ).main()
     return first + (", aber " if contrast else " und ") + second
 
 
@@ -297,13 +311,19 @@ def held_out(subject: str, other: str, adjective: str) -> bool:
 
 
 @cache
-def choices(frame: Frame, referent: str, held: bool) -> tuple[tuple[Noun, Noun, tuple[str, ...]], ...]:
+def choices(
+    frame: Frame, referent: str, held: bool
+) -> tuple[tuple[Noun, Noun, tuple[str, ...]], ...]:
     """The subjects and objects of a frame, differing in gender, with the adjectives that point to the referent."""
     adjectives = frame.subject_adjectives if referent == "subject" else frame.object_adjectives
     found = []
     for subject in nouns(frame.subjects):
         for other in nouns(frame.objects):
-            fit = tuple(word for word in adjectives if held_out(subject.english, other.english, word) == held)
+            fit = tuple(
+                word
+                for word in adjectives
+                if held_out(subject.english, other.english, word) == held
+            )
             if fit and subject.gender != other.gender:
                 found.append((subject, other, fit))
     return tuple(found)
@@ -320,10 +340,14 @@ def neutral(draft: Draft, noun: Noun, determiners: Sequence[str]) -> Phrase:
     determiner = draft.pick(determiners)
     if determiner == "my" and "unowned" in noun.kinds:
         determiner = "the"
-    return noun_phrase(noun, determiner, draft.pick(lexicon.NEUTRAL) if draft.chance() < 0.25 else "")
+    return noun_phrase(
+        noun, determiner, draft.pick(lexicon.NEUTRAL) if draft.chance() < 0.25 else ""
+    )
 
 
-def failure(draft: Draft, frame: Frame, subject: Noun, other: Noun) -> tuple[str, str, dict[str, int]]:
+def failure(
+    draft: Draft, frame: Frame, subject: Noun, other: Noun
+) -> tuple[str, str, dict[str, int]]:
     """Say what did not happen; return the German, the tense for the reason, and where the two nouns stand."""
     verb = draft.pick(frame_verbs(frame))
     tense = draft.pick(PLAIN if verb.base in ("want", "fit") else (*PLAIN, "can", "could"))
@@ -337,7 +361,11 @@ def failure(draft: Draft, frame: Frame, subject: Noun, other: Noun) -> tuple[str
     heads["object"] = draft.put(second)
     draft.link("verb-object", draft.verb, heads["object"])
     thing = second.german["acc"]
-    middle = f"nicht {contract(frame.preposition[1], thing)}" if frame.preposition[1] else f"{thing} nicht"
+    middle = (
+        f"nicht {contract(frame.preposition[1], thing)}"
+        if frame.preposition[1]
+        else f"{thing} nicht"
+    )
     german = Clause(first.german["nom"], middle, *german_verb(verb, tense, False)).main(when[1])
     return german, "past" if tense in ("past", "could") else "present", heads
 
@@ -370,7 +398,9 @@ def sentences(split: str, *, seed: int = 0, pronouns: bool = False) -> Iterator[
     object and adjective, which train never sees.
     """
     if split not in SPLITS:
-        raise SettingError(f"there is no split {split!r} in the built-in language", did_you_mean(split, SPLITS))
+        raise SettingError(
+            f"there is no split {split!r} in the built-in language", did_you_mean(split, SPLITS)
+        )
     return _stream(split, random.Random(f"{split} {seed} {pronouns}").random, pronouns)
 
 
@@ -391,7 +421,9 @@ def _fresh(split: str, chance: Callable[[], float], resolve: bool, seen: set[int
             continue
         seen.add(key)
         target = german[0].upper() + german[1:] + draft.mark
-        return Sentence(source, target, tuple(Link(*link) for link in draft.links), draft.triple, draft.referent)
+        return Sentence(
+            source, target, tuple(Link(*link) for link in draft.links), draft.triple, draft.referent
+        )
     problem = f"the built-in language has no more than about {len(seen)} such sentences for the split {split!r}"
     raise DataError(problem, f"ask for at most {len(seen)} lines")
 
@@ -400,10 +432,14 @@ def _belongs(split: str, key: int, resolve: bool) -> bool:
     if resolve:  # its triple has already decided between train and the other two
         return split == "train" or (split == "test") == bool(key % 2)
     place = key % 100
-    return split == ("test" if place < HELD_PERCENT else "valid" if place < 2 * HELD_PERCENT else "train")
+    return split == (
+        "test" if place < HELD_PERCENT else "valid" if place < 2 * HELD_PERCENT else "train"
+    )
 
 
-def write_tsv(out: TextIO, split: str, lines: int, *, seed: int = 0, pronouns: bool = False) -> None:
+def write_tsv(
+    out: TextIO, split: str, lines: int, *, seed: int = 0, pronouns: bool = False
+) -> None:
     """Write that many lines of `source`, a tab and `target`."""
     for sentence in islice(sentences(split, seed=seed, pronouns=pronouns), lines):
         out.write(f"{sentence.source}\t{sentence.target}\n")

@@ -60,7 +60,9 @@ class Column:
 class Corpus:
     """A prepared corpus, opened for reading. `columns` holds its sides by name, `about` what its maker noted."""
 
-    def __init__(self, folder: Path, columns: dict[str, Column], fingerprint: str, about: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, columns: dict[str, Column], fingerprint: str, about: dict[str, Any]
+    ) -> None:
         self.folder = folder
         self.columns = columns
         self.fingerprint = fingerprint
@@ -73,18 +75,25 @@ class Corpus:
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
         except OSError as error:
-            raise DataError(f"{folder} holds no prepared corpus: {error.strerror}: {MANIFEST}", "prepare it") from error
+            raise DataError(
+                f"{folder} holds no prepared corpus: {error.strerror}: {MANIFEST}", "prepare it"
+            ) from error
         except ValueError as error:
             raise _damaged(folder, f"{MANIFEST} is not JSON") from error
         try:
             if manifest["format"] != FORMAT:
                 raise ValueError("its format is unknown")
-            columns = {name: _open_column(folder, name, **entry) for name, entry in manifest["columns"].items()}
+            columns = {
+                name: _open_column(folder, name, **entry)
+                for name, entry in manifest["columns"].items()
+            }
             if len({len(column) for column in columns.values()}) != 1:
                 raise ValueError("its columns have different numbers of rows, or there are none")
             return cls(folder, columns, str(manifest["fingerprint"]), dict(manifest["about"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(folder, f"{MANIFEST} does not describe a corpus of format {FORMAT}") from error
+            raise _damaged(
+                folder, f"{MANIFEST} does not describe a corpus of format {FORMAT}"
+            ) from error
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -142,7 +151,9 @@ def _map(file: Path, dtype: str, count: int) -> NDArray[Any]:
     try:
         size = file.stat().st_size
         if size != count * kind.itemsize:
-            raise _damaged(file.parent, f"{file.name} has {size} bytes instead of {count * kind.itemsize}")
+            raise _damaged(
+                file.parent, f"{file.name} has {size} bytes instead of {count * kind.itemsize}"
+            )
         # An empty file cannot be mapped; and a plain array, unlike np.memmap itself, is quick to slice.
         return np.asarray(np.memmap(file, dtype=kind, mode="r")) if count else np.zeros(0, kind)
     except OSError as error:
@@ -150,7 +161,10 @@ def _map(file: Path, dtype: str, count: int) -> NDArray[Any]:
 
 
 def _damaged(folder: Path, detail: str) -> DataError:
-    return DataError(f"the prepared corpus {folder} is damaged: {detail}", "remove the folder and prepare it again")
+    return DataError(
+        f"the prepared corpus {folder} is damaged: {detail}",
+        "remove the folder and prepare it again",
+    )
 
 
 def _fingerprint(digests: Iterable[str]) -> str:
@@ -178,7 +192,9 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report in sentences."""
-        told = [f"{self.kept:,} pairs kept: {self.source_tokens:,} source and {self.target_tokens:,} target tokens."]
+        told = [
+            f"{self.kept:,} pairs kept: {self.source_tokens:,} source and {self.target_tokens:,} target tokens."
+        ]
         if self.empty:
             told.append(f"{self.empty:,} pairs skipped because a side is empty.")
         if self.too_long:
@@ -188,10 +204,14 @@ class Report:
             )
         if self.source_unknown:
             share = self.source_unknown / self.source_tokens
-            told.append(f"{self.source_unknown:,} source tokens ({share:.2%}) are not in the vocabulary.")
+            told.append(
+                f"{self.source_unknown:,} source tokens ({share:.2%}) are not in the vocabulary."
+            )
         if self.target_unknown:
             share = self.target_unknown / self.target_tokens
-            told.append(f"{self.target_unknown:,} target tokens ({share:.2%}) are not in the vocabulary.")
+            told.append(
+                f"{self.target_unknown:,} target tokens ({share:.2%}) are not in the vocabulary."
+            )
         return told
 
     def __str__(self) -> str:
@@ -199,7 +219,12 @@ class Report:
 
 
 def prepare(
-    pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer, folder: str | Path, *, max_length: int
+    pairs: Iterable[tuple[str, str]],
+    source: Tokenizer,
+    target: Tokenizer,
+    folder: str | Path,
+    *,
+    max_length: int,
 ) -> Report:
     """Tokenise pairs into a corpus folder, each side ending with its end token, and report what was skipped.
 
@@ -246,7 +271,9 @@ def _kept(
         raise DataError(
             f"no pair is left: {report.empty:,} have an empty side, {report.too_long:,} are over the limit of "
             f"{report.max_length:,} tokens",
-            "raise max_length, or give shorter sentences" if report.too_long else "give text on both sides",
+            "raise max_length, or give shorter sentences"
+            if report.too_long
+            else "give text on both sides",
         )
 
 
@@ -265,7 +292,11 @@ def write_columns(
     _check_replaceable(folder)
     with disk.committing(folder) as partial, ExitStack() as stack:
         columns = [
-            _ColumnWriter(name, dtype, [stack.enter_context(open(partial / f"{name}.{p}", "wb")) for p in PARTS])
+            _ColumnWriter(
+                name,
+                dtype,
+                [stack.enter_context(open(partial / f"{name}.{p}", "wb")) for p in PARTS],
+            )
             for name, dtype in zip(names, dtypes, strict=True)
         ]
         for row in rows:
@@ -298,8 +329,12 @@ class _ColumnWriter:
         try:
             tokens.extend(ids)
         except OverflowError as error:
-            problem = f"an id of column {self.name!r}, row {self.rows + 1}, does not fit {self._dtype}"
-            raise DataError(problem, "write the column as uint32; ids are never negative") from error
+            problem = (
+                f"an id of column {self.name!r}, row {self.rows + 1}, does not fit {self._dtype}"
+            )
+            raise DataError(
+                problem, "write the column as uint32; ids are never negative"
+            ) from error
         self.rows += 1
         self.count += len(ids)
         offsets.append(self.count)
@@ -328,7 +363,12 @@ class _ColumnWriter:
 def _check_replaceable(folder: Path) -> None:
     """Only a corpus may be replaced by a corpus: a mistyped path must not cost anybody's files."""
     ours = {f".{part}" for part in PARTS}
-    if folder.is_dir() and all(file.name == MANIFEST or file.suffix in ours for file in folder.iterdir()):
+    if folder.is_dir() and all(
+        file.name == MANIFEST or file.suffix in ours for file in folder.iterdir()
+    ):
         return
     if folder.exists():
-        raise DataError(f"{folder} exists and holds other things than a corpus", "choose another folder for the corpus")
+        raise DataError(
+            f"{folder} exists and holds other things than a corpus",
+            "choose another folder for the corpus",
+        )

@@ -33,7 +33,9 @@ GENDERS = "mfn"
 PLURAL = 3
 ARTICLES = {
     "the": _cases("der die das die  den die das die  dem der dem den"),
-    "this": _cases("dieser diese dieses diese  diesen diese dieses diese  diesem dieser diesem diesen"),
+    "this": _cases(
+        "dieser diese dieses diese  diesen diese dieses diese  diesem dieser diesem diesen"
+    ),
     "a": _cases("ein eine ein -  einen eine ein -  einem einer einem -"),
     "my": _cases("mein meine mein meine  meinen meine mein meine  meinem meiner meinem meinen"),
     "not a": _cases("kein keine kein keine  keinen keine kein keine  keinem keiner keinem keinen"),
@@ -85,7 +87,9 @@ def noun_phrase(noun: Noun, determiner: str, adjective: str = "", plural: bool =
     german = {}
     for case in ("nom", "acc", "dat"):
         article = NUMBERS.get(determiner) or ARTICLES[determiner][case][column]
-        described = ADJECTIVES[adjective].removesuffix("e") + endings[case][column] if adjective else ""
+        described = (
+            ADJECTIVES[adjective].removesuffix("e") + endings[case][column] if adjective else ""
+        )
         head = noun.german_plural if plural else noun.german if case == "nom" else noun.oblique
         if plural and case == "dat" and head[-1] not in "ns":
             head += "n"
@@ -151,7 +155,9 @@ def german_verb(verb: Verb, tense: str, plural: bool) -> tuple[str, str, str]:
     """The finite word, what closes a main clause, and what closes a subordinate clause."""
     if tense in PLAIN:
         if tense == "past":
-            finite = verb.german_past + (("n" if verb.german_past[-1] == "e" else "en") if plural else "")
+            finite = verb.german_past + (
+                ("n" if verb.german_past[-1] == "e" else "en") if plural else ""
+            )
         else:
             finite = ("sind" if verb is BE else verb.infinitive) if plural else verb.german_third
         return finite, verb.prefix, verb.prefix + finite
@@ -239,12 +245,19 @@ class Draft:
         return self.pick(lexicon.ATTRIBUTES[sort]) if self.chance() < share else ""
 
     def phrase(
-        self, kinds: str, determiners: Sequence[str] = ANY, *, plurals: float = 0.3, described: float = 0.4
+        self,
+        kinds: str,
+        determiners: Sequence[str] = ANY,
+        *,
+        plurals: float = 0.3,
+        described: float = 0.4,
     ) -> Phrase:
         """A noun phrase of some kind with its determiner, adjective and number chosen at random."""
         noun = self.noun(kinds)
         determiner = self.pick(determiners)
-        if (not noun.plural and determiner in ("a", "not a")) or (determiner == "my" and "unowned" in noun.kinds):
+        if (not noun.plural and determiner in ("a", "not a")) or (
+            determiner == "my" and "unowned" in noun.kinds
+        ):
             determiner = "the"
         plural = bool(noun.plural) and self.chance() < plurals
         return noun_phrase(noun, determiner, self.attribute(noun, described), plural)
@@ -253,9 +266,13 @@ class Draft:
         """A noun phrase with a number word."""
         while not (noun := self.noun(kinds)).plural:
             pass
-        return noun_phrase(noun, self.pick(lexicon.NUMBER_WORDS), self.attribute(noun, 0.3), plural=True)
+        return noun_phrase(
+            noun, self.pick(lexicon.NUMBER_WORDS), self.attribute(noun, 0.3), plural=True
+        )
 
-    def prepositional(self, options: Sequence[Preposition], determiners: Sequence[str] = ANY) -> str:
+    def prepositional(
+        self, options: Sequence[Preposition], determiners: Sequence[str] = ANY
+    ) -> str:
         """Say a prepositional phrase and return its German."""
         english, german, case, kinds = self.pick(options)
         self.say(english)
@@ -274,7 +291,14 @@ def subject_of(draft: Draft, verb: Verb) -> Phrase:
 
 
 def predicate(
-    draft: Draft, verb: Verb, tense: str, plural: bool, subject: int, *, negated: bool = False, asked: bool = False
+    draft: Draft,
+    verb: Verb,
+    tense: str,
+    plural: bool,
+    subject: int,
+    *,
+    negated: bool = False,
+    asked: bool = False,
 ) -> None:
     """Say the English verb; in a question its auxiliary has been said before the subject."""
     auxiliary, main = english_verb(verb, tense, plural, negated or asked)
@@ -307,8 +331,14 @@ def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tu
             return "", join("sehr" if strong else "", ADJECTIVES[adjective])
         case "stay" | "join":
             stay = verb.frame == "stay"
-            company = "" if stay or draft.chance() < 0.6 else draft.prepositional(lexicon.WITH, around)
-            place = draft.prepositional(lexicon.PLACES[verb.frame], around) if stay or draft.chance() < 0.7 else ""
+            company = (
+                "" if stay or draft.chance() < 0.6 else draft.prepositional(lexicon.WITH, around)
+            )
+            place = (
+                draft.prepositional(lexicon.PLACES[verb.frame], around)
+                if stay or draft.chance() < 0.7
+                else ""
+            )
             return "", join(company, place)
         case "go":
             return "", draft.prepositional(lexicon.DIRECTIONS, around)
@@ -346,4 +376,8 @@ def clause(
     draft.say(adverb[0])
     nicht = "nicht" if negated and "kein" not in before else ""
     middle = join(adverb[1], before, nicht, after)
-    return Clause(subject.german["nom"] if said is None else "", middle, *german_verb(verb, tense, subject.plural))
+    return Clause(
+        subject.german["nom"] if said is None else "",
+        middle,
+        *german_verb(verb, tense, subject.plural),
+    )

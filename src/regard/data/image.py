@@ -72,7 +72,9 @@ class Preparation:
         prepared = [self(picture) for picture in pictures]
         shapes = sorted({tuple(x.shape[1:]) for x in prepared})
         if len(shapes) != 1:
-            raise DataError(f"the pictures come out in different sizes: {shapes}", "crop them to one size")
+            raise DataError(
+                f"the pictures come out in different sizes: {shapes}", "crop them to one size"
+            )
         return torch.stack(prepared)
 
 
@@ -89,7 +91,9 @@ def _opened(picture: Any) -> Image:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise DataError("pictures need Pillow, which is not installed", "pip install 'regard[image]'") from None
+        raise DataError(
+            "pictures need Pillow, which is not installed", "pip install 'regard[image]'"
+        ) from None
     if isinstance(picture, Image.Image):
         return picture
     if isinstance(picture, str | Path | bytes):
@@ -99,11 +103,15 @@ def _opened(picture: Any) -> Image:
                 BytesIO(picture) if isinstance(picture, bytes) else picture, formats=("PNG", "JPEG")
             ) as image:
                 if image.width * image.height > MOST:  # known before a pixel is unpacked
-                    raise DataError(f"{name} has {image.width} × {image.height} pixels", "make it smaller")
+                    raise DataError(
+                        f"{name} has {image.width} × {image.height} pixels", "make it smaller"
+                    )
                 return ImageOps.exif_transpose(image)  # upright, however the camera was held
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             what = "" if isinstance(picture, bytes) else f": {error}"
-            raise DataError(f"{name} cannot be read{what}", "give a PNG or JPEG file that opens elsewhere") from None
+            raise DataError(
+                f"{name} cannot be read{what}", "give a PNG or JPEG file that opens elsewhere"
+            ) from None
     array = np.asarray(picture)
     shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
     if array.dtype != np.uint8 or not shaped or not array.size:
@@ -145,7 +153,11 @@ _ASSUMED: dict[str, dict[str, Any]] = {
         "image_std": [0.26862954, 0.26130258, 0.27577711],
     },
 }  # fmt: skip
-_FIXED: dict[str, Any] = {"do_pad": False, "use_square_size": False, "data_format": "channels_first"}
+_FIXED: dict[str, Any] = {
+    "do_pad": False,
+    "use_square_size": False,
+    "data_format": "channels_first",
+}
 _IGNORED = {
     "_processor_class", "_valid_processor_keys", "device", "disable_grouping", "do_convert_rgb", "feature_extractor_type",
     "image_processor_type", "input_data_format", "processor_class", "return_tensors",
@@ -166,24 +178,35 @@ def preparation(said: Mapping[str, Any], kind: str) -> Preparation:
     """`kind` is the name of a processor (ViTImageProcessor) or model type (vit) whose defaults count."""
     name = kind.split("ImageProcessor")[0].split("FeatureExtractor")[0].lower()
     if name not in _ASSUMED:
-        raise ModelError(f"{FILE} is for {kind!r}, which is not understood", did_you_mean(name, _ASSUMED))
+        raise ModelError(
+            f"{FILE} is for {kind!r}, which is not understood", did_you_mean(name, _ASSUMED)
+        )
     for key, value in said.items():
         if key in _FIXED and value not in (None, _FIXED[key]):
-            raise ModelError(f"{FILE}: {key} is {value!r}, but only {_FIXED[key]!r} is understood here", "correct it")
+            raise ModelError(
+                f"{FILE}: {key} is {value!r}, but only {_FIXED[key]!r} is understood here",
+                "correct it",
+            )
         if key not in _FIXED and key not in _COMMON and key not in _IGNORED:
             raise ModelError(
                 f"{FILE} has a key that is not understood: {key}",
                 "remove it if it does not change the pixels; otherwise this model's pictures cannot be prepared",
             )
-    values = {key: said[key] if said.get(key) is not None else value for key, value in _ASSUMED[name].items()}
+    values = {
+        key: said[key] if said.get(key) is not None else value
+        for key, value in _ASSUMED[name].items()
+    }
     for key, value in values.items():
         if key.startswith("do_") and not isinstance(value, bool):
             raise ModelError(f"{FILE}: {key} cannot be {value!r}", "write true or false")
     if values["resample"] not in range(6):
         raise ModelError(
-            f"{FILE}: resample {values['resample']!r} is no filter", "known: 0 to 5, as Pillow counts them"
+            f"{FILE}: resample {values['resample']!r} is no filter",
+            "known: 0 to 5, as Pillow counts them",
         )
-    crop = _size(values["crop_size"], "crop_size", square=True) if values["do_center_crop"] else None
+    crop = (
+        _size(values["crop_size"], "crop_size", square=True) if values["do_center_crop"] else None
+    )
     if isinstance(crop, int):
         raise ModelError(f"{FILE}: crop_size has no height and width", "give both")
     normalized = values["do_normalize"]
@@ -191,7 +214,9 @@ def preparation(said: Mapping[str, Any], kind: str) -> Preparation:
         size=_size(values["size"], "size", square=name != "clip") if values["do_resize"] else None,
         resample=values["resample"],
         crop=crop,
-        factor=_number(values["rescale_factor"], "rescale_factor") if values["do_rescale"] else None,
+        factor=_number(values["rescale_factor"], "rescale_factor")
+        if values["do_rescale"]
+        else None,
         mean=_three(values["image_mean"], "image_mean") if normalized else None,
         std=_three(values["image_std"], "image_std") if normalized else None,
     )
@@ -201,24 +226,36 @@ def _size(said: Any, key: str, *, square: bool) -> tuple[int, int] | int:
     if isinstance(said, int) and square:
         said = [said, said]
     match said:
-        case int(edge) | {"shortest_edge": int(edge)} if edge > 0 and (isinstance(said, int) or len(said) == 1):
+        case int(edge) | {"shortest_edge": int(edge)} if edge > 0 and (
+            isinstance(said, int) or len(said) == 1
+        ):
             return edge
         case [int(height), int(width)] if min(height, width) > 0:
             return height, width
-        case {"height": int(height), "width": int(width)} if min(height, width) > 0 and len(said) == 2:
+        case {"height": int(height), "width": int(width)} if (
+            min(height, width) > 0 and len(said) == 2
+        ):
             return height, width
-    raise ModelError(f"{FILE}: {key} cannot be {said!r}", "give a height and a width, or a shortest_edge")
+    raise ModelError(
+        f"{FILE}: {key} cannot be {said!r}", "give a height and a width, or a shortest_edge"
+    )
 
 
 def _three(said: Any, key: str) -> tuple[float, ...]:
     values = said if isinstance(said, list) else [said] * 3
     if len(values) != 3:
-        raise ModelError(f"{FILE}: {key} has {len(values)} numbers", "give one for each of red, green and blue")
+        raise ModelError(
+            f"{FILE}: {key} has {len(values)} numbers", "give one for each of red, green and blue"
+        )
     return tuple(_number(value, key) for value in values)
 
 
 def _number(said: Any, key: str) -> float:
-    if not isinstance(said, (int, float)) or isinstance(said, bool) or (key != "image_mean" and said <= 0):
+    if (
+        not isinstance(said, (int, float))
+        or isinstance(said, bool)
+        or (key != "image_mean" and said <= 0)
+    ):
         raise ModelError(f"{FILE}: {key} cannot be {said!r}", "give a number above 0")
     return float(said)
 
@@ -227,9 +264,13 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{path.parent} holds no {path.name}", "give the folder of a model that sees images") from None
+        raise ModelError(
+            f"{path.parent} holds no {path.name}", "give the folder of a model that sees images"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not valid JSON: {error}", "fetch or write the folder again") from None
+        raise ModelError(
+            f"{path} is not valid JSON: {error}", "fetch or write the folder again"
+        ) from None
     if not isinstance(said, dict):
         raise ModelError(f"{path} holds no object", "fetch or write the folder again")
     return said

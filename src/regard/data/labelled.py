@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.read import FORMATS, lines
+from regard.data.text_files import FORMATS, lines
 from regard.errors import DataError
 
 Example = TypeVar("Example")
@@ -61,7 +61,8 @@ def _columns(path: str | Path) -> Iterator[Classed]:
             continue
         if len(cells) not in (2, 3):
             raise DataError(
-                f"{path}, line {number} has {len(cells)} columns", "write: text, a tab, label; or two texts and a label"
+                f"{path}, line {number} has {len(cells)} columns",
+                "write: text, a tab, label; or two texts and a label",
             )
         text, label = cells[0], cells[-1].strip()
         if not label:
@@ -72,7 +73,9 @@ def _columns(path: str | Path) -> Iterator[Classed]:
 def _classed(record: dict[str, Any], place: str) -> Classed:
     label = record.get("label")
     if not isinstance(label, (str, int)) or isinstance(label, bool) or label == "":
-        raise DataError(f"{place}: 'label' is missing or no name", f"the line has: {', '.join(record)}")
+        raise DataError(
+            f"{place}: 'label' is missing or no name", f"the line has: {', '.join(record)}"
+        )
     second = _string(record, "text2", place) if record.get("text2") is not None else None
     return Classed(_string(record, "text", place), second, str(label))
 
@@ -95,7 +98,9 @@ def _sentences(path: str | Path) -> Iterator[Words]:
                 yield Words(words, tags)
             words, tags = [], []
         elif len(cells) < 2:
-            raise DataError(f"{path}, line {number} has no tag: {line!r}", "write: word, a tab, tag")
+            raise DataError(
+                f"{path}, line {number} has no tag: {line!r}", "write: word, a tab, tag"
+            )
         else:
             words.append(cells[0])
             tags.append(cells[-1])
@@ -107,11 +112,21 @@ def _tagged(record: dict[str, Any], place: str) -> Words:
     found = []
     for key in ("tokens", "tags"):
         value = record.get(key)
-        if not isinstance(value, list) or not value or not all(isinstance(item, (str, int)) for item in value):
-            raise DataError(f"{place}: {key!r} is missing or no list of words", f"the line has: {', '.join(record)}")
+        if (
+            not isinstance(value, list)
+            or not value
+            or not all(isinstance(item, (str, int)) for item in value)
+        ):
+            raise DataError(
+                f"{place}: {key!r} is missing or no list of words",
+                f"the line has: {', '.join(record)}",
+            )
         found.append([str(item) for item in value])
     if len(found[0]) != len(found[1]):
-        raise DataError(f"{place} has {len(found[0])} tokens and {len(found[1])} tags", "give one tag for each token")
+        raise DataError(
+            f"{place} has {len(found[0])} tokens and {len(found[1])} tags",
+            "give one tag for each token",
+        )
     return Words(*found)
 
 
@@ -123,12 +138,17 @@ def questions(path: str | Path) -> list[Question]:
 def _question(record: dict[str, Any], place: str) -> Question:
     said = record
     if isinstance(said.get("answers"), dict):
-        texts, starts = said["answers"].get("text") or [""], said["answers"].get("answer_start") or [0]
+        texts, starts = (
+            said["answers"].get("text") or [""],
+            said["answers"].get("answer_start") or [0],
+        )
         said = {**said, "text": texts[0], "answer_start": starts[0]}
     question, context, text = (_string(said, key, place) for key in ("question", "context", "text"))
     start = said.get("answer_start")
     if not isinstance(start, int) or isinstance(start, bool):
-        raise DataError(f"{place}: 'answer_start' is missing or no number", f"the line has: {', '.join(record)}")
+        raise DataError(
+            f"{place}: 'answer_start' is missing or no number", f"the line has: {', '.join(record)}"
+        )
     if not text:
         return Question(question, context, 0, "")
     if start < 0 or context[start : start + len(text)] != text:
@@ -165,12 +185,17 @@ def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _string(record: dict[str, Any], key: str, place: str) -> str:
     if not isinstance(record.get(key), str):
-        raise DataError(f"{place}: {key!r} is missing or no text", f"the line has: {', '.join(record) or 'nothing'}")
+        raise DataError(
+            f"{place}: {key!r} is missing or no text",
+            f"the line has: {', '.join(record) or 'nothing'}",
+        )
     return str(record[key])
 
 
 def _some(path: str | Path, found: Iterable[Example]) -> list[Example]:
     examples = list(found)
     if not examples:
-        raise DataError(f"nothing to read: {path} is empty", "check the path, or how the file was made")
+        raise DataError(
+            f"nothing to read: {path} is empty", "check the path, or how the file was made"
+        )
     return examples

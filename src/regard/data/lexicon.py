@@ -49,7 +49,9 @@ class Frame:
     """A kind of pronoun sentence: SUBJECT did not VERB OBJECT because it was too ADJECTIVE."""
 
     verbs: tuple[str, ...]
-    preposition: tuple[str, str]  # English and German, or empty; the German one takes the accusative
+    preposition: tuple[
+        str, str
+    ]  # English and German, or empty; the German one takes the accusative
     subjects: str
     objects: str
     subject_adjectives: tuple[str, ...]
@@ -70,7 +72,16 @@ def _noun(cells: list[str]) -> Noun:
     singular, plural = [*english.split(), ""][:2]
     nominative, german_plural, oblique = [*german.split(), "", ""][:3]
     names = kinds.split()
-    return Noun(singular, plural, nominative, german_plural, oblique or nominative, gender, frozenset(names), names[0])
+    return Noun(
+        singular,
+        plural,
+        nominative,
+        german_plural,
+        oblique or nominative,
+        gender,
+        frozenset(names),
+        names[0],
+    )
 
 
 def _verb(cells: list[str]) -> Verb:
@@ -255,7 +266,18 @@ ADJECTIVES = _pairs("""
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "person": ("old", "young", "friendly", "tired", "happy", "strange"),
     "kid": ("small", "friendly", "tired", "happy", "strange"),
-    "animal": ("old", "young", "small", "big", "black", "white", "brown", "hungry", "tired", "beautiful"),
+    "animal": (
+        "old",
+        "young",
+        "small",
+        "big",
+        "black",
+        "white",
+        "brown",
+        "hungry",
+        "tired",
+        "beautiful",
+    ),
     "food": ("small", "big", "fresh"),
     "text": ("old", "new", "long", "short", "beautiful"),
     "place": ("old", "new", "small", "big", "beautiful"),
@@ -284,7 +306,14 @@ _BESIDE: tuple[Preposition, ...] = (
 _IN: Preposition = ("in", "in", "dat", "indoors")
 PLACES: dict[str, tuple[Preposition, ...]] = {
     "join": (_IN, _IN, _IN, *_BESIDE),
-    "stay": (_IN, _IN, _IN, *_BESIDE, ("on", "auf", "dat", "surface"), ("under", "unter", "dat", "surface")),
+    "stay": (
+        _IN,
+        _IN,
+        _IN,
+        *_BESIDE,
+        ("on", "auf", "dat", "surface"),
+        ("under", "unter", "dat", "surface"),
+    ),
 }
 DIRECTIONS: tuple[Preposition, ...] = (
     ("into", "in", "acc", "indoors"),
@@ -328,12 +357,20 @@ ADVERBS: tuple[tuple[str, str, str], ...] = (
     ("next week", "nächste Woche", "future can must should want"),
 )
 
-ONCE = ("today", "now", "in the evening", "yesterday", "last week")  # those that suit a single failure
+ONCE = (
+    "today",
+    "now",
+    "in the evening",
+    "yesterday",
+    "last week",
+)  # those that suit a single failure
 
 _ALIVE = "tired sick sleepy nervous exhausted anxious"
 
 
-def _frame(verbs: str, subjects: str, objects: str, of_subject: str, of_object: str, word: str = "") -> Frame:
+def _frame(
+    verbs: str, subjects: str, objects: str, of_subject: str, of_object: str, word: str = ""
+) -> Frame:
     english, _, german = word.partition(" ")
     adjectives = tuple(of_subject.split()), tuple(of_object.split())
     return Frame(tuple(verbs.split()), (english, german), subjects, objects, *adjectives)
@@ -358,7 +395,9 @@ FRAMES = (
     _frame("stop", "barrier", "vehicle", "low weak old short soft unstable", "fast heavy powerful big massive enormous"),
 )  # fmt: skip
 
-_UNITS = _pairs("one ein, two zwei, three drei, four vier, five fünf, six sechs, seven sieben, eight acht, nine neun")
+_UNITS = _pairs(
+    "one ein, two zwei, three drei, four vier, five fünf, six sechs, seven sieben, eight acht, nine neun"
+)
 _TEENS = _pairs("""
     ten zehn, eleven elf, twelve zwölf, thirteen dreizehn, fourteen vierzehn, fifteen fünfzehn,
     sixteen sechzehn, seventeen siebzehn, eighteen achtzehn, nineteen neunzehn

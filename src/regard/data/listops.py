@@ -104,7 +104,9 @@ def evaluate(text: str) -> int:
     raise ValueError(f"brackets are open: {text}")
 
 
-def write_tsv(out: IO[str], split: str, lines: int, *, seed: int = 0, shape: Shape | None = None) -> None:
+def write_tsv(
+    out: IO[str], split: str, lines: int, *, seed: int = 0, shape: Shape | None = None
+) -> None:
     """Text, tab, label: what `data/labelled` reads."""
     for _, (text, value) in zip(range(lines), expressions(split, seed, shape), strict=False):
         out.write(f"{text}\t{value}\n")

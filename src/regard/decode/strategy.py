@@ -17,7 +17,7 @@ class Penalty(Protocol):
 
 
 @dataclass(frozen=True)
-class Gnmt:
+class GNMTPenalty:
     """log P / ((5 + n) / 6)^alpha: Wu et al. 2016, equation 14, as in the paper (beam 4, alpha 0.6)."""
 
     alpha: float = 0.6
@@ -27,7 +27,7 @@ class Gnmt:
 
 
 @dataclass(frozen=True)
-class Power:
+class PowerPenalty:
     """log P / n^alpha: Hugging Face's `length_penalty`; above 0 favours long outputs, below 0 short ones."""
 
     alpha: float = 1.0
@@ -36,7 +36,7 @@ class Power:
         return float(n**self.alpha)
 
 
-LengthPenalty = Gnmt | Power
+LengthPenalty = GNMTPenalty | PowerPenalty
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Greedy:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sampling:
     """A token by chance: logits / temperature, then the `top_k` likeliest, then the smallest set that holds `top_p` of the
     probability, then those with at least `min_p` of the likeliest one's. 0 (or 1 for top_p) switches a filter off."""
 
@@ -58,14 +58,17 @@ class Sample:
     def __post_init__(self) -> None:
         if self.temperature <= 0:
             raise SettingError(
-                f"temperature must be above 0, not {self.temperature}", "use greedy decoding instead of temperature 0"
+                f"temperature must be above 0, not {self.temperature}",
+                "use greedy decoding instead of temperature 0",
             )
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
-            raise SettingError("sampling filters are out of range", "top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1")
+            raise SettingError(
+                "sampling filters are out of range", "top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1"
+            )
 
 
 @dataclass(frozen=True)
-class Beam:
+class BeamSearch:
     """The `width` best beginnings at each step.
 
     `places`: a finished hypothesis gives its place up for good (`given up`), so that width 1 is greedy decoding, or the next
@@ -79,7 +82,7 @@ class Beam:
     """
 
     width: int = 4
-    penalty: LengthPenalty = field(default_factory=Gnmt)
+    penalty: LengthPenalty = field(default_factory=GNMTPenalty)
     n_best: int = 1
     places: Literal["given up", "refilled"] = "given up"
     stop: Literal["certain", "likely", "full"] = "certain"
@@ -92,7 +95,7 @@ class Beam:
             )
 
 
-Strategy = Greedy | Sample | Beam
+Strategy = Greedy | Sampling | BeamSearch
 
 
 @dataclass(frozen=True)

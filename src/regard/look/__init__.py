@@ -11,18 +11,35 @@ notebooks.
 
 from __future__ import annotations
 
-from regard.look.ablate import Ablation, Choices, ablation, chosen_right, pronouns, right
-from regard.look.attention import Alignment, Entropy, Rollout, alignment, entropy, rollout
-from regard.look.circuits import Circuit, Referents, circuit, pronoun_circuit, referents, stored_circuit
+from regard.look.ablation import Ablation, Choices, ablation, chosen_right, pronouns, right
+from regard.look.attention_maps import Alignment, Entropy, Rollout, alignment, entropy, rollout
+from regard.look.attribution import Attribution, attribution
+from regard.look.circuits import (
+    Circuit,
+    Referents,
+    circuit,
+    pronoun_circuit,
+    referents,
+    stored_circuit,
+)
 from regard.look.decoding import BeamTree, Cache, Steps, beam, cache, steps
-from regard.look.gradient import Attribution, attribution
-from regard.look.looking import AttentionMap, Look, look
-from regard.look.places import Positions, positions
-from regard.look.residual import Lens, Patching, lens, patched, patching
+from regard.look.head_importance import Importance, importance
+from regard.look.head_roles import Roles, roles
+from regard.look.positions import Positions, positions
+from regard.look.recording import AttentionMap, Look, look
+from regard.look.residual_stream import Lens, Patching, lens, patched, patching
 from regard.look.result import Result
-from regard.look.structure import Roles, roles
-from regard.look.subject import Given, Medium, Subject, Words, batch, heads, probes, translate, written
-from regard.look.weigh import Importance, importance
+from regard.look.target import (
+    Given,
+    Medium,
+    Subject,
+    Words,
+    batch,
+    heads,
+    probes,
+    translate,
+    written,
+)
 
 __all__ = [
     "Ablation",

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.core.trace import Trace
+from regard.core.probe import Probe
 from regard.data.builtin import Sentence, sentences
 from regard.errors import DataError, SettingError
-from regard.look import draw, terminal
-from regard.look.ablate import Choices, chosen_right, pronouns, right
-from regard.look.looking import array
+from regard.look import drawing, terminal
+from regard.look.ablation import Choices, chosen_right, pronouns, right
+from regard.look.head_roles import word_tokens
+from regard.look.recording import array
 from regard.look.result import Array, Result
-from regard.look.structure import word_tokens
-from regard.look.subject import (
+from regard.look.target import (
     Batch,
     Head,
     Holds,
@@ -66,10 +66,12 @@ class Circuit(Result):
     def numpy(self) -> Array:
         return np.array([self.whole, self.without, self.rest_whole, self.rest])
 
-    def scene(self) -> draw.Scene:
+    def scene(self) -> drawing.Scene:
         worst = self._worst()
         said = [f"{value:.0%}" for _, value in worst]
-        return draw.bars([v for _, v in worst], [name for name, _ in worst], title=self.title, said=said)
+        return drawing.bars(
+            [v for _, v in worst], [name for name, _ in worst], title=self.title, said=said
+        )
 
     def lines(self, width: int = 100) -> list[str]:
         rows = [
@@ -79,7 +81,12 @@ class Circuit(Result):
         ]
         if self.reader is not None and self.looks is not None:
             name, head = self.reader
-            rows.append([f"{name} head {head} looks at the referent", *(f"{share:.1%}" for share in self.looks)])
+            rows.append(
+                [
+                    f"{name} head {head} looks at the referent",
+                    *(f"{share:.1%}" for share in self.looks),
+                ]
+            )
         which = "all there are" if self.every else "those among the most harmful heads"
         alone = [[name, f"{value:.1%}", terminal.bar(value, 1.0)] for name, value in self._worst()]
         return [
@@ -131,7 +138,9 @@ def circuit(
     best: tuple[float, tuple[Head, ...]] = (alone[ranked[0]], (ranked[0],))
     tried, every = 0, True
     for size in range(1, most + 1):
-        candidates = max(n for n in range(size, len(ranked) + 1) if n == size or comb(n, size) <= tries)
+        candidates = max(
+            n for n in range(size, len(ranked) + 1) if n == size or comb(n, size) <= tries
+        )
         sets = list(combinations(ranked[:candidates], size))
         tried, every = tried + len(sets), every and candidates == len(ranked)
         harmful = [off for off in sets if measured(off, few) <= near + SLACK]
@@ -174,36 +183,55 @@ class Referents(Result):
     def numpy(self) -> Array:
         return self.weights
 
-    def scene(self) -> draw.Scene:
-        every = [f"{name} head {head}" for name in self.names for head in range(self.weights.shape[1])]
+    def scene(self) -> drawing.Scene:
+        every = [
+            f"{name} head {head}" for name in self.names for head in range(self.weights.shape[1])
+        ]
         values = np.nan_to_num(self.weights.reshape(len(every), -1))
         inside = [[f"{value:.2f}" for value in row] for row in values]
-        return draw.heat(values, every, self.words, title=self.title, most=1.0, inside=inside)
+        return drawing.heat(values, every, self.words, title=self.title, most=1.0, inside=inside)
 
     def lines(self, width: int = 100) -> list[str]:
         rows = [["", *self.words]]
         for name, heads_of in zip(self.names, self.weights, strict=True):
             for head, row in enumerate(heads_of):
-                rows.append([f"{name} head {head}", *(f"{value:.2f} {terminal.bar(value, 1.0, 8)}" for value in row)])
+                rows.append(
+                    [
+                        f"{name} head {head}",
+                        *(f"{value:.2f} {terminal.bar(value, 1.0, 8)}" for value in row),
+                    ]
+                )
         return terminal.table(rows, width=width)
 
 
-def referents(held: Subject | Holds, asked: Sequence[Sentence], off: Sequence[Head] = ()) -> Referents:
+def referents(
+    held: Subject | Holds, asked: Sequence[Sentence], off: Sequence[Head] = ()
+) -> Referents:
     """Over pronoun sentences of the built-in language, while the model reads their translation, with some heads off."""
     subject = subject_of(held)
     if not isinstance(subject.model, EncoderDecoder):
-        raise SettingError("this model does not translate", "give a translator of the built-in language")
+        raise SettingError(
+            "this model does not translate", "give a translator of the built-in language"
+        )
     choices = pronouns(subject, asked)
     data = choices.data
-    names = [name for name in attentions(subject.model) if name.startswith("encoder.") or name.endswith(".cross")]
-    trace = Trace(names, switched_off(subject.model, off))
+    names = [
+        name
+        for name in attentions(subject.model)
+        if name.startswith("encoder.") or name.endswith(".cross")
+    ]
+    trace = Probe(names, switched_off(subject.model, off))
     with at_rest(subject.model):
         hidden(subject.model, data.inputs, data.outputs, data.real, trace)
     known = [_places(subject, sentence) for sentence in asked if sentence.triple is not None]
-    found = np.full((len(names), max(attentions(subject.model)[name].heads for name in names), 4), np.nan)
+    found = np.full(
+        (len(names), max(attentions(subject.model)[name].heads for name in names), 4), np.nan
+    )
     for i, name in enumerate(names):
         weights = array(trace.weights(name))  # [B, H, T, S]
-        from_it = [words[2][0] for words in known] if name.startswith("encoder.") else choices.places
+        from_it = (
+            [words[2][0] for words in known] if name.startswith("encoder.") else choices.places
+        )
         rows = weights[np.arange(len(known)), :, from_it]  # [B, H, S]
         for j in range(4):
             shares = [row[:, words[j]].sum(axis=1) for row, words in zip(rows, known, strict=True)]
@@ -213,7 +241,9 @@ def referents(held: Subject | Holds, asked: Sequence[Sentence], off: Sequence[He
 
 def _places(subject: Subject, sentence: Sentence) -> list[list[int]]:
     """The tokens of what "it" stands for, of the other noun, of "it", and of the adjective."""
-    ends = {link.kind: link for link in reversed(sentence.links)}  # of two subjects, that of the main clause
+    ends = {
+        link.kind: link for link in reversed(sentence.links)
+    }  # of two subjects, that of the main clause
     both = (ends["subject-verb"].start, ends["verb-object"].end)
     referent = ends["pronoun-referent"].end
     other = both[0] if referent == both[1] else both[1]
@@ -222,7 +252,12 @@ def _places(subject: Subject, sentence: Sentence) -> list[list[int]]:
 
 
 def pronoun_circuit(
-    held: Subject | Holds, count: int = 300, *, near: float = 0.55, keep: float = 0.9, tries: int = 3000
+    held: Subject | Holds,
+    count: int = 300,
+    *,
+    near: float = 0.55,
+    keep: float = 0.9,
+    tries: int = 3000,
 ) -> Circuit:
     """The fewest heads that resolve "it" in the built-in language: chosen on `count` pronoun and as many other sentences of
     the valid split, and measured on as many of the test split, so that the figures are of sentences that chose nothing.
@@ -266,7 +301,9 @@ def stored_circuit(folder: Path) -> Circuit | None:
             "looks": found["looks"] and (float(found["looks"][0]), float(found["looks"][1])),
         }
     except (KeyError, TypeError, ValueError, IndexError):
-        raise DataError(f"{path} holds no circuit", "write it anew: regard look MODEL --what circuit --json") from None
+        raise DataError(
+            f"{path} holds no circuit", "write it anew: regard look MODEL --what circuit --json"
+        ) from None
     return Circuit(**given)
 
 

@@ -10,16 +10,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.state import KeyValues, LayerState
-from regard.decode.frame import NEVER
-from regard.decode.sample import filtered
-from regard.decode.search import Settings
-from regard.decode.strategy import Beam, Greedy, Sample
-from regard.decode.watch import Chosen, Offered
+from regard.core.cache import KVCache, LayerCache
+from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.constraints import NEVER
+from regard.decode.events import BeamStep, TokenStep
+from regard.decode.sampling import filtered
+from regard.decode.strategy import BeamSearch, Greedy, Sampling
 from regard.errors import SettingError
-from regard.look import draw, terminal
+from regard.look import drawing, terminal
 from regard.look.result import Array, Result
-from regard.look.subject import Head, Holds, Subject, Words, at_rest, room, subject_of, translate, written
+from regard.look.target import (
+    Head,
+    Holds,
+    Subject,
+    Words,
+    at_rest,
+    room,
+    subject_of,
+    translate,
+    written,
+)
 from regard.model import Decoder, EncoderDecoder
 
 # ------------------------------------------------------------------ step by step
@@ -61,20 +71,26 @@ class Steps(Result):
         most = max((len(step.candidates) for step in self.steps), default=0)
         found = np.zeros((len(self.steps), most))
         for i, step in enumerate(self.steps):
-            found[i, : len(step.candidates)] = [candidate.probability for candidate in step.candidates]
+            found[i, : len(step.candidates)] = [
+                candidate.probability for candidate in step.candidates
+            ]
         return found
 
-    def scene(self) -> draw.Scene:
+    def scene(self) -> drawing.Scene:
         values = self.numpy()
-        inside = [[draw.shown(c.token) for c in step.candidates] for step in self.steps]
+        inside = [[drawing.shown(c.token) for c in step.candidates] for step in self.steps]
         inside = [[*row, *[""] * (values.shape[1] - len(row))] for row in inside]
         columns = [str(i + 1) for i in range(values.shape[1])]
-        rows = [f"{i}. {draw.shown(step.token)}" for i, step in enumerate(self.steps)]
-        return draw.heat(values, rows, columns, title=self.title, most=1.0, inside=inside)
+        rows = [f"{i}. {drawing.shown(step.token)}" for i, step in enumerate(self.steps)]
+        return drawing.heat(values, rows, columns, title=self.title, most=1.0, inside=inside)
 
     def lines(self, width: int = 100) -> list[str]:
         rows = [
-            [str(i), draw.shown(step.token), *(f"{draw.shown(c.token)} {c.probability:.2f}" for c in step.candidates)]
+            [
+                str(i),
+                drawing.shown(step.token),
+                *(f"{drawing.shown(c.token)} {c.probability:.2f}" for c in step.candidates),
+            ]
             for i, step in enumerate(self.steps)
         ]
         return terminal.table(rows, width=width)
@@ -83,19 +99,25 @@ class Steps(Result):
 def steps(
     held: Subject | Holds,
     text: str | Tensor,
-    strategy: Greedy | Sample | Settings | None = None,
+    strategy: Greedy | Sampling | DecodingSettings | None = None,
     *,
     top: int = 5,
     off: Sequence[Head] = (),
 ) -> Steps:
     """What could be written at each step and what was, greedily unless said."""
     subject = subject_of(held)
-    settings = strategy if isinstance(strategy, Settings) else Settings(strategy or Greedy())
+    settings = (
+        strategy
+        if isinstance(strategy, DecodingSettings)
+        else DecodingSettings(strategy or Greedy())
+    )
     found: list[Step] = []
 
-    def watch(seen: Offered | Chosen) -> None:
-        if not isinstance(seen, Chosen):
-            raise SettingError("a beam search has no single step to show", "ask for its tree, or decode greedily")
+    def watch(seen: BeamStep | TokenStep) -> None:
+        if not isinstance(seen, TokenStep):
+            raise SettingError(
+                "a beam search has no single step to show", "ask for its tree, or decode greedily"
+            )
         found.append(_step(seen, settings.strategy, subject.writes, top))
 
     best = translate(subject, _one(text), settings, off=off, watch=watch)[0]
@@ -111,11 +133,11 @@ def _named(text: str | Tensor) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _step(seen: Chosen, strategy: Any, words: Words, top: int) -> Step:
+def _step(seen: TokenStep, strategy: Any, words: Words, top: int) -> Step:
     logits = seen.logits[:1]
     own = logits.softmax(dim=-1)[0]
     drawn = torch.zeros_like(own, dtype=torch.float64)
-    if isinstance(strategy, Sample):
+    if isinstance(strategy, Sampling):
         probabilities, tokens = filtered(logits, strategy)
         drawn[tokens[0]] = probabilities[0]
     else:
@@ -125,7 +147,9 @@ def _step(seen: Chosen, strategy: Any, words: Words, top: int) -> Step:
     ids += [chosen] if chosen not in ids else []
     names = words.tokens(ids)
     candidates = tuple(
-        Candidate(i, name, own[i].item(), drawn[i].item()) for i, name in zip(ids, names, strict=True) if own[i] > 0
+        Candidate(i, name, own[i].item(), drawn[i].item())
+        for i, name in zip(ids, names, strict=True)
+        if own[i] > 0
     )
     return Step(words.tokens([chosen])[0], chosen, candidates)
 
@@ -180,11 +204,14 @@ class BeamTree(Result):
         """[nodes, 4]: parent, step, token id, log-probability."""
         return np.array([[n.parent, n.step, n.id, n.log_probability] for n in self.nodes])
 
-    def scene(self) -> draw.Scene:
+    def scene(self) -> drawing.Scene:
         """Steps go right, each leaf has a line of its own."""
         rows = self._rows()
-        column = max((len(draw.shown(node.token)) for node in self.nodes), default=4) * draw.WIDTH + 62
-        marks: list[draw.Mark] = [draw.Text(0, 14, self.title, strong=True)]
+        column = (
+            max((len(drawing.shown(node.token)) for node in self.nodes), default=4) * drawing.WIDTH
+            + 62
+        )
+        marks: list[drawing.Mark] = [drawing.Text(0, 14, self.title, strong=True)]
         for i, node in enumerate(self.nodes):
             x, y = 8 + (node.step + 1) * column, 36 + rows[i] * 18
             faint, strong = node.fate in ("pruned", "left"), node.fate == "best"
@@ -192,12 +219,14 @@ class BeamTree(Result):
                 parent = self.nodes[node.parent]
                 start = (8 + (parent.step + 1) * column + column - 22, 32 + rows[node.parent] * 18)
                 opacity = 1.0 if strong else 0.15 if faint else 0.5
-                marks.append(draw.Line(*start, x - 4, y - 4, 2.0 if strong else 1.0, opacity))
+                marks.append(drawing.Line(*start, x - 4, y - 4, 2.0 if strong else 1.0, opacity))
             mark = "●" if node.score is not None else ""
-            said = f"{draw.shown(node.token)}{mark} {node.log_probability:.2f}" if i else "start"
-            marks.append(draw.Text(x, y, said, colour="#8a8a93" if faint else "ink", strong=strong))
+            said = f"{drawing.shown(node.token)}{mark} {node.log_probability:.2f}" if i else "start"
+            marks.append(
+                drawing.Text(x, y, said, colour="#8a8a93" if faint else "ink", strong=strong)
+            )
         steps = max(node.step for node in self.nodes) + 2
-        return draw.Scene(8 + steps * column, 44 + (max(rows) + 1) * 18, tuple(marks))
+        return drawing.Scene(8 + steps * column, 44 + (max(rows) + 1) * 18, tuple(marks))
 
     def _rows(self) -> list[float]:
         children: list[list[int]] = [[] for _ in self.nodes]
@@ -225,23 +254,39 @@ class BeamTree(Result):
         for step, nodes in by_step.items():
             said = []
             for node in nodes:
-                before = f"{draw.shown(self.nodes[node.parent].token)}·" if node.parent else ""
-                said.append(f"{signs[node.fate]}{before}{draw.shown(node.token)} {node.log_probability:.1f}")
+                before = f"{drawing.shown(self.nodes[node.parent].token)}·" if node.parent else ""
+                said.append(
+                    f"{signs[node.fate]}{before}{drawing.shown(node.token)} {node.log_probability:.1f}"
+                )
             found.append(terminal.fitted(f"{step:3} " + "  ".join(said), width).rstrip())
         return [*found, "", "★ the answer  ● ended  ✗ pruned  · left when the search was decided"]
 
 
 def beam(
-    held: Subject | Holds, text: str | Tensor, strategy: Beam | Settings | None = None, *, off: Sequence[Head] = ()
+    held: Subject | Holds,
+    text: str | Tensor,
+    strategy: BeamSearch | DecodingSettings | None = None,
+    *,
+    off: Sequence[Head] = (),
 ) -> BeamTree:
     """The tree of what a beam search held, ended and turned down on the way to its answer."""
     subject = subject_of(held)
-    settings = strategy if isinstance(strategy, Settings) else Settings(strategy or Beam())
-    if not isinstance(settings.strategy, Beam):
+    settings = (
+        strategy
+        if isinstance(strategy, DecodingSettings)
+        else DecodingSettings(strategy or BeamSearch())
+    )
+    if not isinstance(settings.strategy, BeamSearch):
         raise SettingError("only a beam search has a tree", "give a Beam, or ask for the steps")
     tree = _Growing(subject.writes)
     best = translate(subject, _one(text), settings, off=off, watch=tree)[0]
-    return BeamTree(_named(text), written(subject, best), settings.strategy.width, tuple(tree.nodes), tree.ended())
+    return BeamTree(
+        _named(text),
+        written(subject, best),
+        settings.strategy.width,
+        tuple(tree.nodes),
+        tree.ended(),
+    )
 
 
 class _Growing:
@@ -252,12 +297,14 @@ class _Growing:
         self.nodes = [Node(-1, -1, -1, "", 0.0, "open")]
         self.places = [0]  # the node that stands in each place of the beam
 
-    def __call__(self, seen: Offered | Chosen) -> None:
-        assert isinstance(seen, Offered)
+    def __call__(self, seen: BeamStep | TokenStep) -> None:
+        assert isinstance(seen, BeamStep)
         sums, scores = seen.sums[0].tolist(), seen.scores[0].tolist()
         names = self.words.tokens(seen.tokens[0].tolist())
         offered: dict[int, int] = {}  # rank → node
-        for rank, (parent, token) in enumerate(zip(seen.parents[0].tolist(), seen.tokens[0].tolist(), strict=True)):
+        for rank, (parent, token) in enumerate(
+            zip(seen.parents[0].tolist(), seen.tokens[0].tolist(), strict=True)
+        ):
             if sums[rank] == NEVER:
                 continue
             ended = scores[rank] > NEVER
@@ -300,9 +347,7 @@ class Cache(Result):
     reserved: int
     parts: dict[str, int] = field(default_factory=dict)  # bytes of each layer at the end
 
-    note = (
-        "Keys and values of one sequence. A search holds this once for each beam, less the source's, which beams share."
-    )
+    note = "Keys and values of one sequence. A search holds this once for each beam, less the source's, which beams share."
 
     @property
     def title(self) -> str:
@@ -312,12 +357,17 @@ class Cache(Result):
     def numpy(self) -> Array:
         return np.array(self.own)
 
-    def scene(self) -> draw.Scene:
+    def scene(self) -> drawing.Scene:
         said = [f"{value:,} bytes" for value in self.own]
-        return draw.bars([float(v) for v in self.own], [str(n) for n in self.tokens], title=self.title, said=said)
+        return drawing.bars(
+            [float(v) for v in self.own], [str(n) for n in self.tokens], title=self.title, said=said
+        )
 
     def lines(self, width: int = 100) -> list[str]:
-        rows = [[str(n), f"{v:,}", terminal.bar(v, self.own[-1])] for n, v in zip(self.tokens, self.own, strict=True)]
+        rows = [
+            [str(n), f"{v:,}", terminal.bar(v, self.own[-1])]
+            for n, v in zip(self.tokens, self.own, strict=True)
+        ]
         return terminal.table([["tokens", "bytes", ""], *rows], width=width)
 
 
@@ -328,14 +378,24 @@ def cache(held: Subject | Holds, text: str | Tensor, *, length: int = 16) -> Cac
     if not isinstance(model, EncoderDecoder | Decoder):
         raise SettingError("this model keeps nothing between steps", "give one that writes")
     with at_rest(model):
-        ids = torch.tensor([subject.ids(text)], device=subject.device) if isinstance(text, str) else text
+        ids = (
+            torch.tensor([subject.ids(text)], device=subject.device)
+            if isinstance(text, str)
+            else text
+        )
         known = room(subject, ids.shape[1])
         length = length if known is None else max(1, min(length, known))
         state = model.start(cast(Any, model.encode(ids)), capacity=length)
-        last = ids[:, -1:] if isinstance(model, Decoder) else torch.tensor([subject.start], device=subject.device)
+        last = (
+            ids[:, -1:]
+            if isinstance(model, Decoder)
+            else torch.tensor([subject.start], device=subject.device)
+        )
         tokens, own = [], []
         for _ in range(length):
-            if state.position + last.shape[1] > length + (ids.shape[1] if isinstance(model, Decoder) else 0):
+            if state.position + last.shape[1] > length + (
+                ids.shape[1] if isinstance(model, Decoder) else 0
+            ):
                 break
             last = model.step(last, state)[:, -1:].argmax(dim=-1)
             tokens.append(state.position)
@@ -347,11 +407,13 @@ def cache(held: Subject | Holds, text: str | Tensor, *, length: int = 16) -> Cac
     return Cache(tuple(tokens), tuple(own), source, reserved, parts)
 
 
-def remembered(layer: LayerState) -> int:
+def remembered(layer: LayerCache) -> int:
     """Bytes of a layer's own past that are in use."""
     past = layer.past
-    if isinstance(past, KeyValues):
-        return sum(part[:, :, : past.filled].numel() * part.element_size() for part in (past.k, past.v))
+    if isinstance(past, KVCache):
+        return sum(
+            part[:, :, : past.filled].numel() * part.element_size() for part in (past.k, past.v)
+        )
     return _bytes(past)
 
 

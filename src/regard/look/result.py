@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from regard.look import draw
+from regard.look import drawing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class Result:
         """The numbers that the picture shows."""
         raise NotImplementedError
 
-    def scene(self) -> draw.Scene:
+    def scene(self) -> drawing.Scene:
         """The picture."""
         raise NotImplementedError
 
@@ -51,15 +51,15 @@ class Result:
 
     def _repr_html_(self) -> str:
         note = f"<figcaption>{escape(self.note)}</figcaption>" if self.note else ""
-        picture = draw.svg(self.scene(), self.title)
+        picture = drawing.svg(self.scene(), self.title)
         return f'<figure style="margin:0;overflow-x:auto">{picture}{note}</figure>'
 
     def to_html(self, path: str | Path) -> None:
         """One file that needs nothing else."""
-        draw.write_page(path, self.title, self._repr_html_())
+        drawing.write_page(path, self.title, self._repr_html_())
 
     def to_png(self, path: str | Path) -> None:
-        draw.write_png(path, self.scene())
+        drawing.write_png(path, self.scene())
 
     def __str__(self) -> str:
         return "\n".join([self.title, "", *self.lines(), *(["", self.note] if self.note else [])])

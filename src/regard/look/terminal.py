@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.look.draw import shown
+from regard.look.drawing import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,7 +15,12 @@ SHADES = " ░▒▓█"
 
 
 def heat(
-    values: NDArray[Any], rows: Sequence[str], columns: Sequence[str], *, width: int = 100, most: float | None = None
+    values: NDArray[Any],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    width: int = 100,
+    most: float | None = None,
 ) -> list[str]:
     """One line a row, shaded up to `most` or the largest there is, with its strongest column named at the end; columns that
     do not fit follow below."""
@@ -29,14 +34,22 @@ def heat(
     for first in range(0, len(columns), room):
         some = columns[first : first + room]
         lines += [""] if lines else []
-        lines.append(" " * (label + 1) + "".join(fitted(shown(column), cell - 1) + " " for column in some).rstrip())
+        lines.append(
+            " " * (label + 1)
+            + "".join(fitted(shown(column), cell - 1) + " " for column in some).rstrip()
+        )
         for name, row in zip(rows, values, strict=True):
-            shades = "".join(SHADES[_level(value / largest)] * (cell - 1) + " " for value in row[first : first + room])
+            shades = "".join(
+                SHADES[_level(value / largest)] * (cell - 1) + " "
+                for value in row[first : first + room]
+            )
             strongest = int(row.argmax())
             said = f"→ {fitted(shown(columns[strongest]), 14).rstrip()} {row[strongest]:.2f}"
             end = said if first + room >= len(columns) else ""
             lines.append(f"{fitted(shown(name), label)} {shades} {end}".rstrip())
-    marks = "  ".join(f"{shade} from {largest * i / len(SHADES):.2f}" for i, shade in enumerate(SHADES) if i)
+    marks = "  ".join(
+        f"{shade} from {largest * i / len(SHADES):.2f}" for i, shade in enumerate(SHADES) if i
+    )
     return [*lines, "", marks]
 
 
@@ -47,11 +60,16 @@ def _level(share: float) -> int:
 def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
     """Columns as wide as their widest entry; the last one is cut at the width."""
     widths = [max(_width(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
-    lines = ["  ".join(fitted(text, wide) for text, wide in zip(row, widths, strict=True)) for row in rows]
+    lines = [
+        "  ".join(fitted(text, wide) for text, wide in zip(row, widths, strict=True))
+        for row in rows
+    ]
     return [fitted(line, width).rstrip() for line in lines]
 
 
-def by_head(names: Sequence[str], values: NDArray[Any], form: str, *, width: int = 100) -> list[str]:
+def by_head(
+    names: Sequence[str], values: NDArray[Any], form: str, *, width: int = 100
+) -> list[str]:
     """A number for each attention and head; heads that do not fit follow below."""
     said = [[format(value, form) for value in row] for row in values]
     cell = max((len(text) for row in said for text in row), default=1) + 2

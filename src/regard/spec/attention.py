@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.errors import ModelError
-from regard.spec.check import sizes
+from regard.spec.validation import sizes
 
 
 @dataclass(frozen=True)
-class Softmax:
+class SoftmaxAttention:
     """Exact attention; `dropout` acts on the attention weights. With `top`, only that many best scores of each query count."""
 
     dropout: float = 0.0
@@ -21,12 +21,12 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Elu:
+class EluFeatures:
     """Features elu(x) + 1 (Katharopoulos et al. 2020); nothing is scaled."""
 
 
 @dataclass(frozen=True)
-class Favor:
+class FavorFeatures:
     """Positive features of random directions, whose products are the exponentials of softmax attention on average
     (Choromanski et al. 2021, Performer).
 
@@ -43,10 +43,10 @@ class Favor:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearAttention:
     """Linear attention: the features of queries and keys are multiplied, so that keys are summed up once for all queries."""
 
-    features: Elu | Favor = field(default_factory=Elu)
+    features: EluFeatures | FavorFeatures = field(default_factory=EluFeatures)
 
     @property
     def dropout(self) -> float:
@@ -72,7 +72,7 @@ class Linformer:
 
 
 @dataclass(frozen=True)
-class Ring:
+class ChunkRing:
     """Chunks whose last one stands before the first, and where one that is met twice counts twice. Sequences of more than
     `beyond` places are filled up to a multiple of `places`, which may be those of chunks of several kinds."""
 
@@ -84,12 +84,12 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Chunks:
+class ChunkedAttention:
     """Softmax attention in chunks of `chunk` places that see some chunks `before` and `after` them too, on a ring; inputs of
     one chunk see all. (Chunks in a line are a pattern, `BlockLocal`.)"""
 
     chunk: int
-    ring: Ring
+    ring: ChunkRing
     before: int = 1
     after: int = 0
     dropout: float = 0.0
@@ -99,48 +99,54 @@ class Chunks:
 
 
 @dataclass(frozen=True)
-class Twice:
+class AutoBuckets:
     """Twice as many buckets as there are chunks, rounded down to a power of two; more than `limit` are told by two hashes."""
 
     limit: int
 
 
 @dataclass(frozen=True)
-class Lsh:
+class LshAttention:
     """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
     `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer). Many buckets
     are cheaper as a product: (8, 16) are 128, told by two hashes.
 
     Chunks stand in a line, or as in the paper on a `ring`, those of all rounds together."""
 
-    buckets: int | tuple[int, ...] | Twice
+    buckets: int | tuple[int, ...] | AutoBuckets
     chunk: int = 64
     rounds: int = 1
     before: int = 1
     after: int = 0
     seed: int = 0
     dropout: float = 0.0
-    ring: Ring | None = None
+    ring: ChunkRing | None = None
 
     def __post_init__(self) -> None:
         sizes(self, "rounds")
         _chunked(self)
         factors = self.factors
-        if factors is not None and (not factors or any(factor < 2 or factor % 2 for factor in factors)):
-            raise ModelError(f"{self.buckets} buckets cannot come in opposite pairs", "give even numbers")
+        if factors is not None and (
+            not factors or any(factor < 2 or factor % 2 for factor in factors)
+        ):
+            raise ModelError(
+                f"{self.buckets} buckets cannot come in opposite pairs", "give even numbers"
+            )
 
     @property
     def factors(self) -> tuple[int, ...] | None:
         """None where the length decides."""
-        if isinstance(self.buckets, Twice):
+        if isinstance(self.buckets, AutoBuckets):
             return None
         return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
 
 
-def _chunked(part: Chunks | Lsh) -> None:
+def _chunked(part: ChunkedAttention | LshAttention) -> None:
     sizes(part, "chunk")
     if min(part.before, part.after) < 0:
-        raise ModelError("a chunk cannot see fewer chunks than itself", "give `before` and `after` of at least 0")
+        raise ModelError(
+            "a chunk cannot see fewer chunks than itself", "give `before` and `after` of at least 0"
+        )
     if part.ring is not None and (part.ring.places % part.chunk or part.ring.beyond > part.chunk):
         raise ModelError(
             f"a ring of {part.ring.places} places beyond {part.ring.beyond} has no whole chunks of {part.chunk}",
@@ -148,7 +154,7 @@ def _chunked(part: Chunks | Lsh) -> None:
         )
 
 
-Mixer = Softmax | Linear | Linformer | Chunks | Lsh
+Mixer = SoftmaxAttention | LinearAttention | Linformer | ChunkedAttention | LshAttention
 
 
 @dataclass(frozen=True)
@@ -166,19 +172,28 @@ class Attention:
     groups: int | None = None
     bias: str = "qkvo"
     scale: float | None = None
-    mixer: Mixer = field(default_factory=Softmax)
+    mixer: Mixer = field(default_factory=SoftmaxAttention)
     projection: Literal["apart", "shared", "global"] = "apart"
 
     def __post_init__(self) -> None:
         shared = self.projection == "shared"
-        if isinstance(self.mixer, Lsh) and not shared:
-            raise ModelError("hashing needs queries and keys that are the same", "say projection='shared'")
-        if isinstance(self.mixer, Linear) and self.mixer.features == Elu() and self.scale is not None:
+        if isinstance(self.mixer, LshAttention) and not shared:
+            raise ModelError(
+                "hashing needs queries and keys that are the same", "say projection='shared'"
+            )
+        if (
+            isinstance(self.mixer, LinearAttention)
+            and self.mixer.features == EluFeatures()
+            and self.scale is not None
+        ):
             raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
-        if self.projection == "global" and not isinstance(self.mixer, Softmax):
+        if self.projection == "global" and not isinstance(self.mixer, SoftmaxAttention):
             raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
-        if (shared or isinstance(self.mixer, Chunks)) and self.key_heads != self.heads:
-            raise ModelError("shared queries and keys, and chunks, have one number of heads", "leave `groups` out")
+        if (shared or isinstance(self.mixer, ChunkedAttention)) and self.key_heads != self.heads:
+            raise ModelError(
+                "shared queries and keys, and chunks, have one number of heads",
+                "leave `groups` out",
+            )
 
     @property
     def key_heads(self) -> int:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.errors import ModelError
-from regard.spec.check import sizes
+from regard.spec.validation import sizes
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 
 @dataclass(frozen=True)
-class Plain:
+class FeedForward:
     """Section 3.3: two linear maps with an activation between; `dropout` acts on the inner activations."""
 
     d_ff: int
@@ -22,7 +22,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Gated:
+class GatedFeedForward:
     """activation(x W) ⊙ (x V), mapped back (Shazeer 2020): SwiGLU, GeGLU."""
 
     d_ff: int
@@ -32,7 +32,7 @@ class Gated:
 
 
 @dataclass(frozen=True)
-class Experts:
+class MixtureOfExperts:
     """`count` networks like `inner`, of which a router asks `top` for each place (Shazeer et al. 2017, Fedus et al. 2022).
 
     In training each takes up to `capacity` times its even share of a batch, and the rest is dropped; `balance` is the weight
@@ -40,7 +40,7 @@ class Experts:
     """
 
     count: int
-    inner: Plain | Gated
+    inner: FeedForward | GatedFeedForward
     top: int = 2
     capacity: float = 1.25
     balance: float = 0.01
@@ -48,9 +48,14 @@ class Experts:
     def __post_init__(self) -> None:
         sizes(self, "count", "top")
         if self.top > self.count:
-            raise ModelError(f"{self.top} of {self.count} experts cannot be asked", "lower `top`, or raise `count`")
+            raise ModelError(
+                f"{self.top} of {self.count} experts cannot be asked",
+                "lower `top`, or raise `count`",
+            )
         if self.capacity <= 0:
-            raise ModelError("experts without capacity answer nothing", "give a `capacity` of about 1.25")
+            raise ModelError(
+                "experts without capacity answer nothing", "give a `capacity` of about 1.25"
+            )
 
     @property
     def d_ff(self) -> int:
@@ -69,4 +74,4 @@ class Experts:
         return self.inner.bias
 
 
-FeedForward = Plain | Gated | Experts
+PositionWise = FeedForward | GatedFeedForward | MixtureOfExperts

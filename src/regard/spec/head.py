@@ -11,7 +11,7 @@ from regard.spec.residual import LayerNorm, Norm
 
 
 @dataclass(frozen=True)
-class Transform:
+class HeadTransform:
     """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
 
     width: int
@@ -20,17 +20,17 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class LanguageHead:
+class LMHead:
     """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss and decoding. A bias that
     is only `kept` is stored, neither added nor trained."""
 
     bias: bool | Literal["kept"] = False
     scale: float = 1.0
-    transform: Transform | None = None
+    transform: HeadTransform | None = None
 
 
 @dataclass(frozen=True)
-class End:
+class EndToken:
     """The first position that holds `token`; without one, that of the highest token id, which some vocabularies reserve for
     the end."""
 
@@ -42,18 +42,18 @@ class Pool:
     """One vector for a whole input: that of the first or the last real position, of the end token, or the mean; then `norm`,
     `dropout`, a dense layer with `activation`, and a linear map without bias to `width`, each if there is one."""
 
-    which: Literal["first", "last", "mean"] | End = "first"
+    which: Literal["first", "last", "mean"] | EndToken = "first"
     activation: Activation | None = "tanh"
     dropout: float = 0.0
     norm: Norm | None = None
     width: int | None = None
 
 
-Task = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
+HeadTask = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
 
 
 @dataclass(frozen=True)
-class Labels:
+class ClassifierHead:
     """A score for each of `count` classes, for a `task`.
 
     Of the pooled vector: `classify` an input, or say whether its second text comes `next` after the first. Of every
@@ -62,7 +62,7 @@ class Labels:
     """
 
     count: int
-    task: Task = "classify"
+    task: HeadTask = "classify"
     hidden: Activation | None = None
     bias: bool = True
     dropout: float = 0.0
@@ -70,7 +70,10 @@ class Labels:
     def __post_init__(self) -> None:
         expected = {"next": 2, "answer": 2, "detect": 1}.get(self.task, self.count)
         if self.count != expected:
-            raise ModelError(f"the task {self.task!r} has {expected} scores, not {self.count}", f"say count={expected}")
+            raise ModelError(
+                f"the task {self.task!r} has {expected} scores, not {self.count}",
+                f"say count={expected}",
+            )
 
     @property
     def each(self) -> bool:
@@ -79,7 +82,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Votes:
+class DistilledHead:
     """A score for each of `count` classes: the mean of what the first `voters` positions say, each through its own map. A
     distilled model has two: the class token learnt from labels, the distillation token from a teacher (Touvron et al.)."""
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.errors import ModelError
-from regard.spec.attention import Chunks, Lsh
-from regard.spec.check import sizes
-from regard.spec.head import Labels, LanguageHead, Pool, Votes
-from regard.spec.input import Frames, Input, Patches, Tokens, Waves
-from regard.spec.pattern import causal, counts_from_the_end
-from regard.spec.recurrent import Convolved, Recurrent
+from regard.spec.attention import ChunkedAttention, LshAttention
+from regard.spec.baselines import Convolutional, Recurrent
+from regard.spec.frontend import FrontEnd, Patches, Spectrogram, Tokens, Waveform
+from regard.spec.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
+from regard.spec.validation import sizes
 
 
 @dataclass(frozen=True)
@@ -22,31 +22,43 @@ class EncoderDecoder:
     as the last is."""
 
     d_model: int
-    source: Tokens | Frames
+    source: Tokens | Spectrogram
     target: Tokens
     encoder: Stack
     decoder: Stack
-    head: LanguageHead = field(default_factory=LanguageHead)
+    head: LMHead = field(default_factory=LMHead)
     share: Literal["all", "target", "inputs", "none"] = "all"
     looks: Literal["last", "matching"] = "last"
 
     def __post_init__(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
             raise ModelError(
-                f"{self.encoder.layers} and {self.decoder.layers} layers do not match", "give both sides as many layers"
+                f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
+                "give both sides as many layers",
             )
         _one_vocabulary(
-            self.share, self.source.vocabulary if isinstance(self.source, Tokens) else 0, self.target.vocabulary
+            self.share,
+            self.source.vocabulary if isinstance(self.source, Tokens) else 0,
+            self.target.vocabulary,
         )
         if self.decoder.compressed is not None:
-            raise ModelError("only language models read one segment after the other", "leave `compressed` out")
+            raise ModelError(
+                "only language models read one segment after the other", "leave `compressed` out"
+            )
         if self.decoder.block.cross is None:
-            raise ModelError("the decoder of an encoder–decoder has no cross-attention", "give decoder.block a `cross`")
+            raise ModelError(
+                "the decoder of an encoder–decoder has no cross-attention",
+                "give decoder.block a `cross`",
+            )
         if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
             raise ModelError(
-                "what one side gives must be as wide as what the other takes", "let Reversible give 'mean'"
+                "what one side gives must be as wide as what the other takes",
+                "let Reversible give 'mean'",
             )
-        if any(isinstance(block.attention.mixer, Chunks | Lsh) for block in self.decoder.blocks):
+        if any(
+            isinstance(block.attention.mixer, ChunkedAttention | LshAttention)
+            for block in self.decoder.blocks
+        ):
             raise _grows()
         _decodes(self.decoder)
 
@@ -58,9 +70,9 @@ class SequenceToSequence:
     d_model: int
     source: Tokens
     target: Tokens
-    encoder: Recurrent | Convolved
-    decoder: Recurrent | Convolved
-    head: LanguageHead = field(default_factory=LanguageHead)
+    encoder: Recurrent | Convolutional
+    decoder: Recurrent | Convolutional
+    head: LMHead = field(default_factory=LMHead)
     share: Literal["all", "target", "inputs", "none"] = "all"
 
     def __post_init__(self) -> None:
@@ -69,17 +81,28 @@ class SequenceToSequence:
         if isinstance(encoder, Recurrent) and encoder.looks is not None:
             raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
         if isinstance(encoder, Recurrent) and encoder.bidirectional and self.d_model % 2:
-            raise ModelError(f"half of d_model {self.d_model} cannot go backwards", "give an even d_model")
+            raise ModelError(
+                f"half of d_model {self.d_model} cannot go backwards", "give an even d_model"
+            )
         if isinstance(decoder, Recurrent) and decoder.bidirectional:
-            raise ModelError("a decoder cannot read backwards what it has not written", "say bidirectional=False")
-        if isinstance(encoder, Convolved) and encoder.sees is not None:
+            raise ModelError(
+                "a decoder cannot read backwards what it has not written", "say bidirectional=False"
+            )
+        if isinstance(encoder, Convolutional) and encoder.sees is not None:
             raise ModelError("an encoder has no memory to see", "leave `sees` out of it")
-        if isinstance(encoder, Convolved) and encoder.unit.kernel % 2 == 0:
-            raise ModelError(f"a convolution of width {encoder.unit.kernel} has no middle", "give an odd kernel")
-        if isinstance(decoder, Convolved) and decoder.sees is None:
-            raise ModelError("a decoder of convolutions must see the memory", "say sees='attention' or 'aligned'")
-        if isinstance(encoder, Convolved) != isinstance(decoder, Convolved):
-            raise ModelError("recurrent and convolved parts hand on different memories", "use one kind on both sides")
+        if isinstance(encoder, Convolutional) and encoder.unit.kernel % 2 == 0:
+            raise ModelError(
+                f"a convolution of width {encoder.unit.kernel} has no middle", "give an odd kernel"
+            )
+        if isinstance(decoder, Convolutional) and decoder.sees is None:
+            raise ModelError(
+                "a decoder of convolutions must see the memory", "say sees='attention' or 'aligned'"
+            )
+        if isinstance(encoder, Convolutional) != isinstance(decoder, Convolutional):
+            raise ModelError(
+                "recurrent and convolved parts hand on different memories",
+                "use one kind on both sides",
+            )
 
 
 def _one_vocabulary(share: str, source: int, target: int) -> None:
@@ -98,19 +121,25 @@ class Encoder:
     """
 
     d_model: int
-    input: Input
+    input: FrontEnd
     stack: Stack
     pool: Pool | None = None
-    head: LanguageHead | None = None
-    labels: Labels | Votes | None = None
+    head: LMHead | None = None
+    labels: ClassifierHead | DistilledHead | None = None
     tied: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.labels, Labels) and not self.labels.each and self.pool is None:
-            raise ModelError("labels for a whole input need one vector of it", "give a `pool`, or a task such as 'tag'")
+        if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
+            raise ModelError(
+                "labels for a whole input need one vector of it",
+                "give a `pool`, or a task such as 'tag'",
+            )
         if not isinstance(self.input, Tokens) and self.head is not None:
-            raise ModelError("a head over the vocabulary needs tokens as input", "give `labels` instead of a `head`")
-        if isinstance(self.input, Waves) and self.d_model % self.input.position.groups:
+            raise ModelError(
+                "a head over the vocabulary needs tokens as input",
+                "give `labels` instead of a `head`",
+            )
+        if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
             problem = f"d_model {self.d_model} does not divide by {self.input.position.groups} groups of channels"
             raise ModelError(problem, "correct one of them")
         if self.head is not None and self.head.transform is None:
@@ -119,7 +148,10 @@ class Encoder:
     @property
     def scored(self) -> int:
         """The width of what its labels score."""
-        wide, pooled = self.stack.width(self.d_model), isinstance(self.labels, Labels) and not self.labels.each
+        wide, pooled = (
+            self.stack.width(self.d_model),
+            isinstance(self.labels, ClassifierHead) and not self.labels.each,
+        )
         return self.d_model if pooled and self.pool is not None and self.pool.activation else wide
 
     @property
@@ -135,9 +167,9 @@ class Encoder:
         return self.input
 
     @property
-    def waves(self) -> Waves:
+    def waves(self) -> Waveform:
         """The input of an encoder of sound."""
-        assert isinstance(self.input, Waves)
+        assert isinstance(self.input, Waveform)
         return self.input
 
 
@@ -148,17 +180,21 @@ class Decoder:
     d_model: int
     tokens: Tokens
     stack: Stack
-    head: LanguageHead = field(default_factory=LanguageHead)
+    head: LMHead = field(default_factory=LMHead)
     tied: bool = True
 
     def __post_init__(self) -> None:
         _decodes(self.stack)
         _tied(self)
-        if any(isinstance(b.attention.mixer, Lsh) and b.attention.mixer.ring is None for b in self.stack.blocks):
+        if any(
+            isinstance(b.attention.mixer, LshAttention) and b.attention.mixer.ring is None
+            for b in self.stack.blocks
+        ):
             raise _grows()
         if self.stack.memory is not None and self.tokens.position is not None:
             raise ModelError(
-                "positions that are counted at the input begin anew in each segment", "tell them inside the stack"
+                "positions that are counted at the input begin anew in each segment",
+                "tell them inside the stack",
             )
 
 
@@ -169,20 +205,25 @@ class RecurrentDecoder:
     d_model: int
     tokens: Tokens
     stack: Recurrent
-    head: LanguageHead = field(default_factory=LanguageHead)
+    head: LMHead = field(default_factory=LMHead)
     tied: bool = True
 
     def __post_init__(self) -> None:
         if self.stack.bidirectional:
-            raise ModelError("a language model cannot read backwards what follows", "say bidirectional=False")
+            raise ModelError(
+                "a language model cannot read backwards what follows", "say bidirectional=False"
+            )
         if self.stack.looks is not None:
             raise ModelError("a language model has no memory to look at", "leave `looks` out")
 
 
 def _decodes(stack: Stack) -> None:
     """A stack that writes one token after the other sees only what was written, and always sees it the same way."""
-    if not causal(stack.pattern):
-        raise ModelError("a decoder must not see what follows", "combine its pattern with Causal: Both(Causal(), …)")
+    if not is_causal(stack.pattern):
+        raise ModelError(
+            "a decoder must not see what follows",
+            "combine its pattern with Causal: Both(Causal(), …)",
+        )
     if counts_from_the_end(stack.pattern):
         raise ModelError(
             "what a decoder sees must not change when the text grows",
@@ -203,7 +244,7 @@ def _tied(model: Encoder | Decoder) -> None:
 
 
 @dataclass(frozen=True)
-class Pair:
+class DualEncoder:
     """Two towers that map texts and images to vectors of one space, compared by their cosine times e^scale, where the
     learnt scale starts at `scale` (Radford et al. 2021)."""
 
@@ -213,10 +254,17 @@ class Pair:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
-            raise ModelError("a pair is one tower of texts and one of images", "give it Tokens and Patches")
-        widths = [tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)]
+            raise ModelError(
+                "a pair is one tower of texts and one of images", "give it Tokens and Patches"
+            )
+        widths = [
+            tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)
+        ]
         if widths[0] is None or widths[0] != widths[1]:
-            raise ModelError("a pair needs vectors of one width from both towers", "give both a Pool with that `width`")
+            raise ModelError(
+                "a pair needs vectors of one width from both towers",
+                "give both a Pool with that `width`",
+            )
 
 
 @dataclass(frozen=True)
@@ -233,4 +281,12 @@ class MemoryNetwork:
         sizes(self, "d_model", "vocabulary", "hops", "sentences")
 
 
-Model = EncoderDecoder | SequenceToSequence | Encoder | Decoder | RecurrentDecoder | Pair | MemoryNetwork
+Model = (
+    EncoderDecoder
+    | SequenceToSequence
+    | Encoder
+    | Decoder
+    | RecurrentDecoder
+    | DualEncoder
+    | MemoryNetwork
+)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.errors import ModelError
-from regard.spec.check import sizes
 from regard.spec.residual import Norm
+from regard.spec.validation import sizes
 
 # ------------------------------------------------------------------ added at the input
 
@@ -26,7 +26,7 @@ class Sinusoidal:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedPosition:
     """One trained vector for each position up to `length` (Table 3, row E). Some tables begin with `offset` rows that no
     position uses."""
 
@@ -35,7 +35,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedPosition:
     """One vector for each position up to `length`, which training leaves alone. They begin as sinusoids, but are kept as they
     were stored: Whisper's were rounded to half precision before they were trained with."""
 
@@ -43,7 +43,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Concatenated:
+class ConcatenatedPosition:
     """Sinusoids of `width` dimensions set beside those of the token, and all together mapped to d_model."""
 
     width: int
@@ -55,7 +55,7 @@ class Concatenated:
 
 
 @dataclass(frozen=True)
-class Axial:
+class AxialPosition:
     """Trained vectors for the rows and for the columns of a grid of `shape`, over which the positions run; that of a position
     are those of its axes set beside each other, of so many `widths` (Kitaev et al. 2020). At `most` so many are used."""
 
@@ -64,9 +64,13 @@ class Axial:
     most: int
 
     def __post_init__(self) -> None:
-        if len(self.shape) != len(self.widths) or min((*self.shape, *self.widths, self.most), default=0) < 1:
+        if (
+            len(self.shape) != len(self.widths)
+            or min((*self.shape, *self.widths, self.most), default=0) < 1
+        ):
             raise ModelError(
-                f"axes of {self.shape} positions cannot have vectors of {self.widths}", "give each axis one width"
+                f"axes of {self.shape} positions cannot have vectors of {self.widths}",
+                "give each axis one width",
             )
 
     @property
@@ -74,7 +78,7 @@ class Axial:
         return min(self.most, math.prod(self.shape))
 
 
-InputPosition = Sinusoidal | Learned | Fixed | Concatenated | Axial
+InputPosition = Sinusoidal | LearnedPosition | FixedPosition | ConcatenatedPosition | AxialPosition
 
 # ------------------------------------------------------------------ inside the attention of a stack
 
@@ -93,14 +97,14 @@ class Rope:
 
 
 @dataclass(frozen=True)
-class Stretched:
+class LinearScaling:
     """Positions divided by `factor` (Chen et al. 2023)."""
 
     factor: float
 
 
 @dataclass(frozen=True)
-class Banded:
+class BandedScaling:
     """LLaMA 3: long wavelengths stretched by `factor`, short ones left, those between blended."""
 
     factor: float
@@ -109,11 +113,11 @@ class Banded:
     length: int
 
 
-RopeScaling = Stretched | Banded
+RopeScaling = LinearScaling | BandedScaling
 
 
 @dataclass(frozen=True)
-class Buckets:
+class T5Bias:
     """T5: a trained bias for each head and bucket of distance, exact when near and logarithmic when far."""
 
     count: int = 32
@@ -142,7 +146,7 @@ class Disentangled:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedBlockBias:
     """In sequences of more than `length` positions, the first block of `size` counts as if it were there `times` more, for
     all but the first and the last block. That is how transformers evaluates BigBird: whose random blocks are then all the
     first one."""
@@ -169,4 +173,6 @@ class RelativeSinusoids:
     trained query of each head for either."""
 
 
-StackPosition = Rope | Buckets | Alibi | Disentangled | Repeated | RelativeKeys | RelativeSinusoids
+StackPosition = (
+    Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | RelativeKeys | RelativeSinusoids
+)

@@ -15,14 +15,14 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
-class RmsNorm:
+class RMSNorm:
     """x / rms(x) · (offset + weight) (Zhang and Sennrich 2019); Gemma's weights are stored with an offset of 1."""
 
     eps: float = 1e-6
     offset: float = 0.0
 
 
-Norm = LayerNorm | RmsNorm
+Norm = LayerNorm | RMSNorm
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from regard.errors import ModelError
-from regard.spec.attention import Attention, Chunks, Linear, Linformer, Lsh, Softmax
-from regard.spec.check import sizes
-from regard.spec.feedforward import Activation, Experts, FeedForward
-from regard.spec.pattern import Causal, Everything, Pattern, causal
-from regard.spec.position import Alibi, Buckets, Disentangled, Rope, StackPosition
+from regard.spec.attention import (
+    Attention,
+    ChunkedAttention,
+    LinearAttention,
+    Linformer,
+    LshAttention,
+    SoftmaxAttention,
+)
+from regard.spec.feedforward import Activation, MixtureOfExperts, PositionWise
+from regard.spec.mask import CausalMask, FullMask, MaskPattern, is_causal
+from regard.spec.position import Alibi, Disentangled, Rope, StackPosition, T5Bias
 from regard.spec.residual import LayerNorm, Norm, Parallel, PostNorm, Residual, Reversible
+from regard.spec.validation import sizes
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Block:
     """Self-attention, then cross-attention if there is a memory, then the feed-forward, each inside a residual."""
 
     attention: Attention
-    feedforward: FeedForward
+    feedforward: PositionWise
     cross: Attention | None = None
     residual: Residual = field(default_factory=PostNorm)
     norm: Norm = field(default_factory=LayerNorm)
@@ -28,13 +35,18 @@ class Block:
 
     def __post_init__(self) -> None:
         if self.cross is not None and self.cross.projection != "apart":
-            raise ModelError("queries of one sequence are no keys of another", "let cross-attention project them apart")
+            raise ModelError(
+                "queries of one sequence are no keys of another",
+                "let cross-attention project them apart",
+            )
         if self.cross is not None and isinstance(self.residual, Parallel):
-            raise ModelError("a parallel block has no place for cross-attention", "use PreNorm or PostNorm")
+            raise ModelError(
+                "a parallel block has no place for cross-attention", "use PreNorm or PostNorm"
+            )
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class ConvLayer:
     """norm(block(x) + activation(convolution(x))), each position with its `width` neighbours (DeBERTa v2)."""
 
     width: int
@@ -45,7 +57,9 @@ class Neighbours:
 
     def __post_init__(self) -> None:
         if self.width % 2 == 0:
-            raise ModelError(f"a convolution of width {self.width} has no middle", "give an odd width")
+            raise ModelError(
+                f"a convolution of width {self.width} has no middle", "give an odd width"
+            )
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Universal:
 
 
 @dataclass(frozen=True)
-class Compressed:
+class CompressiveMemory:
     """What leaves a memory is not forgotten at once: `factor` places are made to one, by the mean or the largest of each
     number or by a learned convolution, and the last `places` of these are remembered (Rae et al. 2020)."""
 
@@ -84,16 +98,16 @@ class Stack:
 
     layers: int
     block: Block
-    pattern: Pattern = field(default_factory=Everything)
+    pattern: MaskPattern = field(default_factory=FullMask)
     position: StackPosition | None = None
     final: Norm | None = None
     shared: bool = False
     dropout: float = 0.0
-    beside: Neighbours | None = None
+    beside: ConvLayer | None = None
     memory: int | None = None
     universal: Universal | None = None
     turns: tuple[Block, ...] = ()
-    compressed: Compressed | None = None
+    compressed: CompressiveMemory | None = None
     heads: tuple[int, ...] | None = None
     cross_heads: tuple[int, ...] | None = None
 
@@ -102,7 +116,7 @@ class Stack:
         _uneven(self)
         if self.turns:
             _different(self)
-        if self.compressed is not None and (self.memory is None or self.pattern != Causal()):
+        if self.compressed is not None and (self.memory is None or self.pattern != CausalMask()):
             raise ModelError(
                 "what is compressed has left a memory, and is seen wherever it was",
                 "give a `memory`, and pattern=Causal()",
@@ -112,14 +126,17 @@ class Stack:
         if self.universal is not None and not self.shared:
             raise ModelError("steps are told to one layer that makes them all", "say shared=True")
         if self.memory is not None and (
-            isinstance(self.position, Rope) or not isinstance(self.block.attention.mixer, Softmax)
+            isinstance(self.position, Rope)
+            or not isinstance(self.block.attention.mixer, SoftmaxAttention)
         ):
             raise ModelError(
                 "a memory holds places whose numbers change from segment to segment, and needs softmax attention",
                 "use a position that knows distances: RelativeSinusoids, RelativeKeys, Buckets or Alibi",
             )
-        if self.beside is not None and self.pattern != Everything():
-            raise ModelError("a convolution sees what follows", "use it in a stack that may see everything")
+        if self.beside is not None and self.pattern != FullMask():
+            raise ModelError(
+                "a convolution sees what follows", "use it in a stack that may see everything"
+            )
         for block in (self.block, *self.turns):
             _mixable(self, block.attention)
 
@@ -127,7 +144,10 @@ class Stack:
     def blocks(self) -> tuple[Block, ...]:
         """That of each layer, with the heads that are left."""
         each = (self.block, *self.turns)
-        return tuple(self._with_left(each[i % len(each)], 0 if self.shared else i) for i in range(self.layers))
+        return tuple(
+            self._with_left(each[i % len(each)], 0 if self.shared else i)
+            for i in range(self.layers)
+        )
 
     @property
     def own(self) -> tuple[Block, ...]:
@@ -145,22 +165,40 @@ class Stack:
     def rings(self) -> bool:
         """Whether layers see chunks on a ring, which are others for the same text when it grows or is padded."""
         mixers = [block.attention.mixer for block in self.blocks]
-        return any(isinstance(mixer, Chunks | Lsh) and mixer.ring is not None for mixer in mixers)
+        return any(
+            isinstance(mixer, ChunkedAttention | LshAttention) and mixer.ring is not None
+            for mixer in mixers
+        )
 
     def width(self, d_model: int) -> int:
         """Of what comes out at each place."""
         residual = self.block.residual
-        return 2 * d_model if isinstance(residual, Reversible) and residual.gives == "both" else d_model
+        return (
+            2 * d_model
+            if isinstance(residual, Reversible) and residual.gives == "both"
+            else d_model
+        )
 
 
 def _different(stack: Stack) -> None:
     """What all layers share must fit all of them."""
     blocks = (stack.block, *stack.turns)
-    lengths = any(isinstance(b.attention.mixer, Linformer) and b.attention.mixer.share == "layers" for b in blocks)
+    lengths = any(
+        isinstance(b.attention.mixer, Linformer) and b.attention.mixer.share == "layers"
+        for b in blocks
+    )
     if stack.shared or stack.position is not None or stack.memory is not None or lengths:
-        raise ModelError("layers that differ share no parts, no positions and no memory", "leave `turns` out")
-    if any((b.residual, b.cross is None) != (stack.block.residual, stack.block.cross is None) for b in blocks):
-        raise ModelError("layers that take turns hand on different things", "give all of them one residual scheme")
+        raise ModelError(
+            "layers that differ share no parts, no positions and no memory", "leave `turns` out"
+        )
+    if any(
+        (b.residual, b.cross is None) != (stack.block.residual, stack.block.cross is None)
+        for b in blocks
+    ):
+        raise ModelError(
+            "layers that take turns hand on different things",
+            "give all of them one residual scheme",
+        )
 
 
 def _uneven(stack: Stack) -> None:
@@ -181,8 +219,8 @@ def _uneven(stack: Stack) -> None:
 
 def _reversible(stack: Stack) -> None:
     """Nothing may come from outside of the sublayers that gradients would have to reach, or that is of another width."""
-    experts = any(isinstance(block.feedforward, Experts) for block in stack.blocks)
-    if isinstance(stack.position, Buckets | Disentangled) or experts:
+    experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
+    if isinstance(stack.position, T5Bias | Disentangled) or experts:
         raise ModelError(
             "a reversible stack makes its sublayers again, and with them no shared tables and no losses beside",
             "use another position or feed-forward, or PreNorm",
@@ -194,22 +232,29 @@ def _reversible(stack: Stack) -> None:
 def _mixable(stack: Stack, attention: Attention) -> None:
     """Mixers other than softmax know few patterns, and no scores that positions could add to."""
     mixer = attention.mixer
-    if attention.projection == "global" and (causal(stack.pattern) or stack.position is not None):
-        raise ModelError("global tokens see what follows, and know no positions", "use an encoder with input positions")
-    if isinstance(mixer, Softmax):
+    if attention.projection == "global" and (
+        is_causal(stack.pattern) or stack.position is not None
+    ):
+        raise ModelError(
+            "global tokens see what follows, and know no positions",
+            "use an encoder with input positions",
+        )
+    if isinstance(mixer, SoftmaxAttention):
         return
     name = type(mixer).__name__
-    if isinstance(mixer, Linformer) and causal(stack.pattern):
+    if isinstance(mixer, Linformer) and is_causal(stack.pattern):
         raise ModelError(
             "Linformer mixes all places before a query looks, so nothing can be hidden from it: it has no causal form",
             "use it in encoders, and softmax, window, linear or performer attention in decoders",
         )
-    if stack.pattern not in (Everything(), Causal()):
+    if stack.pattern not in (FullMask(), CausalMask()):
         raise ModelError(
             f"{name} attention knows no pattern but Everything and Causal()",
             "use the softmax mixer, which computes a sparse pattern at its own cost",
         )
-    if stack.position is not None and not (isinstance(stack.position, Rope) and isinstance(mixer, Linear)):
+    if stack.position is not None and not (
+        isinstance(stack.position, Rope) and isinstance(mixer, LinearAttention)
+    ):
         raise ModelError(
             f"{name} attention has no scores to which {type(stack.position).__name__} could add",
             "add positions at the input",
@@ -218,17 +263,23 @@ def _mixable(stack: Stack, attention: Attention) -> None:
 
 def fewer(part: Attention, heads: int) -> Attention:
     """The same with so many of its heads: each has keys of its own, or all have the same."""
-    return dataclasses.replace(part, heads=heads, groups=None if part.key_heads == part.heads else part.groups)
+    return dataclasses.replace(
+        part, heads=heads, groups=None if part.key_heads == part.heads else part.groups
+    )
 
 
 def prunable(stack: Stack, cross: bool = False) -> bool:
     """Whether heads can be taken out of some of its layers: not if a table of all layers tells heads apart, or if several
     heads, but not all, share their keys, or if the mixer has weights or draws for each head."""
     part = stack.block.cross if cross else stack.block.attention
-    if part is None or stack.turns or (not cross and isinstance(stack.position, Buckets | Alibi)):
+    if part is None or stack.turns or (not cross and isinstance(stack.position, T5Bias | Alibi)):
         return False
     alike = part.key_heads in (1, part.heads)
-    return alike and isinstance(part.mixer, Softmax | Linear) and part.projection != "shared"
+    return (
+        alike
+        and isinstance(part.mixer, SoftmaxAttention | LinearAttention)
+        and part.projection != "shared"
+    )
 
 
 def with_heads(stack: Stack, heads: tuple[int, ...], cross_heads: tuple[int, ...] = ()) -> Stack:

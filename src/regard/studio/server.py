@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from regard.errors import RegardError, SettingError
-from regard.studio.shelf import Shelf
+from regard.studio.model_store import Shelf
 from regard.studio.views import VIEWS, Packed
 
 try:
@@ -26,10 +26,17 @@ try:
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError:
-    raise SettingError("the studio needs starlette and uvicorn", "pip install 'regard[studio]'") from None
+    raise SettingError(
+        "the studio needs starlette and uvicorn", "pip install 'regard[studio]'"
+    ) from None
 
 WEB = Path(__file__).parent / "web"
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 LARGEST = 1 << 16  # bytes of a request
 LARGEST_FILE = 1 << 23  # bytes of a picture or a recording
 FILE = "file"
@@ -59,7 +66,11 @@ class Guard:
 
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [(name, value) for name, value in message["headers"] if name.decode() not in HEADERS]
+                own = [
+                    (name, value)
+                    for name, value in message["headers"]
+                    if name.decode() not in HEADERS
+                ]
                 message["headers"] = [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items())]
             await send(message)
 
@@ -68,7 +79,12 @@ class Guard:
         origin = request.headers.get("origin")
         known = ANY in self.hosts or _name(host) in self.hosts
         if not known or (origin is not None and origin != f"http://{host}"):
-            refused = error(403, "Refused", "this address is not the studio's", "open the address that it printed")
+            refused = error(
+                403,
+                "Refused",
+                "this address is not the studio's",
+                "open the address that it printed",
+            )
             return await refused(scope, receive, dressed)
         return await self.app(scope, receive, dressed)
 
@@ -95,8 +111,15 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
         return Response(pages[name], media_type=f"{KINDS[Path(name).suffix]}; charset=utf-8")
 
     async def view(request: Request) -> Response:
-        if not hmac.compare_digest(request.headers.get("x-regard-token", "").encode(), token.encode()):
-            return error(401, "Token", "this page was not opened by its address", "open the address that it printed")
+        if not hmac.compare_digest(
+            request.headers.get("x-regard-token", "").encode(), token.encode()
+        ):
+            return error(
+                401,
+                "Token",
+                "this page was not opened by its address",
+                "open the address that it printed",
+            )
         name = request.path_params["view"]
         if name not in VIEWS and name != FILE:
             return error(404, "NotFound", "there is no such view", "reload the page")
@@ -104,7 +127,9 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
         body = await _body(request, most)
         if body is None:
             what = "file" if name == FILE else "text"
-            return error(413, "TooLarge", f"a {what} may have {most:,} bytes here", f"give a shorter {what}")
+            return error(
+                413, "TooLarge", f"a {what} may have {most:,} bytes here", f"give a shorter {what}"
+            )
         if name == FILE:  # nothing is opened yet; a model reads it when it is shown
             return _answered({"file": shelf.files.add(body)})
         asked, answer = VIEWS[name]
@@ -119,16 +144,25 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
             return _answered(found)
         except RegardError as problem:
             return error(400, type(problem).__name__, problem.problem, problem.repair)
-        except Exception as problem:  # the page never sees a traceback, and the next request is answered as ever
+        except (
+            Exception
+        ) as problem:  # the page never sees a traceback, and the next request is answered as ever
             print(f"studio: {name}: {type(problem).__name__}: {problem}", file=sys.stderr)
-            return error(500, "Unexpected", f"{name} failed ({type(problem).__name__})", "the terminal says more")
+            return error(
+                500,
+                "Unexpected",
+                f"{name} failed ({type(problem).__name__})",
+                "the terminal says more",
+            )
 
     inner = Starlette(
         routes=[
             Route("/api/{view}", view, methods=["POST"]),
             Route("/{page:path}", page, methods=["GET"]),
         ],
-        exception_handlers={405: lambda request, problem: error(405, "Method", "ask otherwise", "reload the page")},
+        exception_handlers={
+            405: lambda request, problem: error(405, "Method", "ask otherwise", "reload the page")
+        },
     )
     return Guard(inner, hosts)
 
@@ -151,7 +185,9 @@ def _answered(answer: dict[str, Any] | Packed) -> Response:
     said = _json({**answer.said, "shape": answer.values.shape, "bytes": small})
     said += b" " * (-len(said) % 4)  # numbers of four bytes begin at a multiple of four
     values = np.ascontiguousarray(answer.values, dtype="u1" if small else "<f4").tobytes()
-    return Response(len(said).to_bytes(4, "little") + said + values, media_type="application/octet-stream")
+    return Response(
+        len(said).to_bytes(4, "little") + said + values, media_type="application/octet-stream"
+    )
 
 
 def _json(value: dict[str, Any]) -> bytes:
@@ -170,11 +206,15 @@ def serve(shelf: Shelf, host: str, port: int) -> None:
         try:
             door.bind((host, port))
         except OSError as problem:
-            raise SettingError(f"{host}:{port} cannot be used: {problem.strerror}", "choose another --port") from None
+            raise SettingError(
+                f"{host}:{port} cannot be used: {problem.strerror}", "choose another --port"
+            ) from None
         shown = f"[{host}]" if ":" in host else host
         # Bound to every address of the machine, its names cannot be known; the token still keeps others out.
         names = (*LOCAL, ANY if host in ("0.0.0.0", "::") else shown)
         print(f"studio: http://{shown}:{door.getsockname()[1]}/#token={token}", flush=True)
         print("stop it with Ctrl-C", file=sys.stderr)
-        config = uvicorn.Config(application(shelf, token, names), log_level="warning", access_log=False)
+        config = uvicorn.Config(
+            application(shelf, token, names), log_level="warning", access_log=False
+        )
         uvicorn.Server(config).run(sockets=[door])

@@ -17,15 +17,27 @@ from torch.nn import functional
 
 from regard import look as looking
 from regard.core.frontend import Patches
-from regard.core.trace import Trace
-from regard.decode.search import Settings
-from regard.decode.strategy import Beam, Gnmt, Greedy, Limit, Sample
+from regard.core.probe import Probe
+from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, Sampling
 from regard.errors import SettingError
-from regard.look.looking import in_rows
+from regard.look.recording import in_rows
 from regard.look.result import Array, Result, plain
-from regard.look.subject import Given, Head, Reading, Subject, at_rest, attentions, run, stacks, switched_off
-from regard.model import Decoder, Encoder, EncoderDecoder, Pair
-from regard.studio.asks import (
+from regard.look.target import (
+    Given,
+    Head,
+    Reading,
+    Subject,
+    at_rest,
+    attentions,
+    run,
+    stacks,
+    switched_off,
+)
+from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
+from regard.studio.metrics_tail import follow
+from regard.studio.model_store import Opened, Shelf
+from regard.studio.requests import (
     Ask,
     OfAttention,
     OfBeam,
@@ -40,14 +52,17 @@ from regard.studio.asks import (
     OfTensor,
     OfTwo,
 )
-from regard.studio.follow import follow
-from regard.studio.shelf import Opened, Shelf
 
 CELLS = 5 << 19  # weights in one answer: 1,500 places of sound, each with each
 THUMB = 48  # the side of a small heat map
 SHOWN = 64  # rows and columns of a tensor in one answer
 WEIGHTS = ("*.weights",)
-KINDS = {"EncoderDecoder": "encoder–decoder", "Decoder": "decoder", "Encoder": "encoder", "Pair": "two towers"}
+KINDS = {
+    "EncoderDecoder": "encoder–decoder",
+    "Decoder": "decoder",
+    "Encoder": "encoder",
+    "Pair": "two towers",
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,7 @@ def model(shelf: Shelf, ask: OfModel) -> Answer:
         "parameters": sum(parameter.numel() for parameter in inside.parameters()),
         "reads": opened.subject.source is not None,
         "medium": opened.subject.medium and opened.subject.medium.kind,
-        "speaks": not isinstance(inside, Pair) and inside.head is not None,
+        "speaks": not isinstance(inside, DualEncoder) and inside.head is not None,
         "writes": writes,
         "translates": isinstance(inside, EncoderDecoder),
         "stacks": {name: stack.layers for name, stack in stacks(inside).items()},
@@ -85,10 +100,14 @@ def model(shelf: Shelf, ask: OfModel) -> Answer:
     }
 
 
-def _looked(shelf: Shelf, ask: OfInput, probes: Sequence[str] = WEIGHTS) -> tuple[Opened, looking.Look]:
+def _looked(
+    shelf: Shelf, ask: OfInput, probes: Sequence[str] = WEIGHTS
+) -> tuple[Opened, looking.Look]:
     """The model, and what it showed of this input."""
     opened = shelf.model(ask.model)
-    return opened, opened.look(opened.input(shelf.files, ask.text, ask.file), ask.target, ask.off, probes)
+    return opened, opened.look(
+        opened.input(shelf.files, ask.text, ask.file), ask.target, ask.off, probes
+    )
 
 
 def _subject(shelf: Shelf, ask: OfInput) -> tuple[Opened, Subject, str | Tensor]:
@@ -101,7 +120,11 @@ def look(shelf: Shelf, ask: OfInput) -> Answer:
     """One run: its tokens, what it wrote, and what it would have written with every head on."""
     opened, found = _looked(shelf, ask)
     known = {
-        name: {"heads": call.q.shape[1], "rows": list(found.labels(name)[0]), "columns": list(found.labels(name)[1])}
+        name: {
+            "heads": call.q.shape[1],
+            "rows": list(found.labels(name)[0]),
+            "columns": list(found.labels(name)[1]),
+        }
         for name, call in found.trace.attentions.items()
     }
     answer: dict[str, Any] = {
@@ -139,10 +162,18 @@ def picture(shelf: Shelf, ask: OfInput) -> Answer:
         "seconds": values.shape[1] / 100 if kind == "sound" else 0,
     }
     inside = opened.subject.model
-    front = inside.image.input if isinstance(inside, Pair) else inside.input if isinstance(inside, Encoder) else None
+    front = (
+        inside.image.input
+        if isinstance(inside, DualEncoder)
+        else inside.input
+        if isinstance(inside, Encoder)
+        else None
+    )
     if isinstance(front, Patches):
         said |= {"side": front.side, "extras": len(front.extras)}
-        values = values[: front.side * front.patch, : front.side * front.patch]  # what makes no whole patch is not seen
+        values = values[
+            : front.side * front.patch, : front.side * front.patch
+        ]  # what makes no whole patch is not seen
     return Packed(said, values)
 
 
@@ -150,7 +181,9 @@ def _output(opened: Opened, found: looking.Look) -> str | None:
     """What an encoder–decoder wrote, as text."""
     if not isinstance(opened.subject.model, EncoderDecoder):
         return None
-    ids = [i for i in found.reading.next if opened.subject.ends is None or i != opened.subject.ends.end]
+    ids = [
+        i for i in found.reading.next if opened.subject.ends is None or i != opened.subject.ends.end
+    ]
     return opened.subject.writes.text(ids)
 
 
@@ -160,7 +193,9 @@ def _loss(opened: Opened, reading: Reading, off: Sequence[Head]) -> float | None
         return None
     inside = opened.subject.model
     with at_rest(inside):
-        scores = run(inside, reading.inputs, reading.outputs, trace=Trace(edits=switched_off(inside, off)))
+        scores = run(
+            inside, reading.inputs, reading.outputs, trace=Probe(edits=switched_off(inside, off))
+        )
     wanted = torch.tensor(reading.next, device=scores.device)
     return functional.cross_entropy(scores[0, : len(wanted)].float(), wanted).item()
 
@@ -173,7 +208,8 @@ def attention(shelf: Shelf, ask: OfAttention) -> Answer:
     rows = call.q.shape[2] if ask.rows is None else len(ask.rows)
     if heads * rows * call.k.shape[2] > CELLS:
         raise SettingError(
-            f"{heads} heads × {rows} rows × {call.k.shape[2]} columns are too many at once", "ask for fewer rows"
+            f"{heads} heads × {rows} rows × {call.k.shape[2]} columns are too many at once",
+            "ask for fewer rows",
         )
     map = found.attention(ask.name, rows=ask.rows, heads=ask.heads)
     return Packed(
@@ -216,7 +252,10 @@ def grid(shelf: Shelf, ask: OfOne) -> Answer:
 def alignment(shelf: Shelf, ask: OfLayer) -> Answer:
     """Of the layer asked for, or of the one that looks most sharply."""
     _, found = _looked(shelf, ask)
-    layer, layers = ask.layer, len([name for name in found.trace.attentions if name.endswith(".cross")])
+    layer, layers = (
+        ask.layer,
+        len([name for name in found.trace.attentions if name.endswith(".cross")]),
+    )
     if layer is None and layers:
         layer = int(looking.entropy(found, "cross").share.mean(axis=1).argmin())
     result = looking.alignment(found, layer)
@@ -231,15 +270,17 @@ def _said(result: Result) -> dict[str, Any]:
 
 def steps(shelf: Shelf, ask: OfSteps) -> Answer:
     opened, subject, inputs = _subject(shelf, ask)
-    strategy = Sample(ask.temperature, ask.top_k, ask.top_p, seed=ask.seed) if ask.sample else Greedy()
-    settings = Settings(strategy, Limit(0.0, ask.most))
+    strategy = (
+        Sampling(ask.temperature, ask.top_k, ask.top_p, seed=ask.seed) if ask.sample else Greedy()
+    )
+    settings = DecodingSettings(strategy, Limit(0.0, ask.most))
     with opened.lock:
         return looking.steps(subject, inputs, settings, top=ask.top, off=ask.off).to_dict()
 
 
 def beam(shelf: Shelf, ask: OfBeam) -> Answer:
     opened, subject, inputs = _subject(shelf, ask)
-    settings = Settings(Beam(ask.width, Gnmt(ask.alpha)), Limit(0.0, ask.most))
+    settings = DecodingSettings(BeamSearch(ask.width, GNMTPenalty(ask.alpha)), Limit(0.0, ask.most))
     with opened.lock:
         return _said(looking.beam(subject, inputs, settings, off=ask.off))
 
@@ -271,7 +312,9 @@ def tensor(shelf: Shelf, ask: OfTensor) -> Answer:
     if part == "weights" and attention in found.trace.attentions:
         call = found.call(attention)
         shape = [call.q.shape[1], call.q.shape[2], call.k.shape[2]]
-        values = found.weights(attention, range(min(SHOWN, shape[1])), [min(ask.head, shape[0] - 1)])[0]
+        values = found.weights(
+            attention, range(min(SHOWN, shape[1])), [min(ask.head, shape[0] - 1)]
+        )[0]
     else:
         whole = found.tensor(ask.name)[0].float()
         shape = list(whole.shape)
@@ -290,7 +333,9 @@ def _places(found: looking.Look, name: str) -> tuple[list[str], list[str]]:
     attention, _, part = name.rpartition(".")
     if attention in found.trace.attentions:
         queries, keys = found.labels(attention)
-        return list(keys if part in ("k", "v") else queries), list(keys) if part == "weights" else []
+        return list(keys if part in ("k", "v") else queries), list(
+            keys
+        ) if part == "weights" else []
     if name.startswith("decoder") or name == "logits":
         written = found.reading.written[:-1]
         return list(written or found.reading.labels), []
@@ -319,9 +364,16 @@ def rollout(shelf: Shelf, ask: OfStack) -> Answer:
     _, found = _looked(shelf, ask)
     places = max(call.q.shape[2] for call in found.trace.attentions.values())
     if places**2 > CELLS:
-        raise SettingError(f"{places} places, each with each, are too many at once", "give a shorter text")
+        raise SettingError(
+            f"{places} places, each with each, are too many at once", "give a shorter text"
+        )
     result = looking.rollout(found, ask.stack)
-    said = {"title": result.title, "note": result.note, "rows": list(result.tokens), "columns": list(result.tokens)}
+    said = {
+        "title": result.title,
+        "note": result.note,
+        "rows": list(result.tokens),
+        "columns": list(result.tokens),
+    }
     return Packed(said, result.weights)
 
 
@@ -341,7 +393,11 @@ def attribution(shelf: Shelf, ask: OfInput) -> Answer:
     places = len(found.target) or len(found.source)
     with opened.lock:
         result = looking.attribution(
-            subject, inputs, target=ask.target, off=ask.off, places=range(min(SHOWN, places)) if places else None
+            subject,
+            inputs,
+            target=ask.target,
+            off=ask.off,
+            places=range(min(SHOWN, places)) if places else None,
         )
     return _said(result)
 

@@ -22,7 +22,7 @@ HALF = "\ufffd"  # what the bytes of an unfinished character decode to
 
 
 @dataclass(frozen=True)
-class Marks:
+class SpecialIds:
     """The special tokens a tokenizer is learnt with. `template` says how a text is framed for those who open the file."""
 
     tokens: tuple[str, ...]
@@ -39,8 +39,12 @@ class Exact:
         backend.no_padding()
         self._backend = backend
         self._origin = origin
-        self._vocabulary: dict[str, int] = dict(sorted(backend.get_vocab().items(), key=lambda entry: entry[1]))
-        self.special = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        self._vocabulary: dict[str, int] = dict(
+            sorted(backend.get_vocab().items(), key=lambda entry: entry[1])
+        )
+        self.special = frozenset(
+            i for i, token in backend.get_added_tokens_decoder().items() if token.special
+        )
         self.pad = self.find(framed.PAD_NAMES)
         self.start = self.find(framed.START_NAMES)
         self.end = self.find(framed.END_NAMES)
@@ -48,19 +52,27 @@ class Exact:
         self.mask = self.find(MASK_NAMES)
 
     @classmethod
-    def learn(cls, texts: Iterable[str], kind: str, size: int, marks: Marks) -> Exact:
+    def learn(cls, texts: Iterable[str], kind: str, size: int, marks: SpecialIds) -> Exact:
         """`characters`: every one that occurs, in the order of Unicode; `bpe`: pieces of bytes, as GPT-2 has them."""
         learners = {"characters": _characters, "bpe": _pieces}
         if kind not in learners:
-            known = f"characters, bpe, or a path to a tokenizer.json; {did_you_mean(kind, learners)}"
+            known = (
+                f"characters, bpe, or a path to a tokenizer.json; {did_you_mean(kind, learners)}"
+            )
             raise SettingError(f"no tokenizer for texts is called {kind!r}", known)
         repair = "check the texts, or try characters"
         with framed.library_errors("the tokenizer could not be learned", repair):
             backend = learners[kind](map(framed.encodable, texts), size, marks.tokens)
         if marks.template != "$A":
-            named = [(token, backend.token_to_id(token)) for token in marks.tokens if token in marks.template]
+            named = [
+                (token, backend.token_to_id(token))
+                for token in marks.tokens
+                if token in marks.template
+            ]
             backend.post_processor = processors.TemplateProcessing(
-                single=marks.template, pair=marks.pair or f"{marks.template} $B", special_tokens=named
+                single=marks.template,
+                pair=marks.pair or f"{marks.template} $B",
+                special_tokens=named,
             )
         return cls(backend)
 
@@ -73,10 +85,16 @@ class Exact:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise DataError(f"cannot read the tokenizer {path}: {error.strerror}", repair) from error
+            raise DataError(
+                f"cannot read the tokenizer {path}: {error.strerror}", repair
+            ) from error
         except UnicodeDecodeError as error:
-            raise DataError(f"the tokenizer {path} is not UTF-8 text (byte {error.start})", repair) from error
-        with framed.library_errors(f"{path} is not a usable tokenizer.json", "fetch or learn it again"):
+            raise DataError(
+                f"the tokenizer {path} is not UTF-8 text (byte {error.start})", repair
+            ) from error
+        with framed.library_errors(
+            f"{path} is not a usable tokenizer.json", "fetch or learn it again"
+        ):
             return cls(tokenizers.Tokenizer.from_str(text), origin=str(path))
 
     @classmethod
@@ -98,7 +116,11 @@ class Exact:
     def prompt(self, text: str) -> list[int]:
         """The ids of a text that is to go on: framed as the file says (LLaMA begins with <s>), but never ended."""
         ids = self._ids([text], special=True)[0]
-        return ids[:-1] if ids and ids[-1] == self.end and not text.endswith(self.token(ids[-1])) else ids
+        return (
+            ids[:-1]
+            if ids and ids[-1] == self.end and not text.endswith(self.token(ids[-1]))
+            else ids
+        )
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The characters that each id of `prompt(text)` stands for; empty for special ones."""
@@ -134,11 +156,16 @@ class Exact:
 
     def _ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         whole = [framed.encodable(text) for text in texts]
-        with framed.library_errors(f"{self._origin} cannot write this text", "leave unusual characters out"):
-            return [found.ids for found in self._backend.encode_batch_fast(whole, add_special_tokens=special)]
+        with framed.library_errors(
+            f"{self._origin} cannot write this text", "leave unusual characters out"
+        ):
+            return [
+                found.ids
+                for found in self._backend.encode_batch_fast(whole, add_special_tokens=special)
+            ]
 
 
-class Growing:
+class StreamingDecoder:
     """Text that arrives token by token: `add` gives what is certain, `rest` what is left at the end.
 
     Several tokens may make one character, and a token's text may depend on the one before (spaces), so a token is always
@@ -149,7 +176,9 @@ class Growing:
         self.tokenizer = tokenizer
         self.ids = list(before)
         self.told = len(self.ids)  # ids whose text has been given
-        self.from_ = max(0, self.told - 6)  # where reading begins: no character has more tokens than that
+        self.from_ = max(
+            0, self.told - 6
+        )  # where reading begins: no character has more tokens than that
 
     def add(self, token: int) -> str:
         self.ids.append(int(token))
@@ -170,7 +199,7 @@ class Growing:
 
 def pieces(tokenizer: Exact, before: Sequence[int], tokens: Iterable[int]) -> Iterator[str]:
     """The text of `tokens` after `before`, in as many pieces as there are whole characters."""
-    growing = Growing(tokenizer, before)
+    growing = StreamingDecoder(tokenizer, before)
     for token in tokens:
         yield growing.add(token)
     yield growing.rest()
@@ -179,7 +208,9 @@ def pieces(tokenizer: Exact, before: Sequence[int], tokens: Iterable[int]) -> It
 def _characters(texts: Iterable[str], size: int, marks: Sequence[str]) -> tokenizers.Tokenizer:
     known = sorted({character for text in texts for character in text})
     if not known:
-        raise DataError("there is no text to learn a tokenizer from", "give a file with some text in it")
+        raise DataError(
+            "there is no text to learn a tokenizer from", "give a file with some text in it"
+        )
     if len(known) + len(marks) + 1 > size:
         raise SettingError(
             f"the text has {len(known):,} different characters, more than the vocabulary of {size:,}",
@@ -199,7 +230,8 @@ def _pieces(texts: Iterable[str], size: int, marks: Sequence[str]) -> tokenizers
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if size < len(alphabet) + len(marks):
         raise SettingError(
-            f"a vocabulary of {size} has no room for all bytes", f"ask for {len(alphabet) + len(marks)} or more"
+            f"a vocabulary of {size} has no room for all bytes",
+            f"ask for {len(alphabet) + len(marks)} or more",
         )
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -13,10 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Encoding, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Encoding,
+    Regex,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from regard.errors import DataError
-from regard.text.numbered import SIDES, holds_pieces, holds_sides, open_pieces, open_side
+from regard.text.sentencepiece_layouts import (
+    SIDES,
+    holds_pieces,
+    holds_sides,
+    open_pieces,
+    open_side,
+)
 from regard.text.tokenizer import PAD_NAMES, UNKNOWN_NAMES, encodable, fork_quietly, library_errors
 
 Text = str | tuple[str, str]  # one text, or a pair
@@ -34,14 +49,20 @@ NAMES: dict[str, tuple[str, ...]] = {
 _SPACES = ("▁", "Ġ")  # what stands for the space before a word
 _REPAIR = "give a whole file; fetch the folder again"
 _WRITTEN = "write its tokenizer.json with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-_WORDS_OF_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_WORDS_OF_CLIP = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
 
 
 class Framed:
     """Texts to ids, segments, and places in the text, as the `Encoding` of the tokenizers library has them."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, names: Mapping[str, str] | None = None, *, origin: str = "this tokenizer"
+        self,
+        backend: tokenizers.Tokenizer,
+        names: Mapping[str, str] | None = None,
+        *,
+        origin: str = "this tokenizer",
     ) -> None:
         """`names`: the special tokens by their role (pad, mask, …); `origin` names the tokenizer in error messages."""
         fork_quietly()
@@ -51,7 +72,8 @@ class Framed:
         self._backend = backend
         self._origin = origin
         usual = {
-            role: next((n for n in known if backend.token_to_id(n) is not None), None) for role, known in NAMES.items()
+            role: next((n for n in known if backend.token_to_id(n) is not None), None)
+            for role, known in NAMES.items()
         }
         self.names: dict[str, str] = {
             role: name for role, name in {**usual, **(names or {})}.items() if name is not None
@@ -84,7 +106,8 @@ class Framed:
         room = most - len(self._encode([(first, "")])[0])
         if room <= overlap:
             raise DataError(
-                f"the first text leaves {max(0, room)} of {most} tokens to the second", "give a shorter first text"
+                f"the first text leaves {max(0, room)} of {most} tokens to the second",
+                "give a shorter first text",
             )
         self._backend.enable_truncation(most, stride=overlap, strategy="only_second")
         try:
@@ -139,8 +162,15 @@ class Framed:
     def files(self) -> dict[str, str | dict[str, Any]]:
         """What a folder holds of it: names and contents."""
         names = {f"{role}_token": name for role, name in self.names.items()}
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
-        return {"tokenizer.json": self._backend.to_str(pretty=True), "tokenizer_config.json": settings}
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            **names,
+        }
+        return {
+            "tokenizer.json": self._backend.to_str(pretty=True),
+            "tokenizer_config.json": settings,
+        }
 
 
 # ------------------------------------------------------------------ from folders
@@ -149,12 +179,19 @@ class Framed:
 def holds_tokenizer(folder: Path) -> bool:
     """Whether there is one that `open_backend` knows."""
     whole = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-    return whole or all((folder / name).is_file() for name in ("vocab.json", "merges.txt")) or holds_pieces(folder)
+    return (
+        whole
+        or all((folder / name).is_file() for name in ("vocab.json", "merges.txt"))
+        or holds_pieces(folder)
+    )
 
 
 def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str], str]:
     """The tokenizer of a model folder, the special tokens that the folder names by their role, and where they are from."""
-    settings = {**read_json(folder / "special_tokens_map.json"), **read_json(folder / "tokenizer_config.json")}
+    settings = {
+        **read_json(folder / "special_tokens_map.json"),
+        **read_json(folder / "tokenizer_config.json"),
+    }
     tokens = {role: content(settings.get(f"{role}_token")) for role in NAMES}
     names = {role: token for role, token in tokens.items() if token is not None}
     whole, words, pieces = (folder / name for name in ("tokenizer.json", "vocab.txt", "vocab.json"))
@@ -185,7 +222,9 @@ def open_target(folder: Path) -> tokenizers.Tokenizer | None:
         return open_side(folder, SIDES[1], own)
 
 
-def _from_pieces(folder: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:
+def _from_pieces(
+    folder: Path, settings: Mapping[str, Any], names: dict[str, str]
+) -> tokenizers.Tokenizer:
     if holds_sides(folder):
         backend = open_side(folder, SIDES[0], read_json(folder / "vocab.json"))
     else:
@@ -211,10 +250,14 @@ def words(texts: Iterable[str], *, framed: bool = True) -> str:
     return str(backend.to_str())
 
 
-def _wordpiece(path: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:
+def _wordpiece(
+    path: Path, settings: Mapping[str, Any], names: dict[str, str]
+) -> tokenizers.Tokenizer:
     vocabulary = {line: i for i, line in enumerate(_text(path).removesuffix("\n").split("\n"))}
     _fill(names, vocabulary)
-    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=names.get("unk", "[UNK]")))
+    backend = tokenizers.Tokenizer(
+        models.WordPiece(vocabulary, unk_token=names.get("unk", "[UNK]"))
+    )
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -236,10 +279,14 @@ def _wordpiece(path: Path, settings: Mapping[str, Any], names: dict[str, str]) -
     return backend
 
 
-def _byte_level(folder: Path, settings: Mapping[str, Any], names: dict[str, str]) -> tokenizers.Tokenizer:
+def _byte_level(
+    folder: Path, settings: Mapping[str, Any], names: dict[str, str]
+) -> tokenizers.Tokenizer:
     vocabulary = read_json(folder / "vocab.json")
     merges = [
-        tuple(line.split(" ")) for line in _text(folder / "merges.txt").split("\n") if line and line[:9] != "#version:"
+        tuple(line.split(" "))
+        for line in _text(folder / "merges.txt").split("\n")
+        if line and line[:9] != "#version:"
     ]
     pairs = [(merge[0], merge[1]) for merge in merges if len(merge) == 2]
     if len(pairs) != len(merges) or not all(isinstance(i, int) for i in vocabulary.values()):
@@ -257,9 +304,13 @@ def _byte_level(folder: Path, settings: Mapping[str, Any], names: dict[str, str]
     backend.decoder = decoders.ByteLevel()
     if ends:
         space = normalizers.Replace(Regex(r"\s+"), " ")
-        backend.normalizer = normalizers.Sequence([normalizers.NFC(), space, normalizers.Lowercase()])
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.NFC(), space, normalizers.Lowercase()]
+        )
         split = pre_tokenizers.Split(Regex(_WORDS_OF_CLIP), "removed", invert=True)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
         backend.decoder = decoders.Sequence(
             [decoders.ByteLevel(), decoders.Replace("</w>", " "), decoders.Strip(" ", 0, 1)]
         )
@@ -279,7 +330,9 @@ def _doubled(
     begin, end = backend.token_to_id(first), backend.token_to_id(last)
     if begin is None or end is None:
         raise DataError(f"the vocabulary lacks {first!r} or {last!r}", _REPAIR)
-    return processors.RobertaProcessing((last, end), (first, begin), trim_offsets=trim, add_prefix_space=spaced)
+    return processors.RobertaProcessing(
+        (last, end), (first, begin), trim_offsets=trim, add_prefix_space=spaced
+    )
 
 
 def _fill(names: dict[str, str], vocabulary: Mapping[str, int]) -> None:
@@ -289,7 +342,12 @@ def _fill(names: dict[str, str], vocabulary: Mapping[str, int]) -> None:
             names.setdefault(role, found)
 
 
-def _add(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[str, Any], names: Mapping[str, str]) -> None:
+def _add(
+    backend: tokenizers.Tokenizer,
+    folder: Path,
+    settings: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> None:
     """Special tokens keep their meaning inside texts, and the mask takes the space before it, where it is one of RoBERTa's
     kin; tokens beyond the vocabulary get the ids that the folder says."""
     more = {str(token): i for token, i in read_json(folder / "added_tokens.json").items()}
@@ -301,12 +359,15 @@ def _add(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[str, Any
             backend.add_tokens([token])
         if backend.token_to_id(token) != i:
             raise DataError(
-                f"{folder}: the token {token!r} is number {i}, which does not follow the vocabulary", _REPAIR
+                f"{folder}: the token {token!r} is number {i}, which does not follow the vocabulary",
+                _REPAIR,
             )
     for role, token in names.items():
         if backend.token_to_id(token) is not None:
             spaced = role == "mask" and token == "<mask>"
-            backend.add_special_tokens([AddedToken(token, lstrip=spaced, normalized=False, special=True)])
+            backend.add_special_tokens(
+                [AddedToken(token, lstrip=spaced, normalized=False, special=True)]
+            )
 
 
 def _required(path: Path, names: Mapping[str, str], role: str) -> str:
@@ -348,4 +409,6 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "fetch the folder again") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start})", "fetch the folder again") from None
+        raise DataError(
+            f"{path} is not UTF-8 text (byte {error.start})", "fetch the folder again"
+        ) from None

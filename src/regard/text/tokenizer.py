@@ -61,11 +61,15 @@ class Tokenizer:
         self._eos = self._required("end", END_NAMES)
         self._bos = self._find(START_NAMES)
         self._unk = self._find(UNKNOWN_NAMES)
-        self._skipped = frozenset(i for i in (self._pad, self._bos, self._eos, self._unk) if i is not None)
+        self._skipped = frozenset(
+            i for i in (self._pad, self._bos, self._eos, self._unk) if i is not None
+        )
         # Where the special tokens are only these, nobody writes them on purpose: "</s>" in a text is four characters.
         # With others (BERT's [MASK], T5's sentinels) users do write them, so they keep their meaning.
         added = backend.get_added_tokens_decoder()
-        backend.encode_special_tokens = all(i in self._skipped for i, token in added.items() if token.special)
+        backend.encode_special_tokens = all(
+            i in self._skipped for i, token in added.items() if token.special
+        )
 
     @classmethod
     def learn(cls, texts: Iterable[str], kind: str, size: int) -> Tokenizer:
@@ -75,15 +79,22 @@ class Tokenizer:
         only for "unigram" pieces that tie exactly in its likelihood could be pruned differently.
         """
         if kind not in _LEARNERS:
-            raise SettingError(f"no kind of tokenizer is called {kind!r}", did_you_mean(kind, _LEARNERS))
+            raise SettingError(
+                f"no kind of tokenizer is called {kind!r}", did_you_mean(kind, _LEARNERS)
+            )
         if size < len(SPECIALS) + 2:
             raise SettingError(
-                f"a vocabulary of {size} tokens has no room: {len(SPECIALS)} are special", "ask for more, say 8000"
+                f"a vocabulary of {size} tokens has no room: {len(SPECIALS)} are special",
+                "ask for more, say 8000",
             )
-        with library_errors("the tokenizer could not be learned", "check the texts, or try kind 'bpe'"):
+        with library_errors(
+            "the tokenizer could not be learned", "check the texts, or try kind 'bpe'"
+        ):
             backend = _LEARNERS[kind](texts, size)
         backend.post_processor = processors.TemplateProcessing(
-            single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, SPECIALS.index(END))]
+            single=f"$A {END}",
+            pair=f"$A {END} $B {END}",
+            special_tokens=[(END, SPECIALS.index(END))],
         )
         return cls(backend)
 
@@ -94,15 +105,21 @@ class Tokenizer:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise DataError(f"cannot read the tokenizer {path}: {error.strerror}", repair) from error
+            raise DataError(
+                f"cannot read the tokenizer {path}: {error.strerror}", repair
+            ) from error
         except UnicodeDecodeError as error:
-            raise DataError(f"the tokenizer {path} is not UTF-8 text (byte {error.start})", repair) from error
+            raise DataError(
+                f"the tokenizer {path} is not UTF-8 text (byte {error.start})", repair
+            ) from error
         return cls.from_json(text, origin=str(path))
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "this tokenizer") -> Tokenizer:
         """The inverse of `to_json`; `origin` names the text in error messages."""
-        with library_errors(f"{origin} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"):
+        with library_errors(
+            f"{origin} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"
+        ):
             backend = tokenizers.Tokenizer.from_str(text)
             # A vocabulary without the unknown token that its model names is only noticed at the first odd character.
             backend.encode("\U0010fffd")
@@ -123,8 +140,13 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
         whole = [encodable(text) for text in texts]
-        with library_errors(f"{self._origin} cannot write this text", "leave unusual characters out"):
-            return [encoding.ids for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)]
+        with library_errors(
+            f"{self._origin} cannot write this text", "leave unusual characters out"
+        ):
+            return [
+                encoding.ids
+                for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)
+            ]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """For each id of `encode(text)` where its characters begin and end in the text."""
@@ -150,7 +172,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; padding, start, end and unknown tokens are left out."""
-        return self._backend.decode([int(i) for i in ids if int(i) not in self._skipped], skip_special_tokens=True)
+        return self._backend.decode(
+            [int(i) for i in ids if int(i) not in self._skipped], skip_special_tokens=True
+        )
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """The texts of many lists of ids."""
@@ -187,7 +211,9 @@ class Tokenizer:
     def bos(self) -> int:
         """The id a sentence starts with; DataError where the tokenizer has none (T5, Marian)."""
         if self._bos is None:
-            raise DataError(f"{self._origin} has no start token", "start with its padding or end token instead")
+            raise DataError(
+                f"{self._origin} has no start token", "start with its padding or end token instead"
+            )
         return self._bos
 
     @property
@@ -220,7 +246,9 @@ class Tokenizer:
 
 def vocabulary_of(path: str | Path) -> dict[int, str]:
     """id → token of any tokenizer.json, whatever special tokens it has or lacks."""
-    with library_errors(f"{path} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"):
+    with library_errors(
+        f"{path} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"
+    ):
         backend = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
     return {i: token for token, i in backend.get_vocab().items()}
 
@@ -249,7 +277,9 @@ def _with_words(model: models.Model) -> tokenizers.Tokenizer:
 
 def _learn_bpe(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     backend = _with_words(models.BPE(unk_token=UNKNOWN))
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
     with _common_letters(texts, backend, size) as lines:
         backend.train_from_iterator(lines, trainer)
     return backend
@@ -276,8 +306,12 @@ def _learn_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     return _learn_levels(backend, texts, size)
 
 
-def _learn_levels(backend: tokenizers.Tokenizer, texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
+def _learn_levels(
+    backend: tokenizers.Tokenizer, texts: Iterable[str], size: int
+) -> tokenizers.Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
     backend.train_from_iterator(map(encodable, texts), trainer)
     if backend.get_vocab_size() == len(SPECIALS):
         raise _nothing_to_learn()
@@ -293,7 +327,9 @@ _LEARNERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
 
 
 @contextmanager
-def _common_letters(texts: Iterable[str], backend: tokenizers.Tokenizer, size: int) -> Iterator[Iterator[str]]:
+def _common_letters(
+    texts: Iterable[str], backend: tokenizers.Tokenizer, size: int
+) -> Iterator[Iterator[str]]:
     """The texts with rare characters blanked out, so that they become `<unk>` and never crowd out pieces.
 
     The library has a limit of its own, but settles ties in the order of a randomly seeded hash. Counting needs a pass
@@ -328,20 +364,26 @@ def _settle_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizers.Token
     alone fill the vocabulary, it forgets to stop.
     """
     state = json.loads(backend.to_str())
-    scores: dict[str, float] = {piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS}
+    scores: dict[str, float] = {
+        piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS
+    }
     floor = min(scores.values())
     for piece, score in scores.items():
         dropped = len(piece) == 1 and score < floor + 0.0001 * ALPHABET
         scores[piece] = round(floor if dropped else score, 4)
     ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
     kept = set(sorted(ranked, key=lambda piece: len(piece) > 1)[: size - len(SPECIALS)])
-    state["model"]["vocab"] = [(special, 0.0) for special in SPECIALS] + [(p, scores[p]) for p in ranked if p in kept]
+    state["model"]["vocab"] = [(special, 0.0) for special in SPECIALS] + [
+        (p, scores[p]) for p in ranked if p in kept
+    ]
     state["model"]["unk_id"] = SPECIALS.index(UNKNOWN)
     return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def _nothing_to_learn() -> DataError:
-    return DataError("there is no text to learn a tokenizer from", "give at least one line that is not blank")
+    return DataError(
+        "there is no text to learn a tokenizer from", "give at least one line that is not blank"
+    )
 
 
 def encodable(text: str) -> str:

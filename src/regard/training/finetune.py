@@ -17,33 +17,40 @@ import torch
 
 from regard import disk, edit
 from regard import spec as kinds
-from regard.api import LanguageModel, Translator, choose_device, load
-from regard.api.held import Held
-from regard.api.reader import Reader
-from regard.api.saving import TEXTS, copy_beside, described, write_weights
 from regard.build import build
 from regard.core.stack import Stack
-from regard.data import labelled, read
-from regard.data.batch import plan
+from regard.data import labelled, text_files
+from regard.data.batching import plan
 from regard.data.corpus import Corpus, prepare
 from regard.data.labelled import Classed, Words
 from regard.errors import DataError, ModelError, SettingError, did_you_mean
-from regard.interop import folder as folders
+from regard.families import folder as folders
+from regard.metrics.scores import AnyScore
+from regard.models import LanguageModel, Translator, choose_device, load
+from regard.models.base import Model
+from regard.models.saving import TEXTS, copy_beside, described, write_weights
+from regard.models.text_encoder import TextEncoder
 from regard.text.framed import Framed
-from regard.text.score import AnyScore
-from regard.training import depth, place, teacher
-from regard.training import recipe as recipes
+from regard.training import run_folder
+from regard.training.data.parallel_text import Pair, Prepared
+from regard.training.data.plain_text import texts
+from regard.training.engine import layerwise_lr_decay
+from regard.training.engine.logging import ProgressLog
 from regard.training.job import Job, multiple
 from regard.training.language import final
-from regard.training.place import Place
-from regard.training.prepare import Pair, Prepared
-from regard.training.reading import Answering, Classifying, Reading, Tagging
-from regard.training.recipe import Recipe, Tune
-from regard.training.report import Talk
-from regard.training.segments import next_token
-from regard.training.task import Task
-from regard.training.texts import texts
-from regard.training.translation import Translation, final_scores
+from regard.training.objectives import distillation
+from regard.training.objectives.finetuning_heads import (
+    Classification,
+    HeadObjective,
+    QuestionAnswering,
+    TokenClassification,
+)
+from regard.training.objectives.objective import Objective
+from regard.training.objectives.segment_lm import next_token
+from regard.training.objectives.sequence_to_sequence import SequenceToSequence, final_scores
+from regard.training.recipe import schema as recipes
+from regard.training.recipe.schema import Recipe, Tune
+from regard.training.run_folder import RunFolder
 
 # The usual recipe: AdamW at a small rate, a tenth of the steps to warm up, then straight down to 0.
 DEFAULTS: dict[str, Any] = {
@@ -57,11 +64,15 @@ HELD_OUT_EVERY, HELD_OUT_MOST, HELD_OUT_FROM = 10, 1000, 100
 _READ: dict[str, Callable[[str], list[Any]]] = {
     "classify": labelled.classed, "tag": labelled.tagged, "answer": labelled.questions,
 }  # fmt: skip
-_TASKS: dict[str, type[Reading[Any]]] = {"classify": Classifying, "tag": Tagging, "answer": Answering}
+_TASKS: dict[str, type[HeadObjective[Any]]] = {
+    "classify": Classification,
+    "tag": TokenClassification,
+    "answer": QuestionAnswering,
+}
 Sets = dict[str, list[Any]]  # train, valid, test → examples, or pairs
 
 
-def start(values: Mapping[str, Any], out: Path | None) -> tuple[Place, Recipe, str]:
+def start(values: Mapping[str, Any], out: Path | None) -> tuple[RunFolder, Recipe, str]:
     """A run folder with its recipe and its data in it, from plain keys: those of `Tune`, and of the other sections."""
     draft = _recipe(values)
     tune = _tune(draft)
@@ -70,20 +81,28 @@ def start(values: Mapping[str, Any], out: Path | None) -> tuple[Place, Recipe, s
     each = math.ceil(batches / draft.train.accumulate)
     steps = max(1, math.ceil(tune.epochs * each))
     warmup = max(1, int(tune.warm_up * steps))
-    often = {"validate_every": min(each, steps), "save_every": min(each, steps), "log_every": min(10, each)}
+    often = {
+        "validate_every": min(each, steps),
+        "save_every": min(each, steps),
+        "log_every": min(10, each),
+    }
     recipe = _recipe({**often, **values, "steps": steps, "warmup": warmup})
-    where = place.begin(recipe, out, tune.task)
+    where = run_folder.begin(recipe, out, tune.task)
     where.data.mkdir(parents=True, exist_ok=True)
     for name, examples in sets.items():
         disk.write_file(where.data / f"{name}.jsonl", _written(tune, examples))
     return where, recipe, tune.task
 
 
-def job(where: Place, recipe: Recipe, talk: Talk) -> Job:
+def job(where: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     tune = _tune(recipe)
     if tune.task == "lm":
         return _language(where, recipe, talk)
-    return _pairs(where, recipe, talk) if tune.task in ("translate", "summarize") else _labels(where, recipe, talk)
+    return (
+        _pairs(where, recipe, talk)
+        if tune.task in ("translate", "summarize")
+        else _labels(where, recipe, talk)
+    )
 
 
 def _recipe(values: Mapping[str, Any]) -> Recipe:
@@ -92,7 +111,10 @@ def _recipe(values: Mapping[str, Any]) -> Recipe:
     usual |= {"learning_rate": LORA_RATE} if values.get("lora") else {}
     for key, value in {**usual, **values}.items():
         if key not in recipes.KEYS and key not in Tune.model_fields:
-            raise SettingError(f"there is no setting {key!r}", did_you_mean(key, [*recipes.KEYS, *Tune.model_fields]))
+            raise SettingError(
+                f"there is no setting {key!r}",
+                did_you_mean(key, [*recipes.KEYS, *Tune.model_fields]),
+            )
         sections["tune" if key in Tune.model_fields else recipes.KEYS[key]][key] = value
     if values.get("task") == "lm":
         sections["data"] |= {"text": values["files"][0], "valid_text": values.get("valid")}
@@ -112,26 +134,36 @@ def _tune(recipe: Recipe) -> Tune:
 def _sets(tune: Tune) -> Sets:
     """Examples to train on, and those to validate and to test with, if there are."""
     if tune.prefixes and len(tune.prefixes) != len(tune.files):
-        raise SettingError(f"{len(tune.prefixes)} prefixes for {len(tune.files)} files", "give one for each --data")
+        raise SettingError(
+            f"{len(tune.prefixes)} prefixes for {len(tune.files)} files", "give one for each --data"
+        )
     if tune.prefixes and tune.task in _READ:
         raise SettingError(f"{tune.task} has no prefixes", "leave --prefix out")
     prefixes = tune.prefixes or ("",) * len(tune.files)
     alone = prefixes[0] if len(prefixes) == 1 else ""
-    sets: Sets = {"train": [e for p, file in zip(prefixes, tune.files, strict=True) for e in _examples(tune, file, p)]}
+    sets: Sets = {
+        "train": [
+            e
+            for p, file in zip(prefixes, tune.files, strict=True)
+            for e in _examples(tune, file, p)
+        ]
+    }
     for name, file in (("valid", tune.valid), ("test", tune.test)):
         if file is not None:
             sets[name] = _examples(tune, file, alone)
     if "valid" not in sets and len(sets["train"]) >= HELD_OUT_FROM:
         sets["valid"] = sets["train"][HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY][:HELD_OUT_MOST]
         last = len(sets["valid"]) * HELD_OUT_EVERY
-        sets["train"] = [e for i, e in enumerate(sets["train"], 1) if i % HELD_OUT_EVERY or i > last]
+        sets["train"] = [
+            e for i, e in enumerate(sets["train"], 1) if i % HELD_OUT_EVERY or i > last
+        ]
     return sets
 
 
 def _examples(tune: Tune, file: str, prefix: str) -> list[Any]:
     if tune.task in _READ:
         return _READ[tune.task](file)
-    return [(prefix + source, target) for source, target in read.pairs(file)]
+    return [(prefix + source, target) for source, target in text_files.pairs(file)]
 
 
 def _written(tune: Tune, examples: Sequence[Any]) -> str:
@@ -140,7 +172,7 @@ def _written(tune: Tune, examples: Sequence[Any]) -> str:
     return "".join(disk.json_line({"source": s, "target": t}) for s, t in examples)
 
 
-def _kept(where: Place, tune: Tune) -> Sets:
+def _kept(where: RunFolder, tune: Tune) -> Sets:
     paths = {name: where.data / f"{name}.jsonl" for name in ("train", "valid", "test")}
     return {name: _examples(tune, str(path), "") for name, path in paths.items() if path.is_file()}
 
@@ -162,12 +194,12 @@ def _count(recipe: Recipe, sets: Sets) -> int:
         budget, rounded = recipe.train.batch_tokens, multiple(recipe, where)
         return len(plan(sizes, budget, seed=0, epoch=0, multiple=rounded)) if len(sizes) else 1
     writer = _writer(held, tune)
-    count = sum(len(writer.words.encode(block)) for block in read.text(tune.files[0]))
+    count = sum(len(writer.words.encode(block)) for block in text_files.text(tune.files[0]))
     share = 1.0 if tune.valid else 1 - recipe.data.held_out
     return max(1, round(count * share / recipe.train.batch_tokens))
 
 
-def _most(held: Held, recipe: Recipe) -> int:
+def _most(held: Model, recipe: Recipe) -> int:
     """Tokens a text may have."""
     inputs = {
         kinds.EncoderDecoder: lambda s: (s.source, s.target),
@@ -175,7 +207,11 @@ def _most(held: Held, recipe: Recipe) -> int:
         kinds.Decoder: lambda s: (s.tokens,), kinds.RecurrentDecoder: lambda s: (s.tokens,),
     }[type(held.spec)](held.spec)  # fmt: skip
     lengths = [
-        part.position.length for part in inputs if isinstance(part.position, kinds.Learned | kinds.Fixed | kinds.Axial)
+        part.position.length
+        for part in inputs
+        if isinstance(
+            part.position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition
+        )
     ]
     return min([recipe.data.max_length, *lengths])
 
@@ -183,37 +219,50 @@ def _most(held: Held, recipe: Recipe) -> int:
 # ------------------------------------------------------------------ labels
 
 
-def _labels(where: Place, recipe: Recipe, talk: Talk) -> Job:
+def _labels(where: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     sets = _kept(where, _tune(recipe))
     task = _reading(recipe, sets)
-    talk.say(f"data: {len(sets['train']):,} examples to train on, {len(sets.get('valid', [])):,} to validate")
+    talk.say(
+        f"data: {len(sets['train']):,} examples to train on, {len(sets.get('valid', [])):,} to validate"
+    )
     full = sum(len(row.ids) == task.most for row in task.train)
-    if full and not isinstance(task, Answering):  # which reads long contexts in parts
-        talk.say(f"{full:,} examples fill the limit of {task.most} tokens; what is longer was cut off (--max-length)")
+    if full and not isinstance(task, QuestionAnswering):  # which reads long contexts in parts
+        talk.say(
+            f"{full:,} examples fill the limit of {task.most} tokens; what is longer was cut off (--max-length)"
+        )
     reader = task.reader
 
     def scores() -> dict[str, AnyScore]:
         names = [name for name in ("valid", "test") if name in sets]
-        found: dict[str, AnyScore] = {name: task.score(sets[name], torch.no_grad()) for name in names}
+        found: dict[str, AnyScore] = {
+            name: task.score(sets[name], torch.no_grad()) for name in names
+        }
         for name, score in found.items():
-            shown = "  ".join(f"{key} {value:.2f}" for key, value in vars(score).items() if isinstance(value, float))
+            shown = "  ".join(
+                f"{key} {value:.2f}"
+                for key, value in vars(score).items()
+                if isinstance(value, float)
+            )
             talk.say(f"{name}: {shown}  ({len(sets[name]):,} examples)")
         return found
 
     return _job(where, reader, task, scores, recipe)
 
 
-def _reading(recipe: Recipe, sets: Sets) -> Reading[Any]:
+def _reading(recipe: Recipe, sets: Sets) -> HeadObjective[Any]:
     tune, device = _tune(recipe), choose_device(recipe.train.device)
     held = load(tune.base, device="cpu")
-    if not isinstance(held, Reader | LanguageModel):
-        raise ModelError(f"{tune.base} holds a model that does not read text ({tune.task})", "give an encoder as BERT")
+    if not isinstance(held, TextEncoder | LanguageModel):
+        raise ModelError(
+            f"{tune.base} holds a model that does not read text ({tune.task})",
+            "give an encoder as BERT",
+        )
     reader = with_head(held, tune.task, _names(tune.task, sets["train"]), recipe.train.seed)  # type: ignore[arg-type]
     _edit(reader.model, recipe, ("labels.", "pool."))
     reader.to(device)
     most = _most(reader, recipe)
     sides = sets["train"], sets.get("valid", [])
-    told = teacher.of_reader(recipe, reader)
+    told = distillation.of_reader(recipe, reader)
     return _TASKS[tune.task](reader, *sides, recipe.train, multiple(recipe, device), most, told)
 
 
@@ -226,37 +275,51 @@ def _names(task: str, examples: Sequence[Any]) -> list[str]:
         found |= {example.label} if isinstance(example, Classed) else set(example.tags)
         assert isinstance(example, Classed | Words)
     if len(found) < 2:
-        raise DataError(f"there is one label only: {', '.join(found)}", "give examples of two labels or more")
+        raise DataError(
+            f"there is one label only: {', '.join(found)}", "give examples of two labels or more"
+        )
     return sorted(found)
 
 
-def with_head(held: Reader | LanguageModel, task: kinds.Task, names: Sequence[str], seed: int) -> Reader:
+def with_head(
+    held: TextEncoder | LanguageModel, task: kinds.HeadTask, names: Sequence[str], seed: int
+) -> TextEncoder:
     """The same stack with labels on top: those it has, if they are these; otherwise new ones, small and normal. A pooler
     stays; of a language model, the vocabulary goes."""
-    labels = held.spec.labels if isinstance(held, Reader) else None
-    known = isinstance(labels, kinds.Labels) and labels.task == task
-    if isinstance(held, Reader) and known and (task == "answer" or set(held.labels) == set(names)):
+    labels = held.spec.labels if isinstance(held, TextEncoder) else None
+    known = isinstance(labels, kinds.ClassifierHead) and labels.task == task
+    if (
+        isinstance(held, TextEncoder)
+        and known
+        and (task == "answer" or set(held.labels) == set(names))
+    ):
         return held
     description, config = folders.with_labels(held.config, task, names)
     assert isinstance(description, kinds.Encoder)
     torch.manual_seed(seed)
     model = build(description)
-    old = {name.replace("tokens.", "input.", 1): value for name, value in held.model.named_parameters()}
+    old = {
+        name.replace("tokens.", "input.", 1): value for name, value in held.model.named_parameters()
+    }
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name in old and old[name].shape == parameter.shape and not name.startswith("labels."):
+            if (
+                name in old
+                and old[name].shape == parameter.shape
+                and not name.startswith("labels.")
+            ):
                 parameter.copy_(old[name])
             elif name.startswith(("labels.", "pool.")):
                 parameter.zero_() if parameter.ndim == 1 else parameter.normal_(std=0.02)
             else:
                 raise ModelError(f"{held.folder} holds nothing for {name}", "give a whole encoder")
-    if isinstance(held, Reader):
+    if isinstance(held, TextEncoder):
         text = held.text
     else:  # whose rows were never filled: others must know what with
         assert held.folder is not None, "models to fine-tune come from folders"
         text = Framed.open(held.folder)
         config.setdefault("pad_token_id", text.pad)
-    reader = Reader(model, description, text, config)
+    reader = TextEncoder(model, description, text, config)
     reader.folder, reader.say = held.folder, held.say
     return reader
 
@@ -264,44 +327,64 @@ def with_head(held: Reader | LanguageModel, task: kinds.Task, names: Sequence[st
 # ------------------------------------------------------------------ pairs and plain text
 
 
-def _pairs(where: Place, recipe: Recipe, talk: Talk) -> Job:
+def _pairs(where: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     tune = _tune(recipe)
     translator = load(tune.base, device="cpu")
     if not isinstance(translator, Translator):
-        raise ModelError(f"{tune.base} holds no encoder–decoder over text", "give one, such as Marian or T5")
+        raise ModelError(
+            f"{tune.base} holds no encoder–decoder over text", "give one, such as Marian or T5"
+        )
     _edit(translator.model, recipe, ())
     translator.to(choose_device(recipe.train.device))
-    sets, tokenizers = _kept(where, tune), (translator.source_tokenizer, translator.target_tokenizer)
+    sets, tokenizers = (
+        _kept(where, tune),
+        (translator.source_tokenizer, translator.target_tokenizer),
+    )
     corpora: dict[str, Corpus] = {}
     for name in (name for name in ("train", "valid") if name in sets):
         if not (where.data / name / "corpus.json").exists():
-            report = prepare(sets[name], *tokenizers, where.data / name, max_length=_most(translator, recipe))
+            report = prepare(
+                sets[name], *tokenizers, where.data / name, max_length=_most(translator, recipe)
+            )
             talk.say(f"{name}: {report}")
         corpora[name] = Corpus.open(where.data / name)
     data = Prepared(*tokenizers, corpora["train"], corpora.get("valid"), sets.get("valid", []))
     tests: dict[str, list[Pair]] = {"test": sets["test"]} if "test" in sets else {}
-    told = teacher.of_translator(recipe, translator)
-    task = Translation(translator, data, recipe.train, multiple(recipe, translator.device), told)
-    return _job(where, translator, task, lambda: final_scores(tests, translator, recipe, talk), recipe)
+    told = distillation.of_translator(recipe, translator)
+    task = SequenceToSequence(
+        translator, data, recipe.train, multiple(recipe, translator.device), told
+    )
+    return _job(
+        where, translator, task, lambda: final_scores(tests, translator, recipe, talk), recipe
+    )
 
 
-def _language(where: Place, recipe: Recipe, talk: Talk) -> Job:
+def _language(where: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     tune = _tune(recipe)
     writer = _writer(load(tune.base, device="cpu"), tune)
     most = writer.positions
     if most is not None and recipe.data.context > most:
-        raise SettingError(f"context {recipe.data.context} is more than the {most} tokens the model sees", "lower it")
+        raise SettingError(
+            f"context {recipe.data.context} is more than the {most} tokens the model sees",
+            "lower it",
+        )
     _edit(writer.model, recipe, ())
     writer.to(choose_device(recipe.train.device))
-    task = next_token(writer, texts(where, recipe, talk.say), recipe, teacher.of_writer(recipe, writer))
+    task = next_token(
+        writer, texts(where, recipe, talk.say), recipe, distillation.of_writer(recipe, writer)
+    )
     return _job(where, writer, task, lambda: dict(final(task, talk)), recipe)
 
 
-def _writer(held: Held, tune: Tune) -> LanguageModel:
+def _writer(held: Model, tune: Tune) -> LanguageModel:
     if not isinstance(held, LanguageModel):
-        raise ModelError(f"{tune.base} holds no model for {tune.task}", "give a language model, such as GPT-2")
+        raise ModelError(
+            f"{tune.base} holds no model for {tune.task}", "give a language model, such as GPT-2"
+        )
     if len(tune.files) != 1 or tune.prefixes or tune.test:
-        raise SettingError("lm learns from one text", "give one --data, perhaps --valid, and nothing else")
+        raise SettingError(
+            "lm learns from one text", "give one --data, perhaps --valid, and nothing else"
+        )
     return held
 
 
@@ -317,18 +400,24 @@ def _edit(model: torch.nn.Module, recipe: Recipe, new: tuple[str, ...]) -> None:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(parameter.requires_grad or name.startswith(new))
     if tune.freeze is not None:
-        depth.freeze(model, tune.freeze)
+        layerwise_lr_decay.freeze(model, tune.freeze)
     for stack in model.modules():
         if isinstance(stack, Stack):
             stack.recompute = recipe.train.recompute
 
 
-def _job(where: Place, held: Held, task: Task, scores: Callable[[], dict[str, AnyScore]], recipe: Recipe) -> Job:
+def _job(
+    where: RunFolder,
+    held: Model,
+    task: Objective,
+    scores: Callable[[], dict[str, AnyScore]],
+    recipe: Recipe,
+) -> Job:
     """The run folder is the model's, whole and in the layout it came in; low-rank changes are merged."""
     if held.folder is not None:
         copy_beside(held.folder, where.folder, TEXTS)
     disk.write_json(where.folder / "config.json", described(held.spec, held.config))
-    if isinstance(held, Reader):
+    if isinstance(held, TextEncoder):
         for name, content in held.text.files().items():
             if name == "tokenizer.json" and not (where.folder / name).exists():
                 disk.write_file(where.folder / name, str(content))
@@ -340,5 +429,5 @@ def _job(where: Place, held: Held, task: Task, scores: Callable[[], dict[str, An
             edit.merge(model)
         write_weights(where.weights, model, held.spec, held.config)
 
-    assert not isinstance(held.spec, kinds.Pair)
+    assert not isinstance(held.spec, kinds.DualEncoder)
     return Job(task, held.spec.d_model, export, scores)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.text.score import AnyScore
-from regard.training.recipe import Recipe
-from regard.training.task import Task
+from regard.metrics.scores import AnyScore
+from regard.training.objectives.objective import Objective
+from regard.training.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)
 class Job:
     """`export` writes the weights now in the model into the run folder; `scores` says how good they are."""
 
-    task: Task
+    task: Objective
     d_model: int
     export: Callable[[], None]
     scores: Callable[[], dict[str, AnyScore]]

@@ -9,30 +9,38 @@ import torch
 from torch import nn
 
 from regard import disk, spec
-from regard.api import LanguageModel, choose_device
 from regard.build import build
 from regard.core.stack import Stack
 from regard.errors import SettingError
-from regard.family import bart, bert, electra, gpt, palm, recurrent, t5
-from regard.interop import folder as folders
+from regard.families import (
+    bart_presets,
+    bert_presets,
+    electra_presets,
+    gpt_presets,
+    palm,
+    recurrent,
+    t5_presets,
+)
+from regard.families import folder as folders
+from regard.metrics.scores import AnyScore, NegativeLogLikelihood
+from regard.models import LanguageModel, choose_device
 from regard.text.exact import Exact
-from regard.text.score import AnyScore, Surprise
-from regard.training.asked import asked
-from regard.training.classed import classes
-from regard.training.initial import draw
+from regard.training.data.plain_text import Texts, texts
+from regard.training.engine.initialization import draw
+from regard.training.engine.logging import ProgressLog
 from regard.training.job import Job, multiple
-from regard.training.masked import Masked
-from regard.training.place import Place
-from regard.training.recipe import Recipe
-from regard.training.replaced import Replaced
-from regard.training.report import Talk
-from regard.training.restored import Restored
-from regard.training.segments import next_token
-from regard.training.task import Task
-from regard.training.teacher import of_writer
-from regard.training.texts import Texts, texts
+from regard.training.objectives.denoising import Denoising
+from regard.training.objectives.distillation import of_writer
+from regard.training.objectives.masked_lm import MaskedLM
+from regard.training.objectives.memory_network import asked
+from regard.training.objectives.objective import Objective
+from regard.training.objectives.replaced_token_detection import ReplacedTokenDetection
+from regard.training.objectives.segment_lm import next_token
+from regard.training.objectives.text_classification import classes
+from regard.training.recipe.schema import Recipe
+from regard.training.run_folder import RunFolder
 
-_LANGUAGE_MODELS = {"gpt": gpt, "palm": palm}
+_LANGUAGE_MODELS = {"gpt": gpt_presets, "palm": palm}
 _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
     "activation", "attention", "memory", "compressed",
@@ -41,13 +49,19 @@ _CHANGES = (
 _FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
 
 
-def language(place: Place, recipe: Recipe, talk: Talk) -> Job:
+def language(place: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     if recipe.train.objective == "classify":
         return classes(place, recipe, talk, changes(recipe))
     if recipe.train.objective == "stories":
         return asked(place, recipe, talk, changes(recipe))
     data = texts(place, recipe, talk.say)
-    makers = {"causal": _causal, "masked": _masked, "replaced": _replaced, "span": _restored, "denoise": _restored}
+    makers = {
+        "causal": _causal,
+        "masked": _masked,
+        "replaced": _replaced,
+        "span": _restored,
+        "denoise": _restored,
+    }
     return makers[recipe.train.objective](place, recipe, data, talk)
 
 
@@ -56,17 +70,21 @@ def changes(recipe: Recipe) -> dict[str, Any]:
     choice = recipe.model
     foreign = next((key for key in _FOREIGN if getattr(choice, key) not in (None, False)), None)
     if foreign is not None:
-        raise SettingError(f"{foreign} is a setting of translators", f"leave it out for {recipe.train.objective}")
+        raise SettingError(
+            f"{foreign} is a setting of translators", f"leave it out for {recipe.train.objective}"
+        )
     return {key: value for key in _CHANGES if (value := getattr(choice, key)) is not None}
 
 
-def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+def _causal(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
     kind, words = recipe.model.model or "gpt", len(data.tokenizer)
     description: spec.Decoder | spec.RecurrentDecoder
     if recipe.came_before:
         description = recurrent.language(kind, recipe.preset, words, **changes(recipe))  # type: ignore[arg-type]
     else:
-        description = _LANGUAGE_MODELS[kind].preset(recipe.preset, words, recipe.data.context, **changes(recipe))
+        description = _LANGUAGE_MODELS[kind].preset(
+            recipe.preset, words, recipe.data.context, **changes(recipe)
+        )
     model = build_anew(description, recipe)
     if isinstance(model.stack, Stack):
         model.stack.recompute = recipe.train.recompute
@@ -82,8 +100,8 @@ def _causal(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     )
 
 
-def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
-    description = bert.preset(
+def _masked(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
+    description = bert_presets.preset(
         recipe.preset,
         len(data.tokenizer),
         recipe.data.context,
@@ -92,8 +110,10 @@ def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     )
     model = build_anew(description, recipe)
     model.stack.recompute = recipe.train.recompute
-    describe_folder(place, folders.describe(description) | _ids(data.tokenizer), data.tokenizer, recipe)
-    task = Masked(model, data, recipe, *_where(recipe))
+    describe_folder(
+        place, folders.describe(description) | _ids(data.tokenizer), data.tokenizer, recipe
+    )
+    task = MaskedLM(model, data, recipe, *_where(recipe))
     return Job(
         task,
         description.d_model,
@@ -102,11 +122,13 @@ def _masked(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     )
 
 
-def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
+def _replaced(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
     """The run folder is the discriminator's, which is what is fine-tuned later; the generator's is inside it."""
-    parts = electra.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+    parts = electra_presets.preset(
+        recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
+    )
     models = discriminator, generator = [build_anew(part, recipe) for part in parts]
-    inside = Place(place.folder / "generator")
+    inside = RunFolder(place.folder / "generator")
     inside.folder.mkdir(exist_ok=True)
     for where, part in zip((place, inside), parts, strict=True):
         config = folders.describe(part, kind="electra") | _ids(data.tokenizer)
@@ -114,7 +136,7 @@ def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     disk.write_file(inside.folder / "tokenizer.json", data.tokenizer.to_json())
     for model in models:
         model.stack.recompute = recipe.train.recompute
-    task = Replaced(discriminator, generator, data, recipe, *_where(recipe))
+    task = ReplacedTokenDetection(discriminator, generator, data, recipe, *_where(recipe))
 
     def export() -> None:
         for where, model, part in zip((place, inside), models, parts, strict=True):
@@ -123,13 +145,17 @@ def _replaced(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
     return Job(task, parts[0].d_model, export, lambda: final(task, talk))
 
 
-def _restored(place: Place, recipe: Recipe, data: Texts, talk: Talk) -> Job:
-    family = t5 if recipe.train.objective == "span" else bart
-    description = family.preset(recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe))
+def _restored(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
+    family = t5_presets if recipe.train.objective == "span" else bart_presets
+    description = family.preset(
+        recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
+    )
     model = build_anew(description, recipe)
     model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
-    task = Restored(model, data, recipe, *_where(recipe))
-    ids = folders.Ids(task.pad, task.start, task.end, data.tokenizer.unk, opening=task.opening)
+    task = Denoising(model, data, recipe, *_where(recipe))
+    ids = folders.SpecialTokenIds(
+        task.pad, task.start, task.end, data.tokenizer.unk, opening=task.opening
+    )
     describe_folder(place, folders.describe(description, ids), data.tokenizer, recipe)
     disk.write_json(place.folder / "generation_config.json", folders.generation_config(ids))
     return Job(
@@ -153,13 +179,15 @@ def build_anew(description: Any, recipe: Recipe) -> Any:
     return model.to(choose_device(recipe.train.device))
 
 
-def describe_folder(place: Place, config: dict[str, Any], words: Exact, recipe: Recipe) -> None:
+def describe_folder(place: RunFolder, config: dict[str, Any], words: Exact, recipe: Recipe) -> None:
     """What makes the run folder a Hugging Face repository, besides weights, tokenizer and card."""
     named = {"pad_token": words.pad, "bos_token": words.start, "eos_token": words.end, "unk_token": words.unk,
              "mask_token": words.mask}  # fmt: skip
     for name, content in {
         "config.json": config,
-        "generation_config.json": {key: value for key, value in config.items() if key in _ids(words)},
+        "generation_config.json": {
+            key: value for key, value in config.items() if key in _ids(words)
+        },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **{key: words.token(token) for key, token in named.items() if token is not None},
@@ -175,10 +203,12 @@ def _ids(words: Exact) -> dict[str, int | None]:
     return {"pad_token_id": words.pad, "bos_token_id": words.start, "eos_token_id": words.end}
 
 
-def final(task: Task, talk: Talk) -> dict[str, AnyScore]:
+def final(task: Objective, talk: ProgressLog) -> dict[str, AnyScore]:
     """The kept weights on the held-out text."""
     found = task.validate(nullcontext())
     assert found is not None
-    result = Surprise(found["loss"], found["perplexity"], found["tokens"])
-    talk.say(f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  ({result.tokens:,} tokens)")
+    result = NegativeLogLikelihood(found["loss"], found["perplexity"], found["tokens"])
+    talk.say(
+        f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  ({result.tokens:,} tokens)"
+    )
     return {"validation": result}

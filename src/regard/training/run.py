@@ -12,31 +12,39 @@ from torch import nn
 
 from regard import disk, spec
 from regard.allocator import keep_large_blocks
-from regard.api import Translator, choose_device
 from regard.build import build
 from regard.checkpoint import Checkpoints, Snapshots
-from regard.core.embed import Embedding
+from regard.core.embedding import Embedding
 from regard.core.stack import Stack
-from regard.data.vectors import read_vectors
-from regard.decode.strategy import Gnmt
+from regard.data.word_vectors import read_vectors
+from regard.decode.strategy import GNMTPenalty
 from regard.errors import SettingError
-from regard.family import recurrent, vaswani
-from regard.interop import folder as folders
-from regard.text.score import AnyScore
-from regard.training import card, depth, teacher
+from regard.families import folder as folders
+from regard.families import recurrent, transformer
+from regard.metrics.scores import AnyScore
+from regard.models import Translator, choose_device
 from regard.training import finetune as tuning
-from regard.training import recipe as recipes
-from regard.training.initial import draw
+from regard.training import model_card
+from regard.training.data.parallel_text import Prepared, prepared, test_sets
+from regard.training.engine import layerwise_lr_decay
+from regard.training.engine.initialization import draw
+from regard.training.engine.logging import MetricsLog, ProgressLog
+from regard.training.engine.loop import Interrupted, Loop
+from regard.training.engine.lr_schedule import (
+    ConstantRate,
+    CosineDecay,
+    InverseSquareRoot,
+    LinearDecay,
+    Schedule,
+)
+from regard.training.engine.optimizer import Optimizer
 from regard.training.job import Job, multiple
 from regard.training.language import language
-from regard.training.loop import Interrupted, Loop
-from regard.training.optimizer import Updater
-from regard.training.place import Place, begin, resume
-from regard.training.prepare import Prepared, prepared, test_sets
-from regard.training.recipe import Recipe
-from regard.training.report import Metrics, Talk
-from regard.training.schedule import Constant, Cosine, Linear, Paper, Schedule
-from regard.training.translation import Translation, final_scores
+from regard.training.objectives import distillation
+from regard.training.objectives.sequence_to_sequence import SequenceToSequence, final_scores
+from regard.training.recipe import schema as recipes
+from regard.training.recipe.schema import Recipe
+from regard.training.run_folder import RunFolder, begin, resume
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,10 @@ class Result:
 
 
 def train(
-    recipe: str | Path | Mapping[str, Any] | None = None, *, out: str | Path | None = None, **changes: Any
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    **changes: Any,
 ) -> Result:
     """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`."""
     if isinstance(recipe, Mapping):
@@ -72,8 +83,16 @@ def finetune(
 ) -> Result:
     """Trains a finished model further: `regard.finetune("bert/", "classify", "train.tsv", valid="dev.tsv", lora=8)`. The
     changes are the settings of `regard finetune`; several files of pairs come with as many `prefixes`."""
-    files = [str(Path(data).absolute())] if isinstance(data, str | Path) else [str(Path(d).absolute()) for d in data]
-    named = {key: str(Path(changes[key]).absolute()) for key in ("valid", "test") if changes.get(key) is not None}
+    files = (
+        [str(Path(data).absolute())]
+        if isinstance(data, str | Path)
+        else [str(Path(d).absolute()) for d in data]
+    )
+    named = {
+        key: str(Path(changes[key]).absolute())
+        for key in ("valid", "test")
+        if changes.get(key) is not None
+    }
     base = str(Path(model).absolute())
     values = {**changes, **named, "task": task, "base": base, "files": files}
     place, recipe, name = tuning.start(values, Path(out) if out else None)
@@ -86,9 +105,9 @@ def go_on(folder: str | Path, *, quiet: bool = False) -> Result:
     return run(place, recipe, name, quiet=quiet)
 
 
-def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Result:
+def run(place: RunFolder, recipe: Recipe, name: str, *, quiet: bool = False) -> Result:
     """Prepares, trains, scores and describes."""
-    talk = Talk(recipe.train.steps, quiet)
+    talk = ProgressLog(recipe.train.steps, quiet)
     keep_large_blocks()
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
@@ -96,10 +115,16 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     made = job(place, recipe, talk)
     parameters = sum(parameter.numel() for parameter in made.task.model.parameters())
     where = choose_device(recipe.train.device)
-    talk.say(f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}")
-    metrics = Metrics(place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None)
+    talk.say(
+        f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}"
+    )
+    metrics = MetricsLog(
+        place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None
+    )
     stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
-    loop = Loop(recipe, made.task, _updater(recipe, made.task.model, made.d_model), stores, metrics, talk)
+    loop = Loop(
+        recipe, made.task, _updater(recipe, made.task.model, made.d_model), stores, metrics, talk
+    )
     saved = loop.checkpoints.newest(talk.say)
     if saved is not None:
         loop.restore(saved)
@@ -110,21 +135,32 @@ def run(place: Place, recipe: Recipe, name: str, *, quiet: bool = False) -> Resu
     try:
         loop.run()
     except Interrupted as interruption:
-        talk.say(f"saved at step {loop.progress.step}; go on with: regard train --resume {place.folder}")
+        talk.say(
+            f"saved at step {loop.progress.step}; go on with: regard train --resume {place.folder}"
+        )
         raise SystemExit(interruption.exit_code) from None
     finally:
         metrics.close()
     with loop.exported():
         scores = made.scores()
-    card.write(place, recipe, name, card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores))
+    model_card.write(
+        place,
+        recipe,
+        name,
+        model_card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores),
+    )
     return Result(place.folder, scores, loop.progress.seconds, loop.progress.compiling, parameters)
 
 
-def job(place: Place, recipe: Recipe, talk: Talk) -> Job:
+def job(place: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     """What a recipe trains, with its data prepared and its first weights drawn."""
     if recipe.tune:
         return tuning.job(place, recipe, talk)
-    return _translation(place, recipe, talk) if recipe.train.objective == "translate" else language(place, recipe, talk)
+    return (
+        _translation(place, recipe, talk)
+        if recipe.train.objective == "translate"
+        else language(place, recipe, talk)
+    )
 
 
 def describe(
@@ -135,9 +171,15 @@ def describe(
     joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
     share = choice.share or ("all" if joint else "target")
     if recipe.came_before:
-        own = {key: value for key in ("d_model", "layers", "dropout") if (value := getattr(choice, key)) is not None}
+        own = {
+            key: value
+            for key in ("d_model", "layers", "dropout")
+            if (value := getattr(choice, key)) is not None
+        }
         more = {"share": share, "max_length": recipe.data.max_length}
-        return recurrent.preset(str(choice.model), recipe.preset, source_vocabulary, target_vocabulary, **own, **more)
+        return recurrent.preset(
+            str(choice.model), recipe.preset, source_vocabulary, target_vocabulary, **own, **more
+        )
     changes = {
         key: value
         for key in ("d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout",
@@ -148,19 +190,21 @@ def describe(
     changes["max_length"] = recipe.data.max_length
     changes |= _positions(recipe)
     changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
-    return vaswani.preset(recipe.preset, source_vocabulary, target_vocabulary, share=share, **changes)
+    return transformer.preset(
+        recipe.preset, source_vocabulary, target_vocabulary, share=share, **changes
+    )
 
 
 def _positions(recipe: Recipe) -> dict[str, Any]:
     """Where places are told: at the input, or inside attention."""
     at_input: dict[str, spec.InputPosition] = {
         "sinusoidal": spec.Sinusoidal(),
-        "learned": spec.Learned(recipe.data.max_length),
-        "concatenated": spec.Concatenated(64),
+        "learned": spec.LearnedPosition(recipe.data.max_length),
+        "concatenated": spec.ConcatenatedPosition(64),
     }
     inside: dict[str, spec.StackPosition] = {
         "relative": spec.RelativeKeys(16),
-        "buckets": spec.Buckets(),
+        "buckets": spec.T5Bias(),
         "alibi": spec.Alibi(),
         "rope": spec.Rope(),
     }
@@ -178,7 +222,9 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
     if recipe.model.vectors:
         read_vectors(Path(recipe.model.vectors), data.source, model.source.table.weight.data, say)
         if model.target.table is not model.source.table:
-            read_vectors(Path(recipe.model.vectors), data.target, model.target.table.weight.data, say)
+            read_vectors(
+                Path(recipe.model.vectors), data.target, model.target.table.weight.data, say
+            )
     if recipe.model.freeze_embeddings:
         model.source.table.weight.requires_grad_(False)
         model.target.table.weight.requires_grad_(False)
@@ -189,13 +235,20 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
     return Translator(model, description, data.source, data.target, data.target.bos)
 
 
-def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> None:
+def _describe_folder(place: RunFolder, recipe: Recipe, translator: Translator) -> None:
     """What makes the run folder a Hugging Face repository, besides weights and card."""
     source, target = translator.source_tokenizer, translator.target_tokenizer
-    ids = folders.Ids(target.pad, translator.start, target.eos, target.unk)
-    alpha, kind = recipe.penalty.alpha, "gnmt" if isinstance(recipe.penalty, Gnmt) else "power"
-    generation = folders.generation_config(ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha})
-    pad, start, end, unk = source.tokens([source.pad, source.bos, source.eos, source.unk or source.pad])
+    ids = folders.SpecialTokenIds(target.pad, translator.start, target.eos, target.unk)
+    alpha, kind = (
+        recipe.penalty.alpha,
+        "gnmt" if isinstance(recipe.penalty, GNMTPenalty) else "power",
+    )
+    generation = folders.generation_config(
+        ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha}
+    )
+    pad, start, end, unk = source.tokens(
+        [source.pad, source.bos, source.eos, source.unk or source.pad]
+    )
     names = folders.tokenizer_config(pad, start, end, None if source.unk is None else unk)
     for name, content in {
         "config.json": folders.describe(translator.spec, ids),
@@ -205,17 +258,17 @@ def _describe_folder(place: Place, recipe: Recipe, translator: Translator) -> No
         disk.write_json(place.folder / name, content)
 
 
-def _translation(place: Place, recipe: Recipe, talk: Talk) -> Job:
+def _translation(place: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
     data = prepared(place, recipe, talk.say)
     translator = _translator(recipe, data, talk.say)
     _describe_folder(place, recipe, translator)
     return Job(
-        Translation(
+        SequenceToSequence(
             translator,
             data,
             recipe.train,
             multiple(recipe, translator.device),
-            teacher.of_translator(recipe, translator),
+            distillation.of_translator(recipe, translator),
         ),
         translator.spec.d_model,
         lambda: folders.write_weights(place.weights, translator.model, translator.spec),
@@ -223,9 +276,9 @@ def _translation(place: Place, recipe: Recipe, talk: Talk) -> Job:
     )
 
 
-def _updater(recipe: Recipe, model: nn.Module, d_model: int) -> Updater:
+def _updater(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
     train = recipe.train
-    return Updater(
+    return Optimizer(
         model.named_parameters(),
         schedule(recipe, d_model),
         kind=train.optimizer,
@@ -234,7 +287,7 @@ def _updater(recipe: Recipe, model: nn.Module, d_model: int) -> Updater:
         weight_decay=train.weight_decay,
         clip=train.clip,
         loss_scaling=train.precision == "fp16",
-        rates=depth.rates(model, recipe.tune.layer_decay) if recipe.tune else None,
+        rates=layerwise_lr_decay.rates(model, recipe.tune.layer_decay) if recipe.tune else None,
     )
 
 
@@ -243,12 +296,14 @@ def schedule(recipe: Recipe, d_model: int) -> Schedule:
     train = recipe.train
     if train.schedule == "paper":
         return (
-            Paper.with_peak(train.learning_rate, train.warmup) if train.learning_rate else Paper(d_model, train.warmup)
+            InverseSquareRoot.with_peak(train.learning_rate, train.warmup)
+            if train.learning_rate
+            else InverseSquareRoot(d_model, train.warmup)
         )
     if train.learning_rate is None:
         raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
     if train.schedule == "linear":
-        return Linear(train.learning_rate, train.warmup, train.steps)
+        return LinearDecay(train.learning_rate, train.warmup, train.steps)
     if train.schedule == "cosine":
-        return Cosine(train.learning_rate, train.warmup, train.steps, train.floor)
-    return Constant(train.learning_rate, train.warmup)
+        return CosineDecay(train.learning_rate, train.warmup, train.steps, train.floor)
+    return ConstantRate(train.learning_rate, train.warmup)

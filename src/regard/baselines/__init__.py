@@ -1,0 +1,1 @@
+"""What came before the Transformer: recurrent, convolutional and memory networks."""

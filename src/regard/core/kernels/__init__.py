@@ -1,0 +1,1 @@
+"""Triton kernels. Each is compared with its definition in Triton's interpreter."""

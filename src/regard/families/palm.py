@@ -1,0 +1,45 @@
+"""PaLM (Chowdhery et al. 2022, Table 1): attention and feed-forward side by side, one key head, SwiGLU, RoPE, no biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard import spec
+from regard.families.sizes import chosen
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "heads": 4, "d_k": 32},
+    "8b": {"layers": 32, "d_model": 4096, "heads": 16},
+    "62b": {"layers": 64, "d_model": 8192, "heads": 32},
+    "540b": {"layers": 118, "d_model": 18432, "heads": 48},
+}
+_DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
+
+
+def preset(
+    name: str, vocabulary: int = 256_000, context: int = 2048, **changes: Any
+) -> spec.Decoder:
+    """Positions are rotations, so `context` is no part of the model. Embeddings are shared with the output, whose logits
+    are scaled by d_model^-½ (Section 2)."""
+    s = chosen("palm", PRESETS, name, _DEFAULTS, changes)
+    norm = spec.LayerNorm(bias=False)
+    block = spec.Block(
+        spec.Attention(
+            s["heads"],
+            s["d_k"],
+            s["d_k"],
+            1,
+            "",
+            mixer=spec.SoftmaxAttention(s["attention_dropout"]),
+        ),
+        spec.GatedFeedForward(s["d_ff"]),
+        residual=spec.Parallel(1),
+        norm=norm,
+        dropout=s["dropout"],
+    )
+    return spec.Decoder(
+        s["d_model"],
+        spec.Tokens(vocabulary, None, scale=False, dropout=s["dropout"]),
+        spec.Stack(s["layers"], block, spec.CausalMask(), spec.Rope(), norm),
+        spec.LMHead(scale=s["d_model"] ** -0.5),
+    )

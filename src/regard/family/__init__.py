@@ -1,1 +1,0 @@
-"""The families: functions that return specs, and one literal table of their presets."""

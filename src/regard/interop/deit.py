@@ -1,7 +1,0 @@
-"""DeiT, as transformers has it: ViT with a second token, which learnt from a teacher and may vote beside the first."""
-
-from __future__ import annotations
-
-from regard.interop.vit import Kin
-
-DEIT = Kin("deit", "DeiT", ("cls", "distillation"))

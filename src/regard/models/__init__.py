@@ -1,0 +1,33 @@
+"""The models a user holds."""
+
+from __future__ import annotations
+
+from regard.models.base import Model, Output, choose_device
+from regard.models.dual_encoder import DualEncoderModel
+from regard.models.image_encoder import ImageEncoder
+from regard.models.language_model import LanguageModel
+from regard.models.loading import load, load_translator, load_writer, open_tokenizers
+from regard.models.speech import CTCModel, SpeechToText
+from regard.models.text_encoder import Answer, Filling, Suspect, Tagged, TextEncoder
+from regard.models.translator import Translator
+
+__all__ = [
+    "Answer",
+    "CTCModel",
+    "DualEncoderModel",
+    "Filling",
+    "ImageEncoder",
+    "LanguageModel",
+    "Model",
+    "Output",
+    "SpeechToText",
+    "Suspect",
+    "Tagged",
+    "TextEncoder",
+    "Translator",
+    "choose_device",
+    "load",
+    "load_translator",
+    "load_writer",
+    "open_tokenizers",
+]  # fmt: skip

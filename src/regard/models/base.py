@@ -1,0 +1,110 @@
+"""What every model that a user holds has in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from regard import edit
+from regard import spec as kinds
+from regard.build import CoreModel
+from regard.errors import SettingError
+from regard.models import saving
+from regard.models.hf_call import Output, named, run
+
+if TYPE_CHECKING:
+    from regard.look import Look, Subject
+
+__all__ = ["Model", "Output", "choose_device", "to_standard_error"]
+
+
+def to_standard_error(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+class Model:
+    """A model with its description and the config.json it came with; made by `regard.load`.
+
+    Called with Hugging Face's argument names it returns the same main tensors under the same names. As there, the caller
+    decides about gradients: `with torch.inference_mode():` where none are needed.
+    """
+
+    def __init__(
+        self, model: CoreModel, description: kinds.Model, config: dict[str, Any] | None = None
+    ) -> None:
+        self.model = model
+        self.spec = description
+        self.config = config or {}
+        self.folder: Path | None = None  # that it was opened from
+        self.say: Callable[[str], None] = to_standard_error  # told what a user should know
+
+    def __call__(self, *positional: Tensor | None, **by_name: Tensor | None) -> Output:
+        return run(self.model, self.spec, self.config, named(self.spec, positional, by_name))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def to(self, device: str | torch.device) -> Self:
+        self.model.to(device)
+        return self
+
+    def freeze(self, precision: str | None = None) -> Self:
+        """Ready to be used only: on a CPU the weights are packed for speed, as float32 unless `int8` or `bf16` is asked for.
+        A frozen model cannot be trained or saved."""
+        if self.device.type == "cpu":
+            edit.freeze(self.model, precision or "float32")
+        elif precision:
+            raise SettingError(
+                f"{precision} weights are for CPUs",
+                "leave it out on a GPU, or choose the device cpu",
+            )
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes a folder in Hugging Face's layout, whole or not at all: a new one, or in place of a model that is there."""
+        files = self.files() if self.folder is None else {}
+        return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
+
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        """What belongs into its folder beside the weights, where it was not opened from one: names and contents. Those of
+        config.json are added to what the description says."""
+        return {}
+
+    def look(
+        self,
+        text: str | Tensor,
+        *,
+        target: str | None = None,
+        ask: Sequence[str] = ("*.weights",),
+        off: Sequence[tuple[str, int]] = (),
+    ) -> Look:
+        """One run with named probes (`encoder.3.self.weights`, `decoder.2.residual`, `logits`, with * and ?); see
+        `regard.look`."""
+        from regard.look import look
+
+        return look(self.subject(), text, target=target, ask=ask, off=off)
+
+    def subject(self) -> Subject:
+        """What the analyses of `regard.look` need of this model; kinds that read text say here how."""
+        from regard.look import Subject
+
+        return Subject(self.model)  # type: ignore[arg-type]
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU if there is one."""
+    try:
+        device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+        )
+    except RuntimeError:
+        raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
+    return device

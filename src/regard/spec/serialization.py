@@ -1,0 +1,154 @@
+"""A spec as plain data, for JSON, with a closed schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, Literal
+
+from regard.errors import ModelError, did_you_mean
+from regard.spec import (
+    attention,
+    baselines,
+    feedforward,
+    frontend,
+    head,
+    mask,
+    model,
+    position,
+    residual,
+    stack,
+)
+
+# Every kind by the name that is written: the dataclasses of the other files.
+_KINDS: dict[str, type] = {
+    name: kind
+    for file in (
+        position,
+        residual,
+        feedforward,
+        attention,
+        mask,
+        stack,
+        frontend,
+        head,
+        baselines,
+        model,
+    )
+    for name, kind in vars(file).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+
+# Names that earlier versions wrote. `Linear` was linear attention, `Gated` a gated feed-forward.
+_FORMER_NAMES = {
+    "Additive": "AdditiveScore",
+    "Axial": "AxialPosition",
+    "Banded": "BandedScaling",
+    "Beyond": "LongerThan",
+    "BlockLocal": "BlockLocalMask",
+    "Both": "And",
+    "Buckets": "T5Bias",
+    "Causal": "CausalMask",
+    "Chunks": "ChunkedAttention",
+    "Compressed": "CompressiveMemory",
+    "Concatenated": "ConcatenatedPosition",
+    "Convolved": "Convolutional",
+    "Dilated": "DilatedMask",
+    "Dot": "DotScore",
+    "Either": "Or",
+    "Elu": "EluFeatures",
+    "End": "EndToken",
+    "Everything": "FullMask",
+    "Experts": "MixtureOfExperts",
+    "Favor": "FavorFeatures",
+    "Fixed": "FixedPosition",
+    "Frames": "Spectrogram",
+    "Gated": "GatedFeedForward",
+    "General": "GeneralScore",
+    "Global": "GlobalMask",
+    "Labels": "ClassifierHead",
+    "LanguageHead": "LMHead",
+    "Learned": "LearnedPosition",
+    "Linear": "LinearAttention",
+    "LooksAfter": "LuongAttention",
+    "LooksBefore": "BahdanauAttention",
+    "Lsh": "LshAttention",
+    "NarrowUnit": "BottleneckUnit",
+    "Nearby": "ConvPosition",
+    "Neighbours": "ConvLayer",
+    "Opposite": "Not",
+    "Pair": "DualEncoder",
+    "Plain": "FeedForward",
+    "RandomBlocks": "RandomBlockMask",
+    "Repeated": "RepeatedBlockBias",
+    "Ring": "ChunkRing",
+    "RmsNorm": "RMSNorm",
+    "ScaledDot": "ScaledDotScore",
+    "Softmax": "SoftmaxAttention",
+    "Stretched": "LinearScaling",
+    "Strided": "StridedMask",
+    "Transform": "HeadTransform",
+    "Twice": "AutoBuckets",
+    "Votes": "DistilledHead",
+    "Waves": "Waveform",
+    "Window": "WindowMask",
+}
+
+
+def to_dict(part: Any) -> Any:
+    """A spec as JSON values; every part carries its type's name under `kind`."""
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
+        return {"kind": type(part).__name__, **fields}
+    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
+
+
+def from_dict(data: Any) -> Any:
+    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error, not a guess."""
+    if isinstance(data, list):
+        return tuple(from_dict(item) for item in data)
+    if not isinstance(data, dict):
+        return data
+    name = data.get("kind")
+    if isinstance(name, str):
+        name = _FORMER_NAMES.get(name, name)
+    if not isinstance(name, str) or name not in _KINDS:
+        raise ModelError(
+            f"the model's description has an unknown kind {name!r}", did_you_mean(str(name), _KINDS)
+        )
+    kind = _KINDS[name]
+    known = typing.get_type_hints(kind)
+    values = {}
+    for key, value in data.items():
+        if key == "kind":
+            continue
+        if key not in known:
+            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, known))
+        values[key] = from_dict(value)
+        if not _fits(values[key], known[key]):
+            raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {known[key]}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ModelError(
+            f"{name} is incomplete: {error}",
+            "compare it with a config.json written by this version",
+        ) from None
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(
+            _fits(item, typing.get_args(hint)[0]) for item in value
+        )
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return value is None if hint is type(None) else isinstance(value, hint)

@@ -1,0 +1,1 @@
+"""From the files that a recipe names to tokenizers and prepared corpora."""

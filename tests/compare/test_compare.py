@@ -1,0 +1,227 @@
+"""Comparisons: sizes that are equal, prices that are right, runs that are kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from regard import size, spec
+from regard.build import build
+from regard.cli.compare import command
+from regard.compare import experiment as study
+from regard.compare.contenders import Contender, budget, entrants
+from regard.compare.cost import _exponent, _flops, _Plain, _remembered, _sentence
+from regard.compare.report import lines, scene
+from regard.data import builtin
+from regard.errors import ModelError, SettingError
+from regard.families.recurrent import FAMILIES
+from regard.look import drawing
+from regard.training.recipe import schema as recipes
+from regard.training.run import describe
+
+TINY: dict[str, Any] = {
+    "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup": 2,
+    "tokenizer": "words", "vocabulary": 300, "beam": 1, "threads": 1, "max_length": 60,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> recipes.Recipe:
+    folder = tmp_path_factory.mktemp("text")
+    pairs = list(itertools.islice(builtin.sentences("train"), 80))
+    files = {}
+    for side in ("source", "target"):
+        for name, some in (("", pairs), ("valid_", pairs[:4]), ("test_", pairs[:20])):
+            path = folder / f"{name}{side}"
+            path.write_text("".join(getattr(pair, side) + "\n" for pair in some))
+            files[name + side] = str(path)
+    return recipes.load(None, TINY | files)
+
+
+@pytest.mark.parametrize("parameters", [None, 300_000, 3_000_000])
+def test_all_models_get_as_many_parameters(parameters: int | None) -> None:
+    recipe, _ = recipes.choose("builtin", {})
+    wanted = parameters or size.parameters(describe(recipe, 2000, 2000))
+    words = [*FAMILIES, "transformer", "transformer:performer", "transformer:linformer:64+softmax"]
+    for entrant in entrants(",".join(words)):
+        made = entrant.sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
+        found = describe(made, 2000, 2000)
+        assert abs(size.parameters(found) / wanted - 1) < 0.03, entrant.word
+        if parameters is None and entrant.word in ("transformer", "transformer:performer"):
+            assert found.d_model == 128
+    if parameters is None:
+        own = Contender("transformer").sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
+        assert describe(own, 2000, 2000) == describe(recipe, 2000, 2000)
+
+
+def test_words_and_budgets() -> None:
+    assert Contender("gru@learning_rate=0.001@clip=1").changes == {
+        "model": "gru",
+        "learning_rate": "0.001",
+        "clip": "1",
+    }
+    changes = Contender("transformer:linformer:8+window:4").changes
+    assert changes == {
+        "model": "transformer",
+        "attention": "linformer:8",
+        "decoder_attention": "window:4",
+    }
+    recipe, _ = recipes.choose("builtin", {})
+    assert Contender("gru@learning_rate=0.001").recipe(recipe).train.learning_rate == 0.001
+    assert budget("steps:2000").steps(lambda: 0.0, lambda: 0.0) == 2000
+    assert budget("flops:1e6").steps(lambda: 300.0, lambda: 0.0) == 3333
+    assert budget("seconds:60").steps(lambda: 0.0, lambda: 0.25) == 240
+    for word in ("steps", "steps:0", "hours:3", "flops:many"):
+        with pytest.raises(SettingError, match="no budget"):
+            budget(word)
+    for words, message in (("", "nothing to compare"), ("gru,gru", "twice")):
+        with pytest.raises(SettingError, match=message):
+            entrants(words)
+    for word, message in (
+        ("gruu", "model"),
+        ("gru:window:3", "no setting of gru"),
+        ("gru@speed=3", "no setting"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            Contender(word).recipe(recipe)
+    with pytest.raises(SettingError, match="cannot have about 1,000"):
+        Contender("rnn").sized(recipe, 1000, lambda r: describe(r, 2000, 2000))
+    with pytest.raises(ModelError, match="no causal form"):
+        Contender("transformer:linformer:8").sized(
+            recipe, 900_000, lambda r: describe(r, 2000, 2000)
+        )
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_counted_multiplications_are_those_of_the_matrices(cell: Any) -> None:
+    d, words, n = 16, 50, 24
+    tokens = spec.Tokens(words, None)
+    model = build(
+        spec.SequenceToSequence(d, tokens, tokens, spec.Recurrent(cell), spec.Recurrent(cell))
+    )
+    gates = {"rnn": 1, "gru": 3, "lstm": 4}[cell]
+    bridge = (2 if cell == "lstm" else 1) * d * d
+    forward = 2 * (2 * n * gates * 2 * d * d + bridge + n * words * d)
+    assert (
+        abs(_flops(_Plain(model), _sentence(n, words, torch.device("cpu"))) / (3 * forward) - 1)
+        < 0.03
+    )
+
+
+def test_costs_grow_as_they_should() -> None:
+    def growth(word: str) -> float:
+        recipe = Contender(word).recipe(recipes.choose("builtin", {})[0], {"d_model": 16})
+        plain = _Plain(build(describe(recipe, 50, 50)))
+        sizes = [128, 256, 512]
+        return _exponent(
+            sizes, [_flops(plain, _sentence(n, 50, torch.device("cpu"))) for n in sizes]
+        )
+
+    assert _exponent([1, 2, 4], [3.0, 12.0, 48.0]) == pytest.approx(2.0)
+    assert growth("rnn") == pytest.approx(1.0, abs=0.01)
+    assert growth("transformer") > 1.5
+    assert 1.1 < growth("transformer:performer") < 1.35  # cross-attention is still softmax
+
+
+def test_what_backward_needs_is_counted_once() -> None:
+    class Task:
+        model = torch.nn.Linear(10, 10, bias=False)
+
+        def loss(self, batch: Any) -> Any:
+            y = self.model(batch["x"])
+            return (y.exp() * y.exp()).sum(), None
+
+    x = torch.randn(7, 10)
+    assert _remembered(Task(), {"x": x}) == (x.numel() + 2 * 70) * 4  # type: ignore[arg-type]
+
+
+def test_a_comparison_is_kept_and_goes_on(
+    base: recipes.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = entrants("transformer,bahdanau@clip=1,rnn")
+    trained = []
+    plain = study.run
+
+    def run(place: Any, *rest: Any, **more: Any) -> Any:
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        trained.append(place.folder.relative_to(tmp_path))
+        return plain(place, *rest, **more)
+
+    monkeypatch.setattr(study, "run", run)
+    arguments = (base, "test", asked, budget("steps:3"), (1, 2), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        study.compare(*arguments)
+    assert [str(path) for path in trained] == [
+        "transformer/1",
+        "transformer/2",
+        "bahdanau_clip_1/1",
+    ]
+    trained.clear()
+    result = study.compare(*arguments)
+    # The run that was interrupted had begun, and goes on as any other run does.
+    assert [str(path) for path in trained] == ["rnn/1", "rnn/2"]
+    trained.clear()
+    assert study.compare(*arguments) == result
+    assert not trained
+    assert json.loads((tmp_path / "compare.json").read_text()) == json.loads(
+        json.dumps(result.data())
+    )
+    for one in result.contestants:
+        assert one.steps == 3
+        assert [run.seed for run in one.runs] == [1, 2]
+        assert one.runs[0].loss != one.runs[1].loss
+        assert sum(bucket.sentences for bucket in one.runs[0].buckets) == 20
+        lengths = [length for b in one.runs[0].buckets for length in (b.shortest, b.longest)]
+        assert lengths == sorted(lengths)
+        assert abs(one.parameters / result.parameters - 1) < 0.03
+    table = "\n".join(lines(result))
+    assert all(one.word in table for one in result.contestants)
+    assert "±" in table
+    drawn = ElementTree.fromstring(drawing.svg(scene(result), "test"))
+    assert len(list(drawn.iter())) > 50
+    with pytest.raises(SettingError, match="other settings"):
+        study.compare(base, "test", asked, budget("steps:2"), (1,), tmp_path)
+    other = recipes.load(
+        None, {**TINY, "source": base.data.source, "target": base.data.target, "vocabulary": 200}
+    )
+    with pytest.raises(SettingError, match="other data"):
+        study.compare(other, "test", asked, budget("steps:3"), (1,), tmp_path)
+
+
+def test_the_command(base: recipes.Recipe, tmp_path: Path) -> None:
+    given = {
+        key: value
+        for key, value in base.data.model_dump().items()
+        if key.endswith(("source", "target"))
+    }
+    files = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
+    sizes = [
+        f"--{key.replace('_', '-')}={value}"
+        for key, value in TINY.items()
+        if key not in ("d_model", "d_ff")
+    ]
+    words = [
+        "--models",
+        "transformer,rnn",
+        "--budget",
+        "flops:5e7",
+        "--parameters",
+        "20000",
+        "--out",
+        str(tmp_path / "c"),
+    ]
+    done = CliRunner().invoke(command, [*words, *files, *sizes, "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    spent = [one["steps"] * one["cost"]["flops"] for one in found["contestants"]]
+    assert all(total <= 5e7 for total in spent)
+    assert (tmp_path / "c" / "compare.svg").exists()
+    with pytest.raises(SettingError, match="no budget"):
+        CliRunner().invoke(command, ["--budget", "hours:2"], catch_exceptions=False)

@@ -1,0 +1,66 @@
+"""What is traced once computes every length: nothing about the length of the example may be taken for a number.
+
+Tracing alone is quick. The slow tests of `test_convert` go on to ONNX with every family.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard import spec
+from regard.build import build
+from regard.convert import onnx
+from regard.core import softmax_attention
+from regard.core.stack import Stack
+from regard.errors import ModelError
+from regard.families import folder as folders
+from regard.families import gpt_presets
+from regard.model import Function
+from regard.verify.invariants import with_kernel
+
+TERMS: list[tuple[spec.StackPosition, spec.MaskPattern]] = [
+    (spec.T5Bias(6, 9), spec.FullMask()),
+    (spec.T5Bias(6, 9), spec.WindowMask(2)),
+    (spec.Alibi(), spec.CausalMask()),
+]
+
+
+@pytest.mark.parametrize(("position", "pattern"), TERMS)
+def test_a_stack_is_traced_for_any_length(
+    position: spec.StackPosition, pattern: spec.MaskPattern
+) -> None:
+    block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(6))
+    model = build(
+        spec.Encoder(8, spec.Tokens(20, None), spec.Stack(1, block, pattern, position))
+    ).eval()
+    whole = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
+    with torch.no_grad(), with_kernel(model, softmax_attention.explicit):
+        given, length = torch.randint(20, (2, 7)), torch.export.Dim("length")
+        program = torch.export.export(
+            whole, (given,), dynamic_shapes={"given": ({1: length},)}
+        ).module()
+        for other in (5, 12):
+            tokens = torch.randint(20, (2, other))
+            torch.testing.assert_close(program(tokens), whole(tokens), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter makes one without a word where the length is taken for a number."""
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package)
+    made = gpt_presets.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
+    opened = folders.ModelFolder(made, {}, None, folders.describe(made, None))
+    real = Stack.sight
+
+    def counted(self: Stack, start: int, length: int, *more: Any) -> Any:
+        return real(self, start, int(length), *more)
+
+    monkeypatch.setattr(Stack, "sight", counted)
+    with pytest.raises(ModelError, match="one size only"):
+        onnx.write(tmp_path, build(made), opened)
+    assert not list(tmp_path.iterdir())
