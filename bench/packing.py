@@ -46,12 +46,12 @@ def bucketed(sizes: np.ndarray, budget: int, most: int) -> list[dict[str, Tensor
         source, target = (
             torch.randint(4, VOCABULARY, (len(rows), int(sizes[rows, i].max()))) for i in (0, 1)
         )
-        real, asked = (
+        padding_mask, asked = (
             torch.arange(x.shape[1]) < torch.from_numpy(sizes[rows, i])[:, None]
             for i, x in enumerate((source, target))
         )
         batch = {"source": source, "target": target, "labels": target.masked_fill(~asked, IGNORED)}
-        found.append(batch | ({} if real.all() else {"real": real}))
+        found.append(batch | ({} if padding_mask.all() else {"padding_mask": padding_mask}))
     return found
 
 
@@ -88,10 +88,12 @@ def packed(sizes: np.ndarray, budget: int, width: int) -> list[dict[str, Tensor]
 
 
 def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
-    within = None
+    documents = None
     if "source of" in batch:
-        within = DocumentMask(batch["source of"]), DocumentMask(batch["target of"])
-    hidden, _ = model(batch["source"], batch["target"], batch.get("real"), within=within)
+        documents = DocumentMask(batch["source of"]), DocumentMask(batch["target of"])
+    hidden, _ = model(
+        batch["source"], batch["target"], batch.get("padding_mask"), documents=documents
+    )
     over_vocabulary(model.head, hidden, batch["labels"], 0.1)[0].backward()
 
 

@@ -116,18 +116,22 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
     seen: list[Tensor] = []
 
     def kernel(
-        q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, scale: float, dropout: float
+        q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
     ) -> Tensor:
-        seen.append(softmax_attention.attention_weights(q, k, sight.mask, scale, sight.bias))
+        seen.append(
+            softmax_attention.attention_weights(
+                q, k, attention_mask.mask, scale, attention_mask.bias
+            )
+        )
         return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     def summed(
-        q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, past: object = None
+        q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, past: object = None
     ) -> Tensor:
         shares = (
             (functional.elu(q) + 1)
             @ softmax_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
-            * sight.mask
+            * attention_mask.mask
         )
         seen.append(shares / shares.sum(dim=-1, keepdim=True))
         return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])

@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
     """What the encoder made of a batch of sources: the memory, and which of its positions are real."""
 
     memory: Tensor  # [B, S, D]
-    real: Tensor | None  # [B, S] bool; None when nothing is padded
+    padding_mask: Tensor | None  # [B, S] bool; None when nothing is padded
     layers: tuple[
         Tensor, ...
     ] = ()  # what each layer made, where the decoder's layers look at those of their own height
@@ -46,13 +46,13 @@ class Prompt(NamedTuple):
     """What a language model goes on from: tokens, with padding in front of the shorter rows."""
 
     tokens: Tensor  # [B, T]
-    real: Tensor | None  # [B, T] bool; None when nothing is padded
+    padding_mask: Tensor | None  # [B, T] bool; None when nothing is padded
 
 
 class EncoderDecoder(nn.Module):
     """Figure 1 of "Attention Is All You Need"; its two sides may also be what came before."""
 
-    pads = "behind"  # where the shorter rows of a batch of inputs are padded
+    padding_side = "right"  # where the shorter rows of a batch of inputs are padded
 
     def __init__(
         self,
@@ -75,92 +75,105 @@ class EncoderDecoder(nn.Module):
     def encode(
         self,
         source: Tensor,
-        real: Tensor | None = None,
-        trace: Probe | None = None,
+        padding_mask: Tensor | None = None,
+        probe: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
         *,
-        within: DocumentMask | None = None,
+        documents: DocumentMask | None = None,
     ) -> Encoded:
         """source [B, S] token ids, or [B, mels, N] frames of sound; `real` [B, S or N] is True at them, False at padding.
         `within`: several sources in one row, each as if alone."""
-        x = self.source(source, **_restarted(within))
-        real = self.source.places(real)
-        sight = _told(
-            self.encoder.sight(0, x.shape[1], x.shape[0], _padding(real, within)),
-            within,
+        x = self.source(source, **_restarted(documents))
+        padding_mask = self.source.places(padding_mask)
+        attention_mask = _told(
+            self.encoder.attention_mask(
+                0, x.shape[1], x.shape[0], _padding(padding_mask, documents)
+            ),
+            documents,
             self.encoder,
         )
-        look, part = trace.scope("encoder") if trace else None, self.encoder
+        look, part = probe.scope("encoder") if probe else None, self.encoder
         if not isinstance(part, Stack):
-            return Encoded(part(x, sight, trace=look), real)
+            return Encoded(part(x, attention_mask, probe=look), padding_mask)
         each: list[Tensor] = []
-        memory = part(x, sight, trace=look, losses=losses, each=each if self.matching else None)
+        memory = part(
+            x, attention_mask, probe=look, losses=losses, each=each if self.matching else None
+        )
         layers = (*map(part.finish, each[:-1]), memory) if each else ()
-        return Encoded(memory, real, layers, within.of if within is not None else None)
+        return Encoded(
+            memory, padding_mask, layers, documents.of if documents is not None else None
+        )
 
     def decode(
         self,
         target: Tensor,
         encoded: Encoded,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
         *,
-        within: DocumentMask | None = None,
+        documents: DocumentMask | None = None,
     ) -> Tensor:
         """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and the whole memory.
         `within`: several targets in one row, each of which sees the source of its number."""
-        x = self.target(target, **_restarted(within))
-        sight = self.decoder.sight(0, target.shape[1], target.shape[0], _padding(None, within))
-        sight, by = _told(sight, within, self.decoder), None if within is None else within.of
-        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0], encoded.of, by)
-        look = trace.scope("decoder") if trace else None
+        x = self.target(target, **_restarted(documents))
+        attention_mask = self.decoder.attention_mask(
+            0, target.shape[1], target.shape[0], _padding(None, documents)
+        )
+        attention_mask, by = (
+            _told(attention_mask, documents, self.decoder),
+            None if documents is None else documents.of,
+        )
+        over_memory = _over_memory(encoded.padding_mask, encoded.memory[:, :, 0], encoded.of, by)
+        look = probe.scope("decoder") if probe else None
         if not isinstance(self.decoder, Stack):
-            return self.decoder(x, sight, encoded.memory, over_memory, trace=look)
-        return self.decoder(x, sight, encoded.seen, over_memory, trace=look, losses=losses)
+            return self.decoder(x, attention_mask, encoded.memory, over_memory, probe=look)
+        return self.decoder(x, attention_mask, encoded.seen, over_memory, probe=look, losses=losses)
 
     def forward(
         self,
         source: Tensor,
         target: Tensor,
-        real: Tensor | None = None,
-        trace: Probe | None = None,
+        padding_mask: Tensor | None = None,
+        probe: Probe | None = None,
         *,
-        within: tuple[DocumentMask, DocumentMask] | None = None,
+        documents: tuple[DocumentMask, DocumentMask] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses, those of both sides summed up.
         `within`: which of the sources, and which of the targets, in one row belong together."""
         losses: list[dict[str, Tensor]] = [{}, {}]
-        sources, targets = within or (None, None)
-        encoded = self.encode(source, real, trace, losses[0], within=sources)
-        hidden = self.decode(target, encoded, trace, losses[1], within=targets)
+        sources, targets = documents or (None, None)
+        encoded = self.encode(source, padding_mask, probe, losses[0], documents=sources)
+        hidden = self.decode(target, encoded, probe, losses[1], documents=targets)
         names = sorted({*losses[0], *losses[1]})
         return hidden, {name: sum(each[name] for each in losses if name in each) for name in names}  # type: ignore[misc]
 
     def start(self, encoded: Encoded, *, width: int = 1, capacity: int) -> DecoderState:
         """The state before the first token, for `width` rows a sentence."""
         rows = encoded.memory.shape[0] * width
-        over_memory = _over_memory(encoded.real, encoded.memory[:, :, 0])
+        over_memory = _over_memory(encoded.padding_mask, encoded.memory[:, :, 0])
         part = self.decoder
         if isinstance(part, Stack):
             return DecoderState(
-                part.start(rows, capacity, encoded.seen, over_memory), width, encoded.real
+                part.start(rows, capacity, encoded.seen, over_memory), width, encoded.padding_mask
             )
         return DecoderState(
-            part.start(rows, capacity, encoded.memory, over_memory), width, encoded.real
+            part.start(rows, capacity, encoded.memory, over_memory), width, encoded.padding_mask
         )
 
-    def step(self, tokens: Tensor, state: DecoderState, trace: Probe | None = None) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState, probe: Probe | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
         x = self.target(tokens, state.next, end=end)
         shared = {} if state.line is None else {"descent": state.descent(end)}
-        sight = self.decoder.sight(
+        attention_mask = self.decoder.attention_mask(
             state.next, new, batch // state.beams, FullMask(), end=end, **shared
         )
         memory = state.layers[0].memory  # a decoder without attention has none
-        over_memory = _over_memory(state.real, memory.k[:, 0, :, 0]) if memory is not None else None
-        look = trace.scope("decoder") if trace else None
-        x = self.decoder(x, sight, None, over_memory, states=state.layers, trace=look)
+        over_memory = (
+            _over_memory(state.padding_mask, memory.k[:, 0, :, 0]) if memory is not None else None
+        )
+        look = probe.scope("decoder") if probe else None
+        x = self.decoder(x, attention_mask, None, over_memory, states=state.layers, probe=look)
         state.advance(new)
         return self.head(x)
 
@@ -188,50 +201,50 @@ class Encoder(nn.Module):
     def forward(
         self,
         inputs: Tensor,
-        real: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         *,
-        within: MaskPattern | None = None,
+        documents: MaskPattern | None = None,
         global_tokens: Tensor | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
         **beside: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses. `real` says which of the inputs (tokens, samples) are no
         padding; `within` is what else this batch may not see, as a graph, or documents in one row, each of which is as if
         alone; `global_tokens` [B, T] see all places and are seen by all; `beside` is what this front end takes with them, as
         segments are with tokens."""
-        x = self.input(inputs, real=real, **beside, **_restarted(within))
-        seen = _padding(self.input.places(real), within)
-        sight = _told(
-            self.stack.sight(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens),
-            within,
+        x = self.input(inputs, padding_mask=padding_mask, **beside, **_restarted(documents))
+        seen = _padding(self.input.places(padding_mask), documents)
+        attention_mask = _told(
+            self.stack.attention_mask(0, x.shape[1], x.shape[0], seen, global_tokens=global_tokens),
+            documents,
             self.stack,
         )
         losses: dict[str, Tensor] = {}
         return self.stack(
-            x, sight, trace=trace.scope("encoder") if trace else None, losses=losses
+            x, attention_mask, probe=probe.scope("encoder") if probe else None, losses=losses
         ), losses
 
-    def vector(self, inputs: Tensor, real: Tensor | None = None, **given: Any) -> Tensor:
+    def vector(self, inputs: Tensor, padding_mask: Tensor | None = None, **given: Any) -> Tensor:
         """One vector for each input: [B, D], or as wide as the pool makes it; `given` is what `forward` takes."""
         assert self.pool is not None, "this model has no pool"
-        hidden, _ = self(inputs, real, **given)
-        return self.pool(hidden, self.input.places(real), inputs)
+        hidden, _ = self(inputs, padding_mask, **given)
+        return self.pool(hidden, self.input.places(padding_mask), inputs)
 
     def classes(
-        self, hidden: Tensor, real: Tensor | None = None, inputs: Tensor | None = None
+        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
     ) -> Tensor:
         """Scores of the labels: [B, T, count] if each position has one, else [B, count]. A pool that looks for the end
         token needs the `inputs`."""
         assert self.labels is not None, "this model has no labels"
         if self.pool is None or isinstance(self.labels, DistilledHead) or self.labels.each:
             return self.labels(hidden)
-        return self.labels(self.pool(hidden, self.input.places(real), inputs))
+        return self.labels(self.pool(hidden, self.input.places(padding_mask), inputs))
 
 
 class Decoder(nn.Module):
     """A language model: each position has seen what came before it."""
 
-    pads = "in front"  # so that all rows of a batch continue at the same place
+    padding_side = "left"  # so that all rows of a batch continue at the same place
 
     def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LMHead) -> None:
         super().__init__()
@@ -242,91 +255,103 @@ class Decoder(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        real: Tensor | None = None,
-        trace: Probe | None = None,
+        padding_mask: Tensor | None = None,
+        probe: Probe | None = None,
         *,
-        within: MaskPattern | None = None,
+        documents: MaskPattern | None = None,
         states: Sequence[LayerCache] | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's tokens; `within` is what
         else this batch may not see: documents in one row are as if alone; `states` is what the layers carry from the segment
         before, and carry on afterwards."""
-        x = self.tokens(tokens, real=real, **_restarted(within))
+        x = self.tokens(tokens, padding_mask=padding_mask, **_restarted(documents))
         start = 0
         if states is not None and remembers(states):
-            real = told(states, torch.ones_like(tokens, dtype=torch.bool) if real is None else real)
-            start = real.shape[1] - tokens.shape[1]
-        sight = self.stack.sight(
-            start, tokens.shape[1], tokens.shape[0], _padding(real, within), real
+            padding_mask = told(
+                states,
+                torch.ones_like(tokens, dtype=torch.bool) if padding_mask is None else padding_mask,
+            )
+            start = padding_mask.shape[1] - tokens.shape[1]
+        attention_mask = self.stack.attention_mask(
+            start, tokens.shape[1], tokens.shape[0], _padding(padding_mask, documents), padding_mask
         )
-        sight = _told(sight, within, self.stack)
-        look, losses = trace.scope("decoder") if trace else None, dict[str, Tensor]()
+        attention_mask = _told(attention_mask, documents, self.stack)
+        look, losses = probe.scope("decoder") if probe else None, dict[str, Tensor]()
         if not isinstance(self.stack, Stack):
-            return self.stack(x, sight, states=states, trace=look), losses
-        return self.stack(x, sight, states=states, trace=look, losses=losses), losses
+            return self.stack(x, attention_mask, states=states, probe=look), losses
+        return self.stack(x, attention_mask, states=states, probe=look, losses=losses), losses
 
-    def encode(self, tokens: Tensor, real: Tensor | None = None) -> Prompt:
+    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Prompt:
         """A prompt is read when decoding starts; there is nothing to prepare."""
-        return Prompt(tokens, real)
+        return Prompt(tokens, padding_mask)
 
     def start(
-        self, prompt: Prompt, *, width: int = 1, capacity: int, trace: Probe | None = None
+        self, prompt: Prompt, *, width: int = 1, capacity: int, probe: Probe | None = None
     ) -> DecoderState:
         """The state after all of the prompt but its last token, which is the first to `step` with; `capacity` counts what
         follows the prompt."""
         rows, length = prompt.tokens.shape
         if isinstance(self.stack, Stack) and self.stack.regrouped:
             state = DecoderState(
-                [LayerCache(TokenHistory(prompt.tokens[:, :-1]))], 1, prompt.real, length - 1
+                [LayerCache(TokenHistory(prompt.tokens[:, :-1]))],
+                1,
+                prompt.padding_mask,
+                length - 1,
             )
         else:
-            state = DecoderState(self.stack.start(rows, length + capacity), 1, prompt.real)
+            state = DecoderState(self.stack.start(rows, length + capacity), 1, prompt.padding_mask)
             if length > 1:
-                self._go_on(prompt.tokens[:, :-1], state, trace)
+                self._go_on(prompt.tokens[:, :-1], state, probe)
         state.widen(width, prompt.tokens.device)
         return state
 
-    def step(self, tokens: Tensor, state: DecoderState, trace: Probe | None = None) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState, probe: Probe | None = None) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        return self.head(self._go_on(tokens, state, trace))
+        return self.head(self._go_on(tokens, state, probe))
 
-    def _go_on(self, tokens: Tensor, state: DecoderState, trace: Probe | None) -> Tensor:
+    def _go_on(self, tokens: Tensor, state: DecoderState, probe: Probe | None) -> Tensor:
         """As `step`, without the head: of a long prompt, nobody asks for the scores of all words at every place."""
         (batch, new), end = tokens.shape, state.end(tokens.shape[1])
-        each = None if state.real is None else state.real.repeat_interleave(state.width, dim=0)
+        each = (
+            None
+            if state.padding_mask is None
+            else state.padding_mask.repeat_interleave(state.width, dim=0)
+        )
         if isinstance(written := state.layers[0].past, TokenHistory):
             state.advance(new)
-            return self._anew(written.add(tokens), each, trace)[:, -new:]
+            return self._anew(written.add(tokens), each, probe)[:, -new:]
         if remembers(state.layers):
             now = _grown(each, end)
             hidden: Tensor = self(
-                tokens, None if now is None else now[:, -new:], trace, states=state.layers
+                tokens, None if now is None else now[:, -new:], probe, states=state.layers
             )[0]
             state.advance(new)
             return hidden
-        x = self.tokens(tokens, state.next, end=end, real=each)
-        real, shared = (
-            (each, {}) if state.line is None else (state.real, {"descent": state.descent(end)})
+        x = self.tokens(tokens, state.next, end=end, padding_mask=each)
+        padding_mask, shared = (
+            (each, {})
+            if state.line is None
+            else (state.padding_mask, {"descent": state.descent(end)})
         )
-        within = _padding(_grown(real, end))
-        sight = self.stack.sight(
-            state.next, new, batch // state.beams, within, real, end=end, **shared
+        documents = _padding(_grown(padding_mask, end))
+        attention_mask = self.stack.attention_mask(
+            state.next, new, batch // state.beams, documents, padding_mask, end=end, **shared
         )
         hidden = self.stack(
-            x, sight, states=state.layers, trace=trace.scope("decoder") if trace else None
+            x, attention_mask, states=state.layers, probe=probe.scope("decoder") if probe else None
         )
         state.advance(new)
         return hidden
 
-    def _anew(self, tokens: Tensor, real: Tensor | None, trace: Probe | None) -> Tensor:
+    def _anew(self, tokens: Tensor, padding_mask: Tensor | None, probe: Probe | None) -> Tensor:
         """Hidden states of whole texts, where padding would change what is in a chunk: rows that begin at the same place are
         read together, from there on."""
-        if real is None:
-            return self(tokens, trace=trace)[0]  # type: ignore[no-any-return]
-        begins, out = real.long().argmax(dim=1), None
+        if padding_mask is None:
+            return self(tokens, probe=probe)[0]  # type: ignore[no-any-return]
+        begins, out = padding_mask.long().argmax(dim=1), None
         for begin in begins.unique().tolist():
             rows = begins == begin
-            found = self(tokens[rows, begin:], trace=trace)[0]
+            found = self(tokens[rows, begin:], probe=probe)[0]
             out = found.new_zeros(*tokens.shape, found.shape[-1]) if out is None else out
             out[rows, begin:] = found
         assert out is not None
@@ -343,24 +368,29 @@ class DualEncoder(nn.Module):
         self.scale = nn.Parameter(torch.tensor(scale))  # of the cosines, as a logarithm
 
     def texts(
-        self, tokens: Tensor, real: Tensor | None = None, trace: Probe | None = None
+        self, tokens: Tensor, padding_mask: Tensor | None = None, probe: Probe | None = None
     ) -> Tensor:
         """tokens [B, T] → vectors of length 1: [B, width]"""
         return functional.normalize(
-            self.text.vector(tokens, real, trace=trace.scope("text") if trace else None), dim=-1
+            self.text.vector(tokens, padding_mask, probe=probe.scope("text") if probe else None),
+            dim=-1,
         )
 
-    def images(self, pixels: Tensor, trace: Probe | None = None) -> Tensor:
+    def images(self, pixels: Tensor, probe: Probe | None = None) -> Tensor:
         """pixels [B, channels, size, size] → vectors of length 1: [B, width]"""
         return functional.normalize(
-            self.image.vector(pixels, trace=trace.scope("image") if trace else None), dim=-1
+            self.image.vector(pixels, probe=probe.scope("image") if probe else None), dim=-1
         )
 
     def forward(
-        self, tokens: Tensor, pixels: Tensor, real: Tensor | None = None, trace: Probe | None = None
+        self,
+        tokens: Tensor,
+        pixels: Tensor,
+        padding_mask: Tensor | None = None,
+        probe: Probe | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Scores of each text with each image [texts, images], and auxiliary losses (none here)."""
-        cosines = self.texts(tokens, real, trace) @ self.images(pixels, trace).mT
+        cosines = self.texts(tokens, padding_mask, probe) @ self.images(pixels, probe).mT
         return cosines * self.scale.exp(), {}
 
 
@@ -375,22 +405,26 @@ class MemoryNetwork(nn.Module):
         self,
         story: Tensor,
         question: Tensor,
-        real: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         asked: Tensor | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """story [B, N, S], the oldest sentence first, and question [B, Q]; `real` [B, N, S] and `asked` [B, Q] are True at
         words, False at padding → what is known at the end [B, D], and auxiliary losses (none here)."""
-        real = torch.ones_like(story, dtype=torch.bool) if real is None else real
+        padding_mask = (
+            torch.ones_like(story, dtype=torch.bool) if padding_mask is None else padding_mask
+        )
         asked = torch.ones_like(question, dtype=torch.bool) if asked is None else asked
-        return self.hops(story, real, question, asked, trace.scope("memory") if trace else None), {}
+        return self.hops(
+            story, padding_mask, question, asked, probe.scope("memory") if probe else None
+        ), {}
 
     @staticmethod
     def apart(whole: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What `forward` takes, from one tensor [B, N + 1, S] of sentences of which the last is the question, with −1 where
         no word is."""
-        real, words = whole >= 0, whole.clamp_min(0)
-        return words[:, :-1], words[:, -1], real[:, :-1], real[:, -1]
+        padding_mask, words = whole >= 0, whole.clamp_min(0)
+        return words[:, :-1], words[:, -1], padding_mask[:, :-1], padding_mask[:, -1]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Scores of all words, by the table from which the last hop took what it found."""
@@ -409,48 +443,56 @@ class Function(nn.Module):
         return self.call(self.model, *given)
 
 
-def _padding(real: Tensor | None, within: MaskPattern | None = None) -> MaskPattern:
-    seen: MaskPattern = FullMask() if real is None else PaddingMask(real)
-    return seen if within is None else seen & within
+def _padding(padding_mask: Tensor | None, documents: MaskPattern | None = None) -> MaskPattern:
+    seen: MaskPattern = FullMask() if padding_mask is None else PaddingMask(padding_mask)
+    return seen if documents is None else seen & documents
 
 
-def _restarted(within: MaskPattern | None) -> dict[str, Tensor]:
+def _restarted(documents: MaskPattern | None) -> dict[str, Tensor]:
     """What an embedding is told of several texts in one row."""
-    return {"places": within.places} if isinstance(within, DocumentMask) else {}
+    return {"places": documents.places} if isinstance(documents, DocumentMask) else {}
 
 
-def _told(sight: AttentionMask, within: MaskPattern | None, part: nn.Module) -> AttentionMask:
+def _told(
+    attention_mask: AttentionMask, documents: MaskPattern | None, part: nn.Module
+) -> AttentionMask:
     """The same sight, with places that are counted in each text of a row."""
-    if isinstance(within, DocumentMask):
-        if not isinstance(part, Stack) or sight.pattern.anchored:
+    if isinstance(documents, DocumentMask):
+        if not isinstance(part, Stack) or attention_mask.pattern.anchored:
             raise ModelError(
                 "cells, convolutions, and attention in blocks count from the beginning of a row, not of each text in it",
                 "give each text a row of its own",
             )
-        sight.places = within.places
-    return sight
+        attention_mask.places = documents.places
+    return attention_mask
 
 
 def _over_memory(
-    real: Tensor | None, like: Tensor, of: Tensor | None = None, by: Tensor | None = None
+    padding_mask: Tensor | None, like: Tensor, of: Tensor | None = None, by: Tensor | None = None
 ) -> AttentionMask:
     """All queries, wherever they are, see all real places of a memory, or those of their own text; `like` is [B, S]."""
     places = torch.arange(like.shape[1], device=like.device)
     if of is None or by is None:
         assert of is by, "sources and targets are packed alike"
-        return AttentionMask(_padding(real), places[:1], places, batch=like.shape[0])
+        return AttentionMask(_padding(padding_mask), places[:1], places, batch=like.shape[0])
     return AttentionMask(
-        _padding(real, DocumentMask(of, by)),
+        _padding(padding_mask, DocumentMask(of, by)),
         torch.arange(by.shape[1], device=by.device),
         places,
         like.shape[0],
     )
 
 
-def _grown(real: Tensor | None, length: int) -> Tensor | None:
+def _grown(padding_mask: Tensor | None, length: int) -> Tensor | None:
     """What is real of the first `length` places, when all that followed the prompt is."""
-    if real is None:
+    if padding_mask is None:
         return None
-    if length <= real.shape[1]:
-        return real[:, :length]
-    return torch.cat([real, real.new_ones(real.shape[0], length - real.shape[1])], dim=1)
+    if length <= padding_mask.shape[1]:
+        return padding_mask[:, :length]
+    return torch.cat(
+        [
+            padding_mask,
+            padding_mask.new_ones(padding_mask.shape[0], length - padding_mask.shape[1]),
+        ],
+        dim=1,
+    )

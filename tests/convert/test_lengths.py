@@ -55,10 +55,10 @@ def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.importorskip(package)
     made = gpt_presets.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
     opened = folders.ModelFolder(made, {}, None, folders.describe(made, None))
-    real = Stack.sight
+    padding_mask = Stack.attention_mask
 
     def counted(self: Stack, start: int, length: int, *more: Any) -> Any:
-        return real(self, start, int(length), *more)
+        return padding_mask(self, start, int(length), *more)
 
     monkeypatch.setattr(Stack, "sight", counted)
     with pytest.raises(ModelError, match="one size only"):

@@ -23,9 +23,9 @@ def test_lengths_need_no_programs_of_their_own(monkeypatch: pytest.MonkeyPatch) 
     known = counters["stats"]["unique_graphs"]
     with edit.compiled(model):
         for rows, source, target in ((4, 9, 9), (3, 8, 8), (5, 9, 7), (6, 5, 12)):
-            real = torch.arange(source) < torch.tensor([[source - 2]] * rows)
+            padding_mask = torch.arange(source) < torch.tensor([[source - 2]] * rows)
             inputs = (torch.randint(4, 30, (rows, n)) for n in (source, target))
-            ours, _ = model(*inputs, real)
+            ours, _ = model(*inputs, padding_mask)
             ours.sum().backward()
     assert counters["stats"]["unique_graphs"] - known == 2  # an encoder's block and a decoder's
     assert all(

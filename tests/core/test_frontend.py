@@ -50,11 +50,11 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
         .eval()
     )
     waves, lengths = torch.randn(3, 61).double(), [61, 40, 22]
-    real = torch.arange(61) < torch.tensor(lengths)[:, None]
-    hidden, _ = model(waves, real)
-    places = model.input.places(real)
+    padding_mask = torch.arange(61) < torch.tensor(lengths)[:, None]
+    hidden, _ = model(waves, padding_mask)
+    places = model.input.places(padding_mask)
     assert places is not None
-    scores = model.classes(hidden, real)
+    scores = model.classes(hidden, padding_mask)
     for row, length in enumerate(lengths):
         alone, _ = model(waves[row : row + 1, :length])
         assert places[row].sum() == alone.shape[1]
@@ -100,12 +100,12 @@ def test_a_pair_learns_and_can_be_looked_into() -> None:
     model = build(description).eval()
     assert size.parameters(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
-    trace = Probe(["*.self"])
+    probe = Probe(["*.self"])
     tokens = torch.tensor([[1, 2, 8, 8], [3, 8, 4, 5], [7, 6, 5, 8]])
-    scores, _ = model(tokens, torch.randn(2, 2, 11, 11), trace=trace)
+    scores, _ = model(tokens, torch.randn(2, 2, 11, 11), probe=probe)
     assert scores.shape == (3, 2)
     assert scores.abs().max() <= torch.e
-    assert sorted(trace.attentions) == [
+    assert sorted(probe.attentions) == [
         "image.encoder.0.self",
         "image.encoder.1.self",
         "text.encoder.0.self",

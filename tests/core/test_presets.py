@@ -38,9 +38,11 @@ def kept(found: Any) -> spec.Model:
 
 @pytest.mark.parametrize(("family", "name", "millions", "within"), PUBLISHED)
 def test_sizes_are_the_published_ones(
-    family: Any, name: str, millions: float, within: float
+    family: Any, name: str, millions: float, documents: float
 ) -> None:
-    assert size.parameters(kept(family.preset(name))) == pytest.approx(millions * 1e6, rel=within)
+    assert size.parameters(kept(family.preset(name))) == pytest.approx(
+        millions * 1e6, rel=documents
+    )
 
 
 @pytest.mark.parametrize(

@@ -222,13 +222,13 @@ def test_collate_equals_a_plain_loop(
     assert batch.tensors["target"].tolist() == wanted[1]
     assert batch.tensors["labels"].tolist() == wanted[2]
     if all(cell for row in wanted[3] for cell in row):
-        assert "real" not in batch.tensors
+        assert "padding_mask" not in batch.tensors
     else:
-        assert batch.tensors["real"].tolist() == wanted[3]
-        assert batch.tensors["real"].dtype == torch.bool
+        assert batch.tensors["padding_mask"].tolist() == wanted[3]
+        assert batch.tensors["padding_mask"].dtype == torch.bool
     assert batch.tokens == sum(map(len, target))
     assert batch.rows.tolist() == chosen
-    assert {t.dtype for name, t in batch.tensors.items() if name != "real"} == {torch.int64}
+    assert {t.dtype for name, t in batch.tensors.items() if name != "padding_mask"} == {torch.int64}
 
 
 def test_batches_move_whole() -> None:
@@ -255,15 +255,18 @@ def test_filled_batches_have_few_shapes_and_the_same_rows() -> None:
     corpus = corpus_of([[1] * a for a, _ in lengths], [[2] * b for _, b in lengths])
     shapes = set()
     for rows in plan(corpus.lengths, 600, seed=1, epoch=0, multiple=8):
-        pads = {"source_pad": 0, "target_pad": 0, "start": 3, "multiple": 8}
-        bare, filled = collate(corpus, rows, **pads), collate(corpus, rows, **pads, budget=600)
+        padding_side = {"source_pad": 0, "target_pad": 0, "start": 3, "multiple": 8}
+        bare, filled = (
+            collate(corpus, rows, **padding_side),
+            collate(corpus, rows, **padding_side, budget=600),
+        )
         assert filled.tokens == bare.tokens
         for name in ("source", "target", "labels"):
             assert torch.equal(filled.tensors[name][: len(rows)], bare.tensors[name])
         assert (filled.tensors["labels"][len(rows) :] < 0).all()
-        if "real" in filled.tensors:
-            assert filled.tensors["real"].any(dim=1).all()
-            assert not filled.tensors["real"][len(rows) :, 1:].any()
+        if "padding_mask" in filled.tensors:
+            assert filled.tensors["padding_mask"].any(dim=1).all()
+            assert not filled.tensors["padding_mask"][len(rows) :, 1:].any()
         source, target = filled.tensors["source"], filled.tensors["target"]
         width = max(source.shape[1], target.shape[1])
         assert source.shape[0] == max(len(rows), 600 // width)

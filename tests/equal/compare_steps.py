@@ -158,14 +158,14 @@ for name, model in {
 }.items():
     model = model.to(device).eval()
     source = torch.randint(4, 41, (3, 7), device=device)
-    real = torch.arange(7, device=device) >= torch.tensor([[0], [2], [3]], device=device)
-    real = real if model.pads == "in front" else real.flip(1)
+    padding_mask = torch.arange(7, device=device) >= torch.tensor([[0], [2], [3]], device=device)
+    padding_mask = padding_mask if model.padding_side == "left" else padding_mask.flip(1)
     tokens = torch.randint(4, 41, (3, 6), device=device)
     few, found = fused_step.few, []
     with torch.no_grad():
         for fast in (False, True):
             fused_step.few = few if not fast else (lambda x: x.ndim == 3 and x.shape[1] == 1)
-            state = model.start(model.encode(source, real), capacity=8)
+            state = model.start(model.encode(source, padding_mask), capacity=8)
             assert state.fix()
             found.append(
                 torch.cat([model.step(tokens[:, t : t + 1], state) for t in range(6)], dim=1)

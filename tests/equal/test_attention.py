@@ -28,14 +28,16 @@ def calls(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, At
     q = torch.randn(batch, groups * each, queries, 8, generator=generator)
     k = torch.randn(batch, groups, keys, 8, generator=generator)
     v = torch.randn(batch, groups, keys, 5 if draw(st.booleans()) else 8, generator=generator)
-    real = torch.rand(batch, keys, generator=generator) < 0.6  # some rows may be all padding
+    padding_mask = (
+        torch.rand(batch, keys, generator=generator) < 0.6
+    )  # some rows may be all padding
     pattern = {
         "all": FullMask(),
         "causal": CausalMask(),
-        "padding": PaddingMask(real),
-        "both": CausalMask() & PaddingMask(real),
-        "not": ~PaddingMask(real),
-        "either": CausalMask() | PaddingMask(real),
+        "padding": PaddingMask(padding_mask),
+        "both": CausalMask() & PaddingMask(padding_mask),
+        "not": ~PaddingMask(padding_mask),
+        "either": CausalMask() | PaddingMask(padding_mask),
     }[kind]
     positions = torch.arange(keys)
     return (
@@ -52,11 +54,11 @@ def calls(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, At
 def test_fused_equals_explicit_forward_and_backward(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
 ) -> None:
-    q, k, v, sight = call
+    q, k, v, attention_mask = call
     results = []
     for kernel in (fused, explicit):
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = kernel(*inputs, sight, 0.3, 0.0)
+        out = kernel(*inputs, attention_mask, 0.3, 0.0)
         gradients = torch.autograd.grad(out.square().sum(), inputs)
         results.append([out, *gradients])
     for one, other in zip(*results, strict=True):
@@ -68,12 +70,15 @@ def test_fused_equals_explicit_forward_and_backward(
 def test_two_products_equal_explicit_and_ignore_what_is_behind(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask], room: int
 ) -> None:
-    q, k, v, sight = call
-    behind = [
+    q, k, v, attention_mask = call
+    max_lookback = [
         torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)
     ]
     torch.testing.assert_close(
-        products(q, *behind, sight, 0.3), explicit(q, k, v, sight, 0.3, 0.0), rtol=1e-5, atol=1e-5
+        products(q, *max_lookback, attention_mask, 0.3),
+        explicit(q, k, v, attention_mask, 0.3, 0.0),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -81,31 +86,35 @@ def test_two_products_equal_explicit_and_ignore_what_is_behind(
 def test_a_query_that_sees_nothing_gets_zeros(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
 ) -> None:
-    q, k, v, sight = call
-    blind = ~sight.mask.any(-1, keepdim=True).expand(q.shape[0], q.shape[1], q.shape[2], 1)
+    q, k, v, attention_mask = call
+    fully_masked = ~attention_mask.mask.any(-1, keepdim=True).expand(
+        q.shape[0], q.shape[1], q.shape[2], 1
+    )
     for kernel in (fused, explicit):
-        out = kernel(q, k, v, sight, 1.0, 0.0)
-        assert (out[blind.expand_as(out)] == 0).all()
+        out = kernel(q, k, v, attention_mask, 1.0, 0.0)
+        assert (out[fully_masked.expand_as(out)] == 0).all()
 
 
 @given(calls())
 def test_weights_sum_to_one_over_what_may_be_seen(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
 ) -> None:
-    q, k, _, sight = call
-    weights = attention_weights(q, k, sight.mask, 1.0)
-    mask = sight.mask.expand_as(weights)
+    q, k, _, attention_mask = call
+    weights = attention_weights(q, k, attention_mask.mask, 1.0)
+    mask = attention_mask.mask.expand_as(weights)
     assert (weights[~mask] == 0).all()
     sums = weights.sum(-1)
     torch.testing.assert_close(sums, mask.any(-1).float(), rtol=0, atol=1e-5)
 
 
 def test_true_means_may_look() -> None:
-    real = torch.tensor([[True, False]])
+    padding_mask = torch.tensor([[True, False]])
     q = torch.zeros(1, 1, 1, 2)
     v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
-    sight = AttentionMask(PaddingMask(real), torch.arange(1), torch.arange(2))
-    torch.testing.assert_close(fused(q, torch.zeros(1, 1, 2, 2), v, sight, 1.0, 0.0), v[:, :, :1])
+    attention_mask = AttentionMask(PaddingMask(padding_mask), torch.arange(1), torch.arange(2))
+    torch.testing.assert_close(
+        fused(q, torch.zeros(1, 1, 2, 2), v, attention_mask, 1.0, 0.0), v[:, :, :1]
+    )
 
 
 def test_two_tokens_by_hand() -> None:
@@ -113,8 +122,8 @@ def test_two_tokens_by_hand() -> None:
     q = torch.tensor([[[[1.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
     v = torch.tensor([[[[10.0, 0.0], [0.0, 10.0]]]])
-    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(2))
-    out = fused(q, k, v, sight, 2**-0.5, 0.0)[0, 0, 0]
+    attention_mask = AttentionMask(FullMask(), torch.arange(1), torch.arange(2))
+    out = fused(q, k, v, attention_mask, 2**-0.5, 0.0)[0, 0, 0]
     torch.testing.assert_close(out, torch.tensor([6.698, 3.302]), rtol=0, atol=1e-3)
 
 
@@ -131,16 +140,16 @@ def test_the_cat_sat_on_the_mat() -> None:
         [0, 0, 0.9, 0.6],
     ]
     k, v = torch.tensor(keys).view(1, 1, 6, 4), torch.tensor(values).view(1, 1, 6, 4)
-    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(6))
+    attention_mask = AttentionMask(FullMask(), torch.arange(1), torch.arange(6))
     scores = (q @ k.transpose(-1, -2)).flatten()
     torch.testing.assert_close(
         scores, torch.tensor([0.30, 0.96, 0.10, 0.0, 0.30, 0.20]), rtol=0, atol=0.01
     )
-    weights = attention_weights(q, k, sight.mask, 4**-0.5).flatten()
+    weights = attention_weights(q, k, attention_mask.mask, 4**-0.5).flatten()
     torch.testing.assert_close(
         weights, torch.tensor([0.16, 0.23, 0.15, 0.14, 0.16, 0.16]), rtol=0, atol=0.01
     )
-    output = fused(q, k, v, sight, 4**-0.5, 0.0).flatten()
+    output = fused(q, k, v, attention_mask, 4**-0.5, 0.0).flatten()
     torch.testing.assert_close(output, torch.tensor([0.22, 0.14, 0.24, 0.57]), rtol=0, atol=0.01)
 
 
@@ -150,7 +159,7 @@ def test_few_queries_drop_weights_while_training_whether_or_not_gradients_are_ke
     q, k, v = (
         torch.randn(8, 4, n, 8, generator=torch.Generator().manual_seed(n)) for n in (1, 5, 5)
     )
-    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(5), 8)
+    attention_mask = AttentionMask(FullMask(), torch.arange(1), torch.arange(5), 8)
     with torch.no_grad():
-        assert not torch.equal(mixer(q, k, v, sight), mixer(q, k, v, sight))
-        assert torch.equal(mixer.eval()(q, k, v, sight), mixer(q, k, v, sight))
+        assert not torch.equal(mixer(q, k, v, attention_mask), mixer(q, k, v, attention_mask))
+        assert torch.equal(mixer.eval()(q, k, v, attention_mask), mixer(q, k, v, attention_mask))

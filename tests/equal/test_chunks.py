@@ -56,22 +56,22 @@ def counted(length: int, chunk: int, around: tuple[int, int], ring: ChunkRing) -
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int, int]) -> None:
     q, k, v = (torch.randn(2, 3, length, 5).double().requires_grad_() for _ in range(3))
-    real = torch.arange(length) < torch.tensor([length, length - 2])[:, None]
+    padding_mask = torch.arange(length) < torch.tensor([length, length - 2])[:, None]
     places = torch.arange(length)
-    sight = AttentionMask(
-        (CausalMask() if causal else FullMask()) & PaddingMask(real), places, places, 2
+    attention_mask = AttentionMask(
+        (CausalMask() if causal else FullMask()) & PaddingMask(padding_mask), places, places, 2
     )
     mixer = ChunkedAttention(0.4, chunk=4, around=around, ring=ChunkRing(12, 4), dropout=0.0)
-    times = counted(length, 4, around, ChunkRing(12, 4)) * sight.mask
+    times = counted(length, 4, around, ChunkRing(12, 4)) * attention_mask.mask
     scores = (q @ k.mT * 0.4).exp() * times
     expected = scores / scores.sum(-1, keepdim=True).clamp_min(1e-99) @ v  # padding may see nothing
-    found = mixer(q, k, v, sight)
-    seen = real[:, None].expand(-1, 3, -1)
+    found = mixer(q, k, v, attention_mask)
+    seen = padding_mask[:, None].expand(-1, 3, -1)
     torch.testing.assert_close(found[seen], expected[seen], rtol=1e-9, atol=1e-9)
     grads, wanted = (torch.autograd.grad(x[seen].sin().sum(), (q, k, v)) for x in (found, expected))
     torch.testing.assert_close(grads, wanted, rtol=1e-8, atol=1e-9)
     rows = torch.tensor([0, 3, length - 3])
-    visible = AttentionCall(mixer, q, k, v, sight).visible(rows)
+    visible = AttentionCall(mixer, q, k, v, attention_mask).visible(rows)
     assert torch.equal(visible.expand(2, 3, -1, -1), (times > 0)[:, :, rows].expand(2, 3, -1, -1))
 
 
@@ -93,9 +93,12 @@ def test_hashing_on_a_ring_says_which_keys_it_could_see(causal: bool, rounds: in
         seed=1,
         dropout=0.0,
     ).eval()
-    sight = AttentionMask(CausalMask() if causal else FullMask(), places, places, 2)
+    attention_mask = AttentionMask(CausalMask() if causal else FullMask(), places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])
-    seen, weights = mixer.visible(q, k, sight, rows), mixer.weights(q, k, sight, rows)
+    seen, weights = (
+        mixer.visible(q, k, attention_mask, rows),
+        mixer.weights(q, k, attention_mask, rows),
+    )
     assert (weights[~seen] == 0).all()
     assert (weights[seen & (rows[:, None] != places)] > 0).all()
 
@@ -104,7 +107,7 @@ def test_hashing_on_a_ring_of_one_turn_is_full_attention_without_itself() -> Non
     """Two chunks that see each other, once each."""
     q, v = torch.randn(2, 3, 12, 4).double(), torch.randn(2, 3, 12, 5).double()
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(12)
-    sight = AttentionMask(FullMask(), places, places, 2)
+    attention_mask = AttentionMask(FullMask(), places, places, 2)
     mixer = LshAttention(
         4,
         3,
@@ -118,7 +121,7 @@ def test_hashing_on_a_ring_of_one_turn_is_full_attention_without_itself() -> Non
         dropout=0.0,
     ).eval()
     expected = (q @ k.mT).masked_fill(torch.eye(12, dtype=torch.bool), -1e5).softmax(-1) @ v
-    torch.testing.assert_close(mixer(q, k, v, sight), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(mixer(q, k, v, attention_mask), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_twice_as_many_buckets_as_chunks() -> None:
@@ -153,9 +156,9 @@ def test_gradients_of_both_streams_are_the_ordinary_ones(dropout: float) -> None
     torch.manual_seed(0)
     model, tokens = build(decoder(dropout)).double().train(), torch.randint(0, 19, (2, 30))
     found = []
-    for trace in (None, Probe()):
+    for probe in (None, Probe()):
         torch.manual_seed(1)
-        out, _ = model(tokens, trace=trace)
+        out, _ = model(tokens, probe=probe)
         wanted = [p for name, p in model.named_parameters() if not name.startswith("head")]
         found.append((out, *torch.autograd.grad(out.sin().sum(), wanted)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-8)
@@ -164,10 +167,10 @@ def test_gradients_of_both_streams_are_the_ordinary_ones(dropout: float) -> None
 def test_what_is_written_is_read_anew() -> None:
     """Each step is what the whole text up to there gives, for rows that begin at different places, in any order."""
     model, tokens = build(decoder()).double().eval(), torch.randint(0, 19, (3, 20))
-    real = torch.arange(9) >= torch.tensor([0, 5, 0])[:, None]
+    padding_mask = torch.arange(9) >= torch.tensor([0, 5, 0])[:, None]
     begins = [0, 5, 0]
     with torch.inference_mode():
-        state = model.start(model.encode(tokens[:, :9], real), width=2, capacity=11)
+        state = model.start(model.encode(tokens[:, :9], padding_mask), width=2, capacity=11)
         rows = tokens.repeat_interleave(2, dim=0)
         for end in range(9, 16):
             before = copy.deepcopy(state)
@@ -175,9 +178,9 @@ def test_what_is_written_is_read_anew() -> None:
             for row in range(6):
                 alone = model.head(model(rows[row : row + 1, begins[row // 2] : end])[0])[:, -1]
                 torch.testing.assert_close(found[row], alone, rtol=1e-9, atol=1e-9)
-            trace = Probe(["*"])
-            assert model.step(rows[:, end - 1 : end], copy.deepcopy(before), trace).equal(found)
-            assert "decoder.4.self" in trace.attentions
+            probe = Probe(["*"])
+            assert model.step(rows[:, end - 1 : end], copy.deepcopy(before), probe).equal(found)
+            assert "decoder.4.self" in probe.attentions
             order = torch.tensor([1, 1, 2, 3, 5, 4])
             state.reorder(order)
             rows = torch.cat([rows[order, :end], torch.randint(0, 19, (6, 20 - end))], dim=1)

@@ -90,12 +90,14 @@ def test_the_memory_is_the_last_groups_and_the_last_places(
     compressed = compressed[-4:]
     (past,) = pasts(states)
     assert past.x.shape == (2, 4 + factor - 1 + 6, D)
-    assert past.real[0].tolist() == (
+    assert past.padding_mask[0].tolist() == (
         [False] * (4 - len(compressed)) + [True] * len(compressed)
         + [False] * (factor - 1 + 6 - len(given)) + [True] * len(given)
     )  # fmt: skip
     expected = torch.stack(compressed + given, dim=1)
-    torch.testing.assert_close(past.x[past.real].view(2, -1, D), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        past.x[past.padding_mask].view(2, -1, D), expected, rtol=1e-9, atol=1e-9
+    )
 
 
 def _written(function: str, group: Tensor, attention: Any) -> Tensor:
@@ -111,19 +113,19 @@ def _written(function: str, group: Tensor, attention: Any) -> Tensor:
 def test_queries_look_at_what_was_compressed(position: Any) -> None:
     """One layer of a second segment, written out: compressed, waiting, recent and own places stand in a row."""
     part = made(model(spec.CompressiveMemory(3, 2), 4, position, layers=1))
-    trace = Probe(["decoder.0.self"])
+    probe = Probe(["decoder.0.self"])
     states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
     tokens = text(2, 16)
     part(tokens[:, :9], states=states)
     before = pasts(states)[0]
-    x, real = before.x.clone(), before.real.clone()
-    part(tokens[:, 9:], states=states, trace=trace)
-    seen = trace.attentions["decoder.0.self"]
+    x, padding_mask = before.x.clone(), before.padding_mask.clone()
+    part(tokens[:, 9:], states=states, probe=probe)
+    seen = probe.attentions["decoder.0.self"]
     visible = seen.visible(torch.arange(7)).expand(2, 1, 7, 15)
     # 9 places: 2 groups of 2 left, then 1 waits and 4 are recent.
-    assert real[0].tolist() == [False, True, True, True, True, True, True, True]
+    assert padding_mask[0].tolist() == [False, True, True, True, True, True, True, True]
     own = torch.ones(7, 7).tril().bool()
-    assert torch.equal(visible[0, 0], torch.cat([real[0].expand(7, -1), own], dim=1))
+    assert torch.equal(visible[0, 0], torch.cat([padding_mask[0].expand(7, -1), own], dim=1))
     attention = part.stack.blocks[0].attention  # type: ignore[union-attr, index]
     weights = seen.weights()
     assert (weights[..., 1:3] > 0).all()
@@ -152,7 +154,12 @@ def test_without_loss_it_is_a_longer_memory(position: Any, pre: bool) -> None:
             hidden.square().sum().backward()
             gradients = [parameter.grad for parameter in part.parameters()]
             results.append(
-                [hidden, *gradients, *(past.x for past in pasts(states)), pasts(states)[0].real]
+                [
+                    hidden,
+                    *gradients,
+                    *(past.x for past in pasts(states)),
+                    pasts(states)[0].padding_mask,
+                ]
             )
         for first, second in zip(*results, strict=True):
             torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
@@ -216,7 +223,7 @@ def test_segments_of_whole_groups_leave_what_single_steps_leave() -> None:
     for cuts in (3, 6, 12, 24):
         past = pasts(read(part, tokens, cuts)[1])[0]
         torch.testing.assert_close(past.x, state.layers[0].past.x, rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
-        assert torch.equal(past.real, state.layers[0].past.real)  # type: ignore[attr-defined]
+        assert torch.equal(past.padding_mask, state.layers[0].past.padding_mask)  # type: ignore[attr-defined]
 
 
 def test_padding_in_front_changes_nothing() -> None:
@@ -224,12 +231,12 @@ def test_padding_in_front_changes_nothing() -> None:
     part = made(model(spec.CompressiveMemory(4, 3), 5, spec.RelativeSinusoids())).eval()
     tokens = text(3, 40)
     lengths, most = [17, 20, 13], 20
-    real = torch.arange(most) >= most - torch.tensor(lengths)[:, None]
+    padding_mask = torch.arange(most) >= most - torch.tensor(lengths)[:, None]
     prompt = torch.zeros(3, most, dtype=torch.long)
     for row, length in enumerate(lengths):
         prompt[row, -length:] = tokens[row, :length]
     with torch.no_grad():
-        batch = part.start(part.encode(prompt, real), width=2, capacity=30)
+        batch = part.start(part.encode(prompt, padding_mask), width=2, capacity=30)
         alone = [
             part.start(part.encode(tokens[i : i + 1, :n]), capacity=30)
             for i, n in enumerate(lengths)
@@ -289,13 +296,13 @@ def test_the_loss_is_what_attention_misses() -> None:
     assert nothing["compression"] == 0, "what has not left cannot be missed"
     part(tokens[:, 4:8], states=states)
     olds = [past.x[:, 5:].clone() for past in pasts(states)]  # the recent 4, which leave next
-    trace = Probe(["decoder.*.self.q"])
-    _, losses = part(tokens[:, 8:12], states=states, trace=trace)
+    probe = Probe(["decoder.*.self.q"])
+    _, losses = part(tokens[:, 8:12], states=states, probe=probe)
     expected = 0.0
     for i, old in enumerate(olds):
         attention: Any = part.stack.blocks[i].attention  # type: ignore[union-attr, index]
         new = attention.compression.function(old.unflatten(1, (2, 2)))
-        q = trace.attentions[f"decoder.{i}.self"].q - attention.relative.content
+        q = probe.attentions[f"decoder.{i}.self"].q - attention.relative.content
 
         def found(x: Tensor, attention: Any = attention, q: Tensor = q) -> Tensor:
             _, k, v = attention.project(x, None)

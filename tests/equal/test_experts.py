@@ -57,9 +57,9 @@ def test_overflow_is_dropped_and_said() -> None:
         part.router.weight.zero_()
         part.router.weight[1] = 1.0
     x = torch.rand(1, 8, 6).double() + 0.1
-    trace = Probe(["dropped"])
-    found = part(x, {}, trace)
-    assert trace.tensors["dropped"] == 0.5
+    probe = Probe(["dropped"])
+    found = part(x, {}, probe)
+    assert probe.tensors["dropped"] == 0.5
     assert (found[0, 4:] == 0).all()
     assert (found[0, :4] != 0).any()
     torch.testing.assert_close(part.eval()(x)[0, :4], found[0, :4])

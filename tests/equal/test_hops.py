@@ -32,13 +32,15 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
     model, d = made(), 6
     story, question = torch.randint(1, 15, (2, 5, 4)), torch.randint(1, 15, (2, 3))
     words, asked = [[4, 2, 1, 3, 4], [3, 4, 2]], [3, 2]  # the second story has three sentences
-    real = torch.zeros(2, 5, 4, dtype=torch.bool)
+    padding_mask = torch.zeros(2, 5, 4, dtype=torch.bool)
     for row, counts in enumerate(words):
         for i, n in enumerate(counts):
-            real[row, i, :n] = True
-    trace = Probe(["memory.*"])
+            padding_mask[row, i, :n] = True
+    probe = Probe(["memory.*"])
     found = model.head(
-        model(story, question, real, torch.arange(3) < torch.tensor(asked)[:, None], trace)[0]
+        model(story, question, padding_mask, torch.arange(3) < torch.tensor(asked)[:, None], probe)[
+            0
+        ]
     )
     tables = [table.weight for table in model.hops.tables]
 
@@ -62,11 +64,11 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
                 for n in (hop, hop + 1)
             )  # fmt: skip
             p = torch.softmax(m @ u, dim=0)
-            torch.testing.assert_close(trace.weights(f"memory.{hop}.cross")[row, 0, 0, : len(p)], p)
+            torch.testing.assert_close(probe.weights(f"memory.{hop}.cross")[row, 0, 0, : len(p)], p)
             u = u + p @ c
         torch.testing.assert_close(found[row], tables[3] @ u)
         alone = model(story[row : row + 1, : len(sentences)], question[row : row + 1, : asked[row]],
-                      real[row : row + 1, : len(sentences)])[0]  # fmt: skip
+                      padding_mask[row : row + 1, : len(sentences)])[0]  # fmt: skip
         torch.testing.assert_close(model.head(alone)[0], found[row])
 
 

@@ -137,9 +137,11 @@ def test_padding_changes_nothing_and_gradients_are_finite(name: str) -> None:
     model = made(ENCODERS[name])
     tokens = torch.randint(0, 19, (4, 21))
     lengths = [21, 10, 3, 1]
-    real = torch.arange(21) < torch.tensor(lengths)[:, None]
-    together, _ = model(tokens, real)
-    for gradient in torch.autograd.grad(together[real].square().sum(), [*model.parameters()]):
+    padding_mask = torch.arange(21) < torch.tensor(lengths)[:, None]
+    together, _ = model(tokens, padding_mask)
+    for gradient in torch.autograd.grad(
+        together[padding_mask].square().sum(), [*model.parameters()]
+    ):
         assert gradient.isfinite().all()
         assert gradient.abs().sum() > 0
     if name in FROM_THE_END:
@@ -153,10 +155,10 @@ def test_padding_changes_nothing_and_gradients_are_finite(name: str) -> None:
 def test_cached_equals_uncached_with_padding_in_front(name: str) -> None:
     model = made(DECODERS[name])
     tokens = torch.randint(0, 19, (3, 17))
-    real = torch.arange(17) >= torch.tensor([0, 4, 5])[:, None]
-    whole = model.head(model(tokens, real)[0])
+    padding_mask = torch.arange(17) >= torch.tensor([0, 4, 5])[:, None]
+    whole = model.head(model(tokens, padding_mask)[0])
     for length, cuts in ((6, [1, 1, 5, 4, 1]), (9, [9])):
-        state = model.start(model.encode(tokens[:, :length], real[:, :length]), capacity=12)
+        state = model.start(model.encode(tokens[:, :length], padding_mask[:, :length]), capacity=12)
         pieces = [model.step(piece, state) for piece in tokens[:, length - 1 :].split(cuts, dim=1)]
         torch.testing.assert_close(
             torch.cat(pieces, 1), whole[:, length - 1 :], rtol=1e-9, atol=1e-9
@@ -167,7 +169,7 @@ def test_cached_equals_uncached_with_padding_in_front(name: str) -> None:
     changed = tokens.clone()
     changed[:, 12:] = 5
     torch.testing.assert_close(
-        model.head(model(changed, real)[0])[:, :12], whole[:, :12], rtol=1e-9, atol=1e-9
+        model.head(model(changed, padding_mask)[0])[:, :12], whole[:, :12], rtol=1e-9, atol=1e-9
     )
 
 
@@ -206,18 +208,18 @@ def test_a_long_text_needs_no_more_memory_than_a_short_one(name: str) -> None:
 def test_probes_see_the_effective_weights(name: str) -> None:
     model = made(ENCODERS[name])
     tokens = torch.randint(0, 19, (3, 13))
-    real = torch.arange(13) < torch.tensor([13, 4, 1])[:, None]
-    trace = Probe(["*.self"])
-    model(tokens, real, trace=trace)
-    for attention, call in trace.attentions.items():
-        mixed = call.mixer(call.q, call.k, call.v, call.sight)  # type: ignore[operator]
-        weights = trace.weights(attention)
+    padding_mask = torch.arange(13) < torch.tensor([13, 4, 1])[:, None]
+    probe = Probe(["*.self"])
+    model(tokens, padding_mask, probe=probe)
+    for attention, call in probe.attentions.items():
+        mixed = call.mixer(call.q, call.k, call.v, call.attention_mask)  # type: ignore[operator]
+        weights = probe.weights(attention)
         torch.testing.assert_close(
             weights @ softmax_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
         )
         rows = torch.tensor([3, 0])
         torch.testing.assert_close(
-            trace.weights(attention, rows), weights[:, :, rows], rtol=1e-9, atol=1e-9
+            probe.weights(attention, rows), weights[:, :, rows], rtol=1e-9, atol=1e-9
         )
         assert (weights[1, :, :, 4:] == 0).all()
 
@@ -226,15 +228,18 @@ def test_probes_see_the_effective_weights(name: str) -> None:
 def test_best_fused_and_explicit_are_one_function(name: str) -> None:
     model = made(ENCODERS[name])
     tokens = torch.randint(0, 19, (3, 29))
-    real = torch.arange(29) < torch.tensor([29, 14, 1])[:, None]
+    padding_mask = torch.arange(29) < torch.tensor([29, 14, 1])[:, None]
     results = []
     for kernel in (softmax_attention.best, softmax_attention.fused, softmax_attention.explicit):
         for part in model.modules():
             if isinstance(part, softmax_attention.SoftmaxAttention):
                 part.kernel = kernel
-        hidden, _ = model(tokens, real)
+        hidden, _ = model(tokens, padding_mask)
         results.append(
-            [hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])]
+            [
+                hidden,
+                *torch.autograd.grad(hidden[padding_mask].square().sum(), [*model.parameters()]),
+            ]
         )
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
@@ -246,11 +251,11 @@ def test_a_query_that_sees_nothing_gets_zeros(name: str) -> None:
     mixer = made(encoder(MIXERS[name])).stack.blocks[0].attention.mixer
     q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
     places = torch.arange(9)
-    real = torch.tensor([[False], [True]]).expand(2, 9)
+    padding_mask = torch.tensor([[False], [True]]).expand(2, 9)
     inputs = [q.requires_grad_(), v.requires_grad_()]
     groups = 4 if name == "lsh" else 2
     out = mixer(
-        q, q[:, :groups], v[:, :groups], AttentionMask(PaddingMask(real), places, places, 2)
+        q, q[:, :groups], v[:, :groups], AttentionMask(PaddingMask(padding_mask), places, places, 2)
     )
     assert (out[0] == 0).all()
     assert (out[1] != 0).all()
@@ -271,8 +276,8 @@ def test_cross_attention(name: str) -> None:
     assert size.parameters(description) == trainable(build(description))
     model = made(description)
     source, target = torch.randint(0, 19, (2, 9)), torch.randint(0, 19, (2, 2, 11))
-    real = torch.arange(9) < torch.tensor([9, 4])[:, None]
-    state = model.start(model.encode(source, real), width=2, capacity=11)
+    padding_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
+    state = model.start(model.encode(source, padding_mask), width=2, capacity=11)
     stepped = torch.cat(
         [model.step(piece, state) for piece in target.flatten(0, 1).split([1, 6, 4], 1)], 1
     )
@@ -290,13 +295,13 @@ def test_documents_in_one_row_are_as_if_alone() -> None:
         )
     )
     tokens = torch.randint(0, 19, (1, 11))
-    together, _ = model(tokens, within=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
+    together, _ = model(tokens, documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
     for part in (slice(0, 4), slice(4, 11)):
         torch.testing.assert_close(
             together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9
         )
     with pytest.raises(ModelError, match="restricted to Documents"):
-        made(ENCODERS["elu"])(tokens, within=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
+        made(ENCODERS["elu"])(tokens, documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
 
 
 def test_global_tokens_look_by_projections_of_their_own() -> None:
@@ -308,32 +313,41 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     )
     assert size.parameters(description) == trainable(build(description))
     model = made(description)
-    tokens, real = torch.randint(0, 19, (2, 13)), torch.arange(13) < torch.tensor([13, 6])[:, None]
+    tokens, padding_mask = (
+        torch.randint(0, 19, (2, 13)),
+        torch.arange(13) < torch.tensor([13, 6])[:, None],
+    )
     named = torch.zeros(2, 13, dtype=torch.bool)
     named[0, [0, 9]] = named[1, 3] = True
     x, part = model.input(tokens), model.stack.blocks[0].attention
-    sight = model.stack.sight(0, 13, 2, PaddingMask(real), global_tokens=named)
-    trace = Probe(["*"])
-    found = part(x, sight, trace=trace.scope("self"))
+    attention_mask = model.stack.attention_mask(
+        0, 13, 2, PaddingMask(padding_mask), global_tokens=named
+    )
+    probe = Probe(["*"])
+    found = part(x, attention_mask, probe=probe.scope("self"))
     mixed = [
-        trace.weights(name) @ softmax_attention.per_query_head(trace.attentions[name].v, 4)
+        probe.weights(name) @ softmax_attention.per_query_head(probe.attentions[name].v, 4)
         for name in ("self", "self.global")
     ]
     expected = part.output(
         torch.where(named[:, None, :, None], mixed[1], mixed[0]).transpose(1, 2).flatten(-2)
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    local = trace.weights("self")
+    local = probe.weights("self")
     assert (local[0, :, 12, [0, 9]] > 0).all()
     assert (local[0, :, 12, 1:9] == 0).all()
     assert (local[1, :, :, 6:] == 0).all()
-    assert (trace.weights("self.global")[0] > 0).all()
+    assert (probe.weights("self.global")[0] > 0).all()
     plain = replace(
         description, stack=replace(description.stack, block=replace(block, attention=ATTENTION))
     )
-    seen = made(plain).stack.sight(0, 13, 2, PaddingMask(real), global_tokens=named).mask
+    seen = (
+        made(plain)
+        .stack.attention_mask(0, 13, 2, PaddingMask(padding_mask), global_tokens=named)
+        .mask
+    )
     assert (
-        seen[0, 0, 9] == real[0]
+        seen[0, 0, 9] == padding_mask[0]
     ).all()  # without projections of their own they see by those of all
     assert seen[1, 0, 5].tolist() == [False, False, False, True, True, True] + [False] * 7
 
@@ -372,14 +386,14 @@ def test_memory_grows_as_the_length_does(mixer: spec.Mixer, allowed: spec.MaskPa
 def test_performer_is_unbiased_and_its_error_falls_as_the_root_of_the_features() -> None:
     q, k, v = (torch.randn(1, 1, 12, 8).double() * 0.3 for _ in range(3))
     places = torch.arange(12)
-    sight = AttentionMask(FullMask(), places, places)
-    exact = softmax_attention.explicit(q, k, v, sight, 8**-0.5, 0.0)
+    attention_mask = AttentionMask(FullMask(), places, places)
+    exact = softmax_attention.explicit(q, k, v, attention_mask, 8**-0.5, 0.0)
     errors, kernels = [], []
     for count in (16, 64, 256, 1024):
         outs = []
         for seed in range(24):
             features = linear_attention.FavorFeatures(8, count, 8**-0.5, seed, 0).double()
-            outs.append(linear_attention.LinearAttention(features)(q, k, v, sight))
+            outs.append(linear_attention.LinearAttention(features)(q, k, v, attention_mask))
             if count == 64:
                 kernels.append(
                     (features._exponents(q).exp() @ features._exponents(k).exp().mT) / count
@@ -453,10 +467,10 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
         lengths.keys.copy_(torch.eye(9)[None])
         lengths.values.copy_(torch.eye(9)[None])  # type: ignore[union-attr]
     places = torch.arange(9)
-    sight = AttentionMask(FullMask(), places, places, 2)
-    found = linformer.Linformer(0.4, 0.0, lengths)(q, k, v, sight)
+    attention_mask = AttentionMask(FullMask(), places, places, 2)
+    found = linformer.Linformer(0.4, 0.0, lengths)(q, k, v, attention_mask)
     torch.testing.assert_close(
-        found, softmax_attention.explicit(q, k, v, sight, 0.4, 0.0), rtol=1e-9, atol=1e-9
+        found, softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0), rtol=1e-9, atol=1e-9
     )
     with pytest.raises(DataError, match="at most 30"):
         build(encoder(spec.Linformer(30, 5)))(torch.randint(0, 19, (1, 31)))
@@ -469,17 +483,17 @@ def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, r
     k = torch.nn.functional.normalize(q, dim=-1)
     options = {"buckets": (4,), "rounds": rounds, "seed": 0, "dropout": 0.0}
     places = torch.arange(9)
-    sight = AttentionMask(CausalMask() if hidden else FullMask(), places, places, 2)
+    attention_mask = AttentionMask(CausalMask() if hidden else FullMask(), places, places, 2)
     scores = (
         (q @ k.mT)
         .masked_fill(torch.eye(9, dtype=torch.bool), -1e5)
-        .masked_fill(~sight.mask, float("-inf"))
+        .masked_fill(~attention_mask.mask, float("-inf"))
     )
     expected = scores.softmax(-1) @ v
     # One chunk; two that see each other, sorted by their hashes; and chunks of which the outer ones see all.
     for chunk, around in ((9, (1, 0)), (5, (1, 1)), (3, (2, 2))):
         mixer = lsh_attention.LshAttention(6, 4, 1.0, chunk=chunk, around=around, **options).eval()  # type: ignore[arg-type]
-        torch.testing.assert_close(mixer(q, k, v, sight), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(mixer(q, k, v, attention_mask), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_alike_places_find_each_other() -> None:
@@ -509,10 +523,10 @@ def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None
     mixer = lsh_attention.LshAttention(
         4, 3, 1.0, buckets=(2, 4), chunk=8, rounds=rounds, around=(1, 0), seed=1, dropout=0.0
     ).eval()
-    sight = AttentionMask(pattern, places, places, 2)
+    attention_mask = AttentionMask(pattern, places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])
-    seen = AttentionCall(mixer, q, k, q, sight).visible(rows)
-    weights = mixer.weights(q, k, sight, rows)
+    seen = AttentionCall(mixer, q, k, q, attention_mask).visible(rows)
+    weights = mixer.weights(q, k, attention_mask, rows)
     assert (weights[~seen] == 0).all()
     others = seen & (rows[:, None] != places)
     assert (weights[others] > 0).all()

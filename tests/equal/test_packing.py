@@ -100,11 +100,11 @@ def same(one: tuple[Tensor, list[Tensor]], other: tuple[Tensor, list[Tensor]]) -
 def test_a_language_model(name: str) -> None:
     model = build(DECODERS[name]).double().train()
     tokens, labels = texts(ROWS), texts(ROWS)
-    together, within = packed(tokens)
+    together, documents = packed(tokens)
     wanted = learnt(model, *model(apart(tokens)), apart(labels, IGNORED))
-    same(learnt(model, *model(together, within=within), packed(labels, IGNORED)[0]), wanted)
-    blind = learnt(model, *model(together), packed(labels, IGNORED)[0])
-    assert not torch.allclose(blind[0], wanted[0], rtol=1e-4), (
+    same(learnt(model, *model(together, documents=documents), packed(labels, IGNORED)[0]), wanted)
+    fully_masked = learnt(model, *model(together), packed(labels, IGNORED)[0])
+    assert not torch.allclose(fully_masked[0], wanted[0], rtol=1e-4), (
         "without documents it is another loss"
     )
 
@@ -115,15 +115,17 @@ def test_an_encoder_decoder(name: str) -> None:
     model = build(SEQUENCES[name]).double().train()
     sources, targets, labels = texts(SOURCES), texts(ROWS), texts(ROWS)
     lengths = torch.tensor([length for row in SOURCES for length in row])
-    real = torch.arange(int(lengths.max())) < lengths[:, None]
-    wanted = learnt(model, *model(apart(sources), apart(targets), real), apart(labels, IGNORED))
+    padding_mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    wanted = learnt(
+        model, *model(apart(sources), apart(targets), padding_mask), apart(labels, IGNORED)
+    )
     (source, theirs), (target, ours) = packed(sources), packed(targets)
     answers = packed(labels, IGNORED)[0]
-    same(learnt(model, *model(source, target, within=(theirs, ours)), answers), wanted)
+    same(learnt(model, *model(source, target, documents=(theirs, ours)), answers), wanted)
     filled = torch.arange(source.shape[1]) < torch.tensor([[sum(row)] for row in SOURCES])
-    same(learnt(model, *model(source, target, filled, within=(theirs, ours)), answers), wanted)
+    same(learnt(model, *model(source, target, filled, documents=(theirs, ours)), answers), wanted)
     crossed = replace_documents(ours)
-    other = learnt(model, *model(source, target, within=(theirs, crossed)), answers)
+    other = learnt(model, *model(source, target, documents=(theirs, crossed)), answers)
     assert not torch.allclose(other[0], wanted[0], rtol=1e-4), "another source is another loss"
 
 
@@ -143,8 +145,8 @@ def test_an_encoder() -> None:
         )
     ).double()
     tokens = texts(ROWS)
-    together, within = packed(tokens)
-    hidden, _ = model(together, within=within)
+    together, documents = packed(tokens)
+    hidden, _ = model(together, documents=documents)
     for row, alone in zip(hidden, tokens, strict=True):
         place = 0
         for text in alone:
@@ -164,9 +166,9 @@ def test_places_begin_anew() -> None:
 )
 def test_what_counts_from_the_beginning_of_a_row_is_refused(pattern: spec.MaskPattern) -> None:
     model = build(decoder(at_input=spec.Sinusoidal(), pattern=spec.And(spec.CausalMask(), pattern)))
-    together, within = packed(texts(ROWS))
+    together, documents = packed(texts(ROWS))
     with pytest.raises(ModelError, match="from the beginning of a row"):
-        model(together, within=within)
+        model(together, documents=documents)
 
 
 def test_parts_that_carry_a_state_are_refused() -> None:
@@ -175,4 +177,4 @@ def test_parts_that_carry_a_state_are_refused() -> None:
     model = build(spec.SequenceToSequence(24, tokens, tokens, *sides))
     (source, theirs), (target, ours) = packed(texts(SOURCES)), packed(texts(ROWS))
     with pytest.raises(ModelError, match="from the beginning of a row"):
-        model(source, target, within=(theirs, ours))
+        model(source, target, documents=(theirs, ours))

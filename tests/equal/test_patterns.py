@@ -84,9 +84,9 @@ def tensors(
 
 
 def results(
-    kernel: Any, inputs: list[torch.Tensor], sight: AttentionMask, *more: torch.Tensor
+    kernel: Any, inputs: list[torch.Tensor], attention_mask: AttentionMask, *more: torch.Tensor
 ) -> list[torch.Tensor]:
-    out = kernel(*inputs, sight, 0.4, 0.0)
+    out = kernel(*inputs, attention_mask, 0.4, 0.0)
     return [out, *torch.autograd.grad(out.sin().sum(), [*inputs, *more])]
 
 
@@ -100,11 +100,13 @@ def sight_of(
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
-    sight = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
+    attention_mask = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
     inputs = tensors()
-    expected = results(softmax_attention.explicit, inputs, sight)
+    expected = results(softmax_attention.explicit, inputs, attention_mask)
     for size in (4, 8, 64):  # none divides the length
-        found = results(lambda *a, size=size: block_sparse.blocked(*a, size=size), inputs, sight)
+        found = results(
+            lambda *a, size=size: block_sparse.blocked(*a, size=size), inputs, attention_mask
+        )
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -115,14 +117,14 @@ def test_pieces_equal_the_definition(
     name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where heads and widths are alike, a few blocks at a time, and gradients that gather their keys again."""
-    sight = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
+    attention_mask = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
     inputs = [
         torch.randn(2, 3, LENGTH, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)
     ]
-    expected = results(softmax_attention.explicit, inputs, sight)
+    expected = results(softmax_attention.explicit, inputs, attention_mask)
     for piece in (1, 1 << 13, 1 << 20):
         monkeypatch.setattr(block_sparse, "PIECE", piece)
-        found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, sight)
+        found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, attention_mask)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -138,8 +140,8 @@ def test_a_pattern_reaches_what_it_allows(name: str) -> None:
             reached[max(start, 0) : max(end, 0)] = True
         assert not (mask[low : high + 1].any(dim=0) & ~reached).any()
     seen = mask.nonzero()
-    if pattern.behind is not None:
-        assert (seen[:, 0] - seen[:, 1]).max() <= pattern.behind
+    if pattern.max_lookback is not None:
+        assert (seen[:, 0] - seen[:, 1]).max() <= pattern.max_lookback
     assert ((seen[:, 0] - seen[:, 1]) % pattern.stride == 0).all()
 
 
@@ -149,12 +151,12 @@ def test_a_pattern_reaches_what_it_allows(name: str) -> None:
 @pytest.mark.parametrize("name", ["window", "dilated", "window, global and random", "documents"])
 def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -> None:
     inputs, more = tensors(), list(term.parameters())
-    sight = sight_of(PATTERNS[name])
+    attention_mask = sight_of(PATTERNS[name])
     expected = results(
-        softmax_attention.explicit, inputs, AttentionMask(sight.pattern, sight.queries, sight.keys, 2, term=term), *more
+        softmax_attention.explicit, inputs, AttentionMask(attention_mask.pattern, attention_mask.queries, attention_mask.keys, 2, term=term), *more
     )  # fmt: skip
-    sight.term = term
-    found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, sight, *more)
+    attention_mask.term = term
+    found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, attention_mask, *more)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -165,11 +167,11 @@ def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -
 )
 def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     """Uncompiled and on a CPU, where it has no backward."""
-    sight = sight_of(PATTERNS[name] & PaddingMask(WEAK))
+    attention_mask = sight_of(PATTERNS[name] & PaddingMask(WEAK))
     q, k, v = (x.detach().float() for x in tensors(groups=4))
     v = torch.nn.functional.pad(v, (0, 1))
-    found = block_sparse.flex(q, k, v, sight, 0.4, 0.0)
-    expected = softmax_attention.explicit(q, k, v, sight, 0.4, 0.0)
+    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -192,17 +194,17 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(
     generator = torch.Generator().manual_seed(length)
     keys = torch.arange(start + length)
     q, k, v = (torch.randn(2, 2, len(keys), 16, generator=generator) for _ in range(3))
-    sight = AttentionMask(pattern, keys[start:], keys, 2, start=start)
+    attention_mask = AttentionMask(pattern, keys[start:], keys, 2, start=start)
     q = q[:, :, start:]
     found, expected = (
-        kernel(q, k, v, sight, 0.3, 0.0)
+        kernel(q, k, v, attention_mask, 0.3, 0.0)
         for kernel in (block_sparse.flex, softmax_attention.explicit)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    mask = block_sparse._block_mask(sight, q.device, 2)
-    assert mask is block_sparse._block_mask(sight, q.device, 2)
+    mask = block_sparse._block_mask(attention_mask, q.device, 2)
+    assert mask is block_sparse._block_mask(attention_mask, q.device, 2)
     seen = torch.nn.functional.pad(
-        sight.mask.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128)
+        attention_mask.mask.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128)
     )[0, 0]
     each = (
         seen.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).transpose(1, 2).flatten(2)
@@ -217,12 +219,12 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
     """Queries from `start` on, keys from the first that is remembered."""
     pattern = DilatedMask(size, step) & CausalMask()
     keys = torch.arange(max(0, start - size * step), start + length)
-    sight = AttentionMask(pattern, keys[-length:], keys, 1, start=start)
+    attention_mask = AttentionMask(pattern, keys[-length:], keys, 1, start=start)
     q, k, v = tensors(length=start + length, batch=1)
     q, k, v = q[:, :, start:], k[:, :, keys], v[:, :, keys]
     found, expected = (
-        block_sparse.blocked(q, k, v, sight, 0.3, 0.0, size=4),
-        softmax_attention.explicit(q, k, v, sight, 0.3, 0.0),
+        block_sparse.blocked(q, k, v, attention_mask, 0.3, 0.0, size=4),
+        softmax_attention.explicit(q, k, v, attention_mask, 0.3, 0.0),
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
@@ -262,8 +264,8 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
     for length in (2048, 4096, 8192):
         inputs = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
         with Numbers() as mode:
-            sight = sight_of(CHEAP[name], length, 1)
-            softmax_attention.best(*inputs, sight, 0.3, 0.0).sum().backward()
+            attention_mask = sight_of(CHEAP[name], length, 1)
+            softmax_attention.best(*inputs, attention_mask, 0.3, 0.0).sum().backward()
         made.append(mode.made)
         assert mode.largest < length * length / 3
     assert made[2] < 2.5 * made[1] < 2.5 * 2.5 * made[0]  # four times, if it grew as n² does

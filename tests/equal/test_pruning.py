@@ -108,12 +108,12 @@ def everywhere(held: Model, off: list[Head]) -> list[Head]:
 
 def said(held: Model, off: list[Head] | None = None) -> Tensor:
     torch.manual_seed(5)
-    tokens, real = torch.randint(31, (2, 9)), torch.arange(9) < torch.tensor([[9], [6]])
+    tokens, padding_mask = torch.randint(31, (2, 9)), torch.arange(9) < torch.tensor([[9], [6]])
     outputs = torch.randint(31, (2, 7)) if isinstance(held.spec, spec.EncoderDecoder) else None
-    trace = Probe(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
+    probe = Probe(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
     with torch.inference_mode():
-        found = run(held.model, tokens, outputs, real, trace)  # type: ignore[arg-type]
-    return found * real[..., None] if outputs is None and found.ndim == 3 else found
+        found = run(held.model, tokens, outputs, padding_mask, probe)  # type: ignore[arg-type]
+    return found * padding_mask[..., None] if outputs is None and found.ndim == 3 else found
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -203,9 +203,9 @@ def test_tokens_that_see_everything_lose_heads_too() -> None:
     fewer = pruned(held, [("encoder.0.self", 2)])
     tokens, glob = torch.randint(31, (1, 9)), torch.zeros(1, 9, dtype=torch.bool)
     glob[0, 3] = True
-    trace = Probe(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
+    probe = Probe(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
     with torch.inference_mode():
-        wanted = held.model(tokens, global_tokens=glob, trace=trace)[0]
+        wanted = held.model(tokens, global_tokens=glob, probe=probe)[0]
         found = fewer.model(tokens, global_tokens=glob)[0]
     assert (found - wanted).abs().max() <= 1e-5
     assert trainable(fewer.model) == size.parameters(fewer.spec)
@@ -239,8 +239,8 @@ def test_importance_is_the_gradient_of_gates() -> None:
 
         return edit
 
-    trace = Probe(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
-    scores = run(held.model, data.inputs, data.outputs, data.real, trace)
+    probe = Probe(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
+    scores = run(held.model, data.inputs, data.outputs, data.padding_mask, probe)
     functional.cross_entropy(
         scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1, reduction="sum"
     ).backward()

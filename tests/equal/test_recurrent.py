@@ -78,8 +78,8 @@ def shaken(model: spec.SequenceToSequence, seed: int = 0) -> EncoderDecoder:
 
 def sentences() -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(1)
-    real = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
-    return torch.randint(1, 23, (3, 9)), torch.randint(1, 23, (3, 11)), real
+    padding_mask = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
+    return torch.randint(1, 23, (3, 9)), torch.randint(1, 23, (3, 11)), padding_mask
 
 
 every = pytest.mark.parametrize("model", MODELS, ids=named)
@@ -94,27 +94,27 @@ def test_sizes_are_the_formula_s_and_the_page_adds_up(model: spec.SequenceToSequ
 
 @every
 def test_padding_and_neighbours_change_nothing(model: spec.SequenceToSequence) -> None:
-    made, (source, target, real) = shaken(model), sentences()
-    together = made(source, target, real)[0]
+    made, (source, target, padding_mask) = shaken(model), sentences()
+    together = made(source, target, padding_mask)[0]
     for row, length in enumerate((9, 4, 1)):
         alone = made(source[row : row + 1, :length], target[row : row + 1])[0]
         torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-9, atol=1e-9)
-    other = made(torch.where(real, source, 22 - source), target, real)[0]
+    other = made(torch.where(padding_mask, source, 22 - source), target, padding_mask)[0]
     torch.testing.assert_close(other, together, rtol=0, atol=0)
 
 
 @every
 def test_step_by_step_is_all_at_once_and_sees_nothing_ahead(model: spec.SequenceToSequence) -> None:
-    made, (source, target, real) = shaken(model), sentences()
-    whole = made.head(made(source, target, real)[0])
-    encoded = made.encode(source, real)
+    made, (source, target, padding_mask) = shaken(model), sentences()
+    whole = made.head(made(source, target, padding_mask)[0])
+    encoded = made.encode(source, padding_mask)
     state = made.start(encoded, capacity=11)
     pieces = [made.step(piece, state) for piece in target.split([1, 1, 5, 4], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
     changed = target.clone()
     changed[:, 6:] = 3
     torch.testing.assert_close(
-        made.head(made(source, changed, real)[0])[:, :6], whole[:, :6], rtol=0, atol=1e-12
+        made.head(made(source, changed, padding_mask)[0])[:, :6], whole[:, :6], rtol=0, atol=1e-12
     )
     # Beams share their sentence's memory, are reordered, and leave.
     state = made.start(encoded, width=2, capacity=11)
@@ -127,8 +127,8 @@ def test_step_by_step_is_all_at_once_and_sees_nothing_ahead(model: spec.Sequence
 
 @every
 def test_everything_is_trained(model: spec.SequenceToSequence) -> None:
-    made, (source, target, real) = shaken(model).train(), sentences()
-    made.head(made(source, target, real)[0]).logsumexp(-1).sum().backward()
+    made, (source, target, padding_mask) = shaken(model).train(), sentences()
+    made.head(made(source, target, padding_mask)[0]).logsumexp(-1).sum().backward()
     for name, parameter in made.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
@@ -168,10 +168,12 @@ def test_a_bidirectional_encoder_is_pytorch_s_over_packed_sequences(cell: str) -
         torch.randn(3, 7, 8, dtype=torch.float64, requires_grad=True),
         torch.tensor([7, 3, 1]),
     )
-    real = torch.arange(7) < lengths[:, None]
+    padding_mask = torch.arange(7) < lengths[:, None]
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
     wanted, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    found = ours(x, ours.sight(0, 7, 3, PaddingMask(real))) * real[:, :, None]
+    found = (
+        ours(x, ours.attention_mask(0, 7, 3, PaddingMask(padding_mask))) * padding_mask[:, :, None]
+    )
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     (one,) = torch.autograd.grad((wanted**2).sum(), x, retain_graph=True)
     (two,) = torch.autograd.grad((found**2).sum(), x)
@@ -214,15 +216,15 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
         torch.randn(2, 5, d).double().requires_grad_(),
         torch.randn(2, 4, d).double().requires_grad_(),
     )
-    real = torch.tensor([[True] * 4, [True, True, False, False]])
-    over = AttentionMask(PaddingMask(real), torch.arange(1), torch.arange(4), 2)
-    found = made(x, made.sight(0, 5, 2, FullMask()), memory, over)
+    padding_mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    over = AttentionMask(PaddingMask(padding_mask), torch.arange(1), torch.arange(4), 2)
+    found = made(x, made.attention_mask(0, 5, 2, FullMask()), memory, over)
 
     def attend(h: Tensor, row: int) -> Tensor:
         assert looks is not None
         part, scores = made.looking, []
         assert part is not None
-        for s in range(int(real[row].sum())):
+        for s in range(int(padding_mask[row].sum())):
             key = memory[row, s]
             match looks.score:
                 case spec.AdditiveScore():
@@ -275,14 +277,17 @@ def test_padding_in_front_leaves_the_state_alone(cell: str) -> None:
     torch.manual_seed(0)
     part = RecurrentDecoder(cell, 6, 2, 0.0).double()
     x = torch.randn(2, 5, 6).double()
-    real = torch.arange(5) >= torch.tensor([[0], [3]])
+    padding_mask = torch.arange(5) >= torch.tensor([[0], [3]])
     state = part.start(2, 0)
-    found = part(x, part.sight(0, 5, 2, PaddingMask(real)), states=state)
+    found = part(x, part.attention_mask(0, 5, 2, PaddingMask(padding_mask)), states=state)
     torch.testing.assert_close(
-        found[1:, 3:], part(x[1:, 3:], part.sight(0, 2, 1, FullMask())), rtol=1e-9, atol=1e-9
+        found[1:, 3:],
+        part(x[1:, 3:], part.attention_mask(0, 2, 1, FullMask())),
+        rtol=1e-9,
+        atol=1e-9,
     )
     torch.testing.assert_close(
-        found[:1], part(x[:1], part.sight(0, 5, 1, FullMask())), rtol=1e-9, atol=1e-9
+        found[:1], part(x[:1], part.attention_mask(0, 5, 1, FullMask())), rtol=1e-9, atol=1e-9
     )
     assert isinstance(state[0].past, RecurrentState)
     torch.testing.assert_close(state[0].past.hidden[:, -1], found[:, -1])
@@ -299,7 +304,7 @@ def test_a_gated_decoder_is_its_equations() -> None:
     x, memory = torch.randn(1, 5, d).double(), torch.randn(1, 4, 2 * d).double()
     found = made(
         x,
-        made.sight(0, 5, 1, FullMask()),
+        made.attention_mask(0, 5, 1, FullMask()),
         memory,
         AttentionMask(FullMask(), torch.arange(1), torch.arange(4), 1),
     )
@@ -326,12 +331,12 @@ def test_an_aligned_decoder_is_told_the_place_beneath_it() -> None:
         spec.SequenceToSequence(6, tokens, tokens, spec.Convolutional(1, unit), decoder)
     ).decoder
     x, memory = torch.randn(1, 12, 6).double(), torch.randn(1, 10, 12).double().requires_grad_()
-    real = torch.arange(10)[None] < 9
+    padding_mask = torch.arange(10)[None] < 9
     found = made(
         x,
-        made.sight(0, 12, 1, FullMask()),
+        made.attention_mask(0, 12, 1, FullMask()),
         memory,
-        AttentionMask(PaddingMask(real), torch.arange(1), torch.arange(10), 1),
+        AttentionMask(PaddingMask(padding_mask), torch.arange(1), torch.arange(10), 1),
     )
     for t in range(12):
         (felt,) = torch.autograd.grad(found[0, t].sum(), memory, retain_graph=True)
@@ -352,7 +357,7 @@ def test_a_low_temperature_looks_up_one_place_and_a_high_one_all_alike(
 ) -> None:
     found = {}
     memory, query = torch.randn(1, 6, 8).double(), torch.randn(1, 3, 8).double()
-    sight = AttentionMask(FullMask(), torch.arange(1), torch.arange(6), 1)
+    attention_mask = AttentionMask(FullMask(), torch.arange(1), torch.arange(6), 1)
     for temperature in (1.0, 1e-6, 1e9):
         torch.manual_seed(3)
         model = replace(
@@ -364,9 +369,12 @@ def test_a_low_temperature_looks_up_one_place_and_a_high_one_all_alike(
         assert isinstance(made, RecurrentDecoder)
         part = made.looking
         assert isinstance(part, AlignmentAttention)
-        found[temperature] = part(query, part.remember(memory), sight)
+        found[temperature] = part(query, part.remember(memory), attention_mask)
         asked = part.mixer.weights(
-            part.asks(query, part.remember(memory)), part.remember(memory).k, sight, torch.arange(3)
+            part.asks(query, part.remember(memory)),
+            part.remember(memory).k,
+            attention_mask,
+            torch.arange(3),
         )
         torch.testing.assert_close(
             found[temperature], (asked @ memory[:, None])[:, 0], rtol=1e-9, atol=1e-9
@@ -381,25 +389,28 @@ def test_a_low_temperature_looks_up_one_place_and_a_high_one_all_alike(
 
 def test_a_query_that_may_see_nothing_finds_zeros() -> None:
     mixer = AdditiveAttention(4)
-    sight = AttentionMask(
+    attention_mask = AttentionMask(
         PaddingMask(torch.tensor([[False, False], [True, False]])),
         torch.arange(1),
         torch.arange(2),
         2,
     )
     q, k = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 2, 4)
-    found = mixer(q, k, k, sight)
+    found = mixer(q, k, k, attention_mask)
     assert found[0].abs().max() == 0
     torch.testing.assert_close(found[1], k[1, :, :1].expand(1, 3, 4))
 
 
 def test_the_fused_kernel_is_the_definition() -> None:
-    made, (source, target, real) = shaken(preset("luong", "tiny", 31, 31, d_model=16)), sentences()
+    made, (source, target, padding_mask) = (
+        shaken(preset("luong", "tiny", 31, 31, d_model=16)),
+        sentences(),
+    )
     assert isinstance(made.decoder, RecurrentDecoder)
     assert isinstance(made.decoder.looking, AlignmentAttention)
-    fused = made(source, target, real)[0]
+    fused = made(source, target, padding_mask)[0]
     made.decoder.looking.mixer.kernel = softmax_attention.explicit  # type: ignore[union-attr, assignment]
-    torch.testing.assert_close(made(source, target, real)[0], fused, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(made(source, target, padding_mask)[0], fused, rtol=1e-9, atol=1e-9)
 
 
 # ------------------------------------------------------------------ what is recorded
@@ -407,24 +418,24 @@ def test_the_fused_kernel_is_the_definition() -> None:
 
 @pytest.mark.parametrize("family", ["bahdanau", "luong", "luong_feeding", "convs2s"])
 def test_alignments_are_recorded_for_all_steps(family: str) -> None:
-    made, (source, target, real) = (
+    made, (source, target, padding_mask) = (
         shaken(preset(family, "tiny", 31, 31, d_model=16, layers=2)),
         sentences(),
     )
-    trace = Probe(["decoder.*"])
-    plain = made(source, target, real)[0]
-    torch.testing.assert_close(made(source, target, real, trace)[0], plain, rtol=0, atol=0)
-    weights = trace.weights("decoder.0.cross")
+    probe = Probe(["decoder.*"])
+    plain = made(source, target, padding_mask)[0]
+    torch.testing.assert_close(made(source, target, padding_mask, probe)[0], plain, rtol=0, atol=0)
+    weights = probe.weights("decoder.0.cross")
     assert weights.shape == (3, 1, 11, 9)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 11).double())
     assert weights[1, :, :, 4:].abs().max() == 0
-    values = trace.attentions["decoder.0.cross"].v
+    values = probe.attentions["decoder.0.cross"].v
     torch.testing.assert_close(
-        trace.tensors["decoder.0.cross.mixed"], weights @ values, rtol=1e-9, atol=1e-9
+        probe.tensors["decoder.0.cross.mixed"], weights @ values, rtol=1e-9, atol=1e-9
     )
-    assert trace.tensors["decoder.1.residual"].shape[:2] == (3, 11)
+    assert probe.tensors["decoder.1.residual"].shape[:2] == (3, 11)
     off = Probe(edits={"decoder.0.cross.mixed": torch.zeros_like})
-    assert (made(source, target, real, off)[0] - plain).abs().max() > 1e-3
+    assert (made(source, target, padding_mask, off)[0] - plain).abs().max() > 1e-3
 
 
 # ------------------------------------------------------------------ refusals

@@ -50,9 +50,9 @@ def test_gradients_are_the_ordinary_ones(dropout: float, position: Any) -> None:
     model = build(description).double().train()
     assert trainable(model) == size.parameters(description)
     found = []
-    for trace in (None, Probe()):
+    for probe in (None, Probe()):
         torch.manual_seed(1)
-        out, _ = model(TOKENS, trace=trace)
+        out, _ = model(TOKENS, probe=probe)
         after = torch.rand(1)
         found.append((out, after, gradients(model, out)))
     (one, chance, grads), (other, same, expected) = found
@@ -67,9 +67,10 @@ def test_gradients_reach_the_encoder() -> None:
     sides = (stack(spec.FullMask(), 2, 0.0), stack(spec.CausalMask(), 2, 0.0, cross=True))
     tokens = spec.Tokens(19, dropout=0.0)
     model = build(spec.EncoderDecoder(8, tokens, tokens, *sides)).double().train()
-    real = torch.arange(9) < torch.tensor([9, 4])[:, None]
+    padding_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
     grads, expected = (
-        gradients(model, model(TOKENS, TOKENS[:, :5], real, trace)[0]) for trace in (None, Probe())
+        gradients(model, model(TOKENS, TOKENS[:, :5], padding_mask, probe)[0])
+        for probe in (None, Probe())
     )
     for got, wanted in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
@@ -87,11 +88,11 @@ def test_decoded_as_read() -> None:
 def test_memory_does_not_grow_with_layers() -> None:
     tokens = torch.zeros(1, 2000, dtype=torch.long)
 
-    def peak(layers: int, trace: Probe | None) -> int:
+    def peak(layers: int, probe: Probe | None) -> int:
         model = build(decoder(layers, shared=True)).train()
 
         def once() -> None:
-            model(tokens, trace=trace)[0].sum().backward()
+            model(tokens, probe=probe)[0].sum().backward()
             model.zero_grad()
 
         once()

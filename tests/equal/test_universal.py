@@ -51,10 +51,10 @@ def test_halting_is_the_mean_by_probabilities() -> None:
     with torch.no_grad():
         universal.halt.bias.fill_(-0.5)  # type: ignore[union-attr]
     x = model.tokens(TOKENS)
-    sight = model.stack.sight(0, 9, 2, model.stack.pattern)
+    attention_mask = model.stack.attention_mask(0, 9, 2, model.stack.pattern)
     states = [x]
     for _ in range(5):
-        states.append(block(states[-1], sight))
+        states.append(block(states[-1], attention_mask))
     likely = [torch.sigmoid(universal.halt(state).float())[..., 0] for state in states[:-1]]
     found, losses = model(TOKENS)
     spent = 0.0
@@ -82,9 +82,9 @@ def test_decoded_as_read_whatever_stands_in_front() -> None:
     pieces = [model.step(piece, state) for piece in TOKENS.split([1, 5, 3], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), TOKENS], 1)
-    real = torch.arange(12).expand(2, -1) >= 3
+    padding_mask = torch.arange(12).expand(2, -1) >= 3
     torch.testing.assert_close(
-        model.head(model(padded, real)[0])[:, 3:], whole, rtol=1e-9, atol=1e-9
+        model.head(model(padded, padding_mask)[0])[:, 3:], whole, rtol=1e-9, atol=1e-9
     )
 
 

@@ -122,9 +122,9 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
     )
     tokens = torch.randint(0, 19, (3, 7))
     lengths = [7, 4, 1]
-    real = torch.arange(7) < torch.tensor(lengths)[:, None]
-    hidden = model(tokens, real)[0]
-    found = model.classes(hidden, real)
+    padding_mask = torch.arange(7) < torch.tensor(lengths)[:, None]
+    hidden = model(tokens, padding_mask)[0]
+    found = model.classes(hidden, padding_mask)
     assert found.shape == (3, 3)
     places = {
         "first": slice(0, 1),
@@ -133,7 +133,7 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
     }  # of the row with four tokens
     assert model.pool is not None
     wanted = model.pool.dense(hidden[1, places[which]].mean(dim=0)).tanh()
-    torch.testing.assert_close(model.pool(hidden, real)[1], wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(model.pool(hidden, padding_mask)[1], wanted, rtol=1e-9, atol=1e-9)
     for row, length in enumerate(lengths):
         alone = model.classes(model(tokens[row : row + 1, :length])[0])
         torch.testing.assert_close(found[row : row + 1], alone, rtol=1e-9, atol=1e-9)
@@ -146,9 +146,9 @@ def test_cached_equals_uncached_with_padding_in_front(
 ) -> None:
     model = made(decoder(case, window))
     tokens = torch.randint(0, 19, (3, 9))
-    real = torch.arange(9) >= torch.tensor([0, 4, 2])[:, None]
-    whole = model.head(model(tokens, real)[0])
-    state = model.start(model.encode(tokens[:, :6], real[:, :6]), capacity=4)
+    padding_mask = torch.arange(9) >= torch.tensor([0, 4, 2])[:, None]
+    whole = model.head(model(tokens, padding_mask)[0])
+    state = model.start(model.encode(tokens[:, :6], padding_mask[:, :6]), capacity=4)
     pieces = [model.step(piece, state) for piece in tokens[:, 5:].split([1, 2, 1], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole[:, 5:], rtol=1e-9, atol=1e-9)
     for row, start in enumerate([0, 4, 2]):
@@ -161,9 +161,12 @@ def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...])
     """One token a step at a place that only a tensor knows, over slots of which most are empty; beams that share a row and are
     put into another order by what they may look at."""
     model = made(decoder(case))
-    tokens, real = torch.randint(0, 19, (3, 9)), torch.ones(3, 4, dtype=torch.bool)
-    real[0, :3] = real[2, :1] = False
-    states = [model.start(model.encode(tokens[:, :4], real), capacity=7, width=2) for _ in range(4)]
+    tokens, padding_mask = torch.randint(0, 19, (3, 9)), torch.ones(3, 4, dtype=torch.bool)
+    padding_mask[0, :3] = padding_mask[2, :1] = False
+    states = [
+        model.start(model.encode(tokens[:, :4], padding_mask), capacity=7, width=2)
+        for _ in range(4)
+    ]
     growing, fixed, shared, both = states
     for state in (shared, both):
         state.share()
@@ -201,9 +204,9 @@ def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -
         .eval()
     )
     tokens, segments = torch.randint(0, 19, (2, 7)), torch.randint(0, 3, (2, 7))
-    real = torch.arange(7) < torch.tensor([7, 4])[:, None]
+    padding_mask = torch.arange(7) < torch.tensor([7, 4])[:, None]
     asked = {"segments": segments} if description.tokens.segments else {}
-    together, _ = model(tokens, real, **asked)
+    together, _ = model(tokens, padding_mask, **asked)
     alone, _ = model(tokens[1:, :4], **({"segments": segments[1:, :4]} if asked else {}))
     torch.testing.assert_close(together[1:, :4], alone, rtol=1e-9, atol=1e-9)
 
@@ -214,21 +217,24 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
     stack = spec.Stack(2, description.stack.block, position=description.stack.position)
     model = shaken(build(spec.Encoder(24, description.tokens, stack)))
     tokens = torch.randint(0, 19, (3, 9))
-    real = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
-    trace, results = Probe(["*.self"]), []
+    padding_mask = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
+    probe, results = Probe(["*.self"]), []
     for kernel in (softmax_attention.fused, softmax_attention.explicit):
         for part in model.modules():
             if isinstance(part, softmax_attention.SoftmaxAttention):
                 part.kernel = kernel
-        hidden, _ = model(tokens, real, trace=trace)
+        hidden, _ = model(tokens, padding_mask, probe=probe)
         results.append(
-            [hidden, *torch.autograd.grad(hidden[real].square().sum(), [*model.parameters()])]
+            [
+                hidden,
+                *torch.autograd.grad(hidden[padding_mask].square().sum(), [*model.parameters()]),
+            ]
         )
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-    for name, call in trace.attentions.items():
-        mixed = call.mixer(call.q, call.k, call.v, call.sight)  # type: ignore[operator]
-        weights = trace.weights(name) @ call.v.repeat_interleave(4 // call.v.shape[1], dim=1)
+    for name, call in probe.attentions.items():
+        mixed = call.mixer(call.q, call.k, call.v, call.attention_mask)  # type: ignore[operator]
+        weights = probe.weights(name) @ call.v.repeat_interleave(4 // call.v.shape[1], dim=1)
         torch.testing.assert_close(mixed, weights, rtol=1e-9, atol=1e-9)
 
 
@@ -237,9 +243,9 @@ def test_relative_scores_by_hand() -> None:
     block = spec.Block(spec.Attention(2, 4, 4, bias="kv"), spec.FeedForward(8), dropout=0.0)
     position = spec.Disentangled(3, norm=spec.LayerNorm())
     model = shaken(build(spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))))
-    trace = Probe(["*"])
-    model(torch.randint(0, 19, (1, 6)), trace=trace)
-    call = trace.attentions["encoder.0.self"]
+    probe = Probe(["*"])
+    model(torch.randint(0, 19, (1, 6)), probe=probe)
+    call = probe.attentions["encoder.0.self"]
     place, project = model.stack.position, model.stack.blocks[0].attention.project  # type: ignore[union-attr]
     far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[union-attr, operator]
     scores = torch.empty(2, 6, 6).double()
@@ -248,7 +254,7 @@ def test_relative_scores_by_hand() -> None:
         q, k = call.q[0, h, i], call.k[0, h, j]
         scores[h, i, j] = (q @ k + q @ far_k[0, h, row] + far_q[0, h, row] @ k) / math.sqrt(3 * 4)
     torch.testing.assert_close(
-        trace.weights("encoder.0.self")[0], scores.softmax(-1), rtol=1e-9, atol=1e-9
+        probe.weights("encoder.0.self")[0], scores.softmax(-1), rtol=1e-9, atol=1e-9
     )
 
 
@@ -260,10 +266,10 @@ def test_positions_of_each_layer_by_hand(
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8), dropout=0.0)
     description = spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))
     model = shaken(build(description))
-    trace = Probe(["*"])
+    probe = Probe(["*"])
     tokens = torch.randint(0, 19, (1, 6))
     x = model.input(tokens)
-    model(tokens, trace=trace)
+    model(tokens, probe=probe)
     part = model.stack.blocks[0].attention  # type: ignore[union-attr]
     q, k, _ = part.project(x, None)  # type: ignore[union-attr, operator]
     scores = torch.empty(2, 6, 6).double()
@@ -278,7 +284,7 @@ def test_positions_of_each_layer_by_hand(
             u, v = part.relative.content[h, 0], part.relative.position[h, 0]  # type: ignore[union-attr, index]
             scores[h, i, j] = (q[0, h, i] + u) @ k[0, h, j] + (q[0, h, i] + v) @ far
     torch.testing.assert_close(
-        trace.weights("encoder.0.self")[0], (scores / 2).softmax(-1), rtol=1e-6, atol=1e-6
+        probe.weights("encoder.0.self")[0], (scores / 2).softmax(-1), rtol=1e-6, atol=1e-6
     )
 
 

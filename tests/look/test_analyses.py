@@ -74,7 +74,7 @@ def fitted() -> Subject:
     data = batch(subject, [s.source for s in LEARNT], [s.target for s in LEARNT])
     optimizer = torch.optim.Adam(held.model.parameters(), 0.01)
     for _ in range(60):
-        scores = run(subject.model, data.inputs, data.outputs, data.real)
+        scores = run(subject.model, data.inputs, data.outputs, data.padding_mask)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(
             scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1
@@ -90,7 +90,7 @@ class Given:
         self.known = weights
 
     def weights(
-        self, q: Tensor, k: Tensor, sight: Any, rows: Tensor, heads: Tensor | None = None
+        self, q: Tensor, k: Tensor, attention_mask: Any, rows: Tensor, heads: Tensor | None = None
     ) -> Tensor:
         found = self.known[:, :, rows]
         return found if heads is None else found[:, heads]
@@ -99,18 +99,18 @@ class Given:
 def given(*layers: Tensor, causal: bool = False) -> Look:
     """A look at attentions with these weights [H, T, S] each, over a reader of T tokens."""
     subject = reader()
-    trace = Probe(["*"])
+    probe = Probe(["*"])
     for i, weights in enumerate(layers):
         many, length, width = weights.shape
         places = torch.arange(width)
-        sight = AttentionMask(CausalMask() if causal else FullMask(), places, places)
+        attention_mask = AttentionMask(CausalMask() if causal else FullMask(), places, places)
         q = torch.arange(length).float()[None, None, :, None].expand(1, many, length, 1)
         values = torch.randn(1, many, width, 6)
-        trace.attentions[f"encoder.{i}.self"] = AttentionCall(
-            Given(weights[None]), q, values, values, sight
+        probe.attentions[f"encoder.{i}.self"] = AttentionCall(
+            Given(weights[None]), q, values, values, attention_mask
         )
     labels = tuple(str(i) for i in range(layers[0].shape[1]))
-    return Look(subject, Reading(torch.zeros(1, len(labels)).long(), labels), trace)
+    return Look(subject, Reading(torch.zeros(1, len(labels)).long(), labels), probe)
 
 
 def previous(length: int) -> Tensor:
@@ -192,12 +192,12 @@ def test_entropy_in_parts_is_entropy_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rollout_is_the_product_of_halves(subject: Subject) -> None:
     found = look(subject, TEXT, target=TARGET if subject.target else None)
-    for stack in {name.split(".")[0] for name in found.trace.attentions}:
+    for stack in {name.split(".")[0] for name in found.probe.attentions}:
         result = rollout(found, stack)
         np.testing.assert_allclose(result.weights.sum(axis=1), 1.0, atol=1e-6)
         assert (result.weights >= 0).all()
         reached = np.eye(len(result.tokens))
-        for layer in range(2 if len(found.trace.attentions) < 8 else 3):
+        for layer in range(2 if len(found.probe.attentions) < 8 else 3):
             step = found.weights(f"{stack}.{layer}.self").mean(axis=0)
             reached = (step / 2 + np.eye(len(step)) / 2) @ reached
         np.testing.assert_allclose(result.weights, reached, atol=1e-5)
@@ -356,7 +356,7 @@ def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
         assert words[0] in sentence.target.split()
     share = chosen_right(subject, choices).mean()
     logits = run(
-        subject.model, choices.data.inputs, choices.data.outputs, choices.data.real
+        subject.model, choices.data.inputs, choices.data.outputs, choices.data.padding_mask
     ).detach()
     by_hand = [
         max(options, key=lambda i, n=n, p=place: float(logits[n, p, i])) == options[0]  # type: ignore[misc]
@@ -473,16 +473,16 @@ def test_patching_one_place_by_hand() -> None:
     assert result.effect.shape == (3, len(result.tokens))
     one, two = (torch.tensor([subject.ids(text)]) for text in (TEXT, other))
     outputs = look(subject, TEXT, target=TARGET, ask=()).reading.outputs
-    trace = Probe(["encoder.0.residual"])
+    probe = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
-    assert run(subject.model, one, outputs, trace=trace)[0, 3, answer].item() == pytest.approx(
+    assert run(subject.model, one, outputs, probe=probe)[0, 3, answer].item() == pytest.approx(
         result.clean, abs=1e-5
     )
 
     def edit(x: Tensor) -> Tensor:
-        return torch.cat([x[:, :1], trace.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
+        return torch.cat([x[:, :1], probe.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
 
-    edited = run(subject.model, two, outputs, trace=Probe(edits={"encoder.0.residual": edit}))
+    edited = run(subject.model, two, outputs, probe=Probe(edits={"encoder.0.residual": edit}))
     assert edited[0, 3, answer].item() == pytest.approx(result.scores[1, 1], abs=1e-5)
     # Where the texts are the same and nothing has been mixed yet, there is nothing to restore.
     same = [i for i, (a, b) in enumerate(zip(result.tokens, result.others, strict=True)) if a == b]
@@ -558,7 +558,7 @@ def test_attribution_is_the_gradient_times_the_vector(subject: Subject) -> None:
             subject.model,
             reading.inputs,
             reading.outputs,
-            trace=Probe(edits={f"{stack}.embedded": edit}),
+            probe=Probe(edits={f"{stack}.embedded": edit}),
         )[0]
         row = said[place] if said.ndim > 1 else said
         answer = reading.next[place] if place < len(reading.next) else int(base.argmax())

@@ -21,13 +21,13 @@ WORDS = [
 def test_effective_weights_and_what_could_be_seen(word: str) -> None:
     """Weights times values is what was mixed; where nothing could be seen there is no weight."""
     model = translator(attention=word, decoder_attention="softmax").model.double().eval()
-    trace = Probe(["encoder.*"])
-    model.encode(torch.randint(4, 60, (2, 13)), trace=trace)
+    probe = Probe(["encoder.*"])
+    model.encode(torch.randint(4, 60, (2, 13)), probe=probe)
     rows = torch.arange(13)
-    for name, call in trace.attentions.items():
+    for name, call in probe.attentions.items():
         weights = call.weights()
         mixed = weights @ per_query_head(call.v, call.q.shape[1])
-        torch.testing.assert_close(mixed, trace.tensors[f"{name}.mixed"], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(mixed, probe.tensors[f"{name}.mixed"], rtol=1e-6, atol=1e-6)
         seen = call.visible(rows).expand_as(weights)
         assert (weights[~seen] == 0).all()
         assert seen.diagonal(dim1=-2, dim2=-1).all()

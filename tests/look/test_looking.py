@@ -25,7 +25,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 def test_weights_are_those_of_a_wholly_explicit_model(subject: Subject) -> None:
     found = look(subject, TEXT, target=TARGET if subject.target else None)
-    fused = {name: found.weights(name) for name in found.trace.attentions}
+    fused = {name: found.weights(name) for name in found.probe.attentions}
     seen = explicit(subject.model)
     with torch.no_grad():
         run(subject.model, found.reading.inputs, found.reading.outputs)
@@ -41,7 +41,7 @@ def test_weights_are_those_of_a_wholly_explicit_model(subject: Subject) -> None:
 
 def test_some_rows_and_heads_are_those_of_all(subject: Subject) -> None:
     found = look(subject, TEXT, target=TARGET if subject.target else None)
-    for name in found.trace.attentions:
+    for name in found.probe.attentions:
         many = found.call(name).q.shape[1]
         some = found.weights(name, rows=[4, 0], heads=[many - 1, 1])
         np.testing.assert_allclose(some, found.weights(name)[[many - 1, 1]][:, [4, 0]], atol=1e-6)
@@ -171,8 +171,8 @@ def test_two_towers() -> None:
         24, spec.Patches(size=8, patch=4), spec.Stack(1, BLOCK), spec.Pool(width=5)
     )
     subject = Subject(build(spec.DualEncoder(text, image)).eval(), Words.of(WORDS))
-    assert set(look(subject, TEXT).trace.attentions) == {"text.encoder.0.self"}
-    assert set(look(subject, torch.randn(1, 3, 8, 8)).trace.attentions) == {"image.encoder.0.self"}
+    assert set(look(subject, TEXT).probe.attentions) == {"text.encoder.0.self"}
+    assert set(look(subject, torch.randn(1, 3, 8, 8)).probe.attentions) == {"image.encoder.0.self"}
 
 
 def test_errors_name_what_there_is() -> None:
@@ -209,7 +209,7 @@ def test_a_model_in_training_is_looked_at_without_dropout_and_goes_on() -> None:
 def test_an_edit_is_seen_by_probes_downstream() -> None:
     subject = writer()
     reading = look(subject, TEXT, ask=()).reading
-    trace = Probe(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
-    said = run(subject.model, reading.inputs, trace=trace)
-    assert trace.tensors["decoder.1.residual"].abs().max() == 0
+    probe = Probe(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
+    said = run(subject.model, reading.inputs, probe=probe)
+    assert probe.tensors["decoder.1.residual"].abs().max() == 0
     assert said.abs().max() == 0

@@ -56,11 +56,11 @@ def model(folder: Path) -> LanguageModel:
 def test_it_answers_as_transformers_does(folder: Path, model: LanguageModel) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     ids = torch.tensor([[5, 6, 7, 8, 9], [1, 2, 3, 0, 0]])
-    real = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    padding_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     with torch.inference_mode():
-        expected = theirs(input_ids=ids, attention_mask=real).logits
-    found = model(input_ids=ids, attention_mask=real).logits
-    seen = real.bool()
+        expected = theirs(input_ids=ids, attention_mask=padding_mask).logits
+    found = model(input_ids=ids, attention_mask=padding_mask).logits
+    seen = padding_mask.bool()
     assert (found - expected)[seen].abs().max() <= 1e-5 * max(1.0, expected.abs().mean())
     prompt = model.words.encode("The dog")
     out = theirs.generate(
@@ -141,11 +141,11 @@ def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
 
 def test_surprise_adds_up(model: LanguageModel) -> None:
     texts = ["The dog sees a cat.", "naïve 😀", "a"]
-    total, count = model.surprise(texts)
-    parts = [model.surprise(text) for text in texts]
+    total, count = model.nll(texts)
+    parts = [model.nll(text) for text in texts]
     assert total == pytest.approx(sum(part for part, _ in parts), rel=1e-5)
     assert count == sum(len(model.words.encode(text)) - 1 for text in texts)
-    long_total, long_count = model.surprise(TEXT)
+    long_total, long_count = model.nll(TEXT)
     assert long_count == len(model.words.encode(TEXT)) - 1
     assert math.isfinite(long_total)
 
@@ -156,13 +156,13 @@ def test_classes_by_prompt(model: LanguageModel) -> None:
     found = model.classify("The", labels, template=template)
     assert sum(found.values()) == pytest.approx(1.0)
     assert list(found.values()) == sorted(found.values(), reverse=True)
-    scores = {label: -model.surprise(f"The {label}\n")[0] for label in labels}
+    scores = {label: -model.nll(f"The {label}\n")[0] for label in labels}
     norm = math.log(sum(math.exp(score) for score in scores.values()))
     for label, score in scores.items():
         assert found[label] == pytest.approx(math.exp(score - norm), rel=1e-4)
     few = model.classify(["The", "A {label}"], ["x", "y"], [("a", "x")], "{text}={label};")
     assert len(few) == 2
-    one, other = (-model.surprise(f"a=x;The={label};")[0] for label in "xy")
+    one, other = (-model.nll(f"a=x;The={label};")[0] for label in "xy")
     assert few[0]["x"] == pytest.approx(1 / (1 + math.exp(other - one)), rel=1e-4)
 
 

@@ -44,16 +44,16 @@ LOOSE = ("DebertaV2", "Whisper", "CLIP", "Wav2Vec2", "Gemma")
 
 def encoder(family: str, task: str, out: Path) -> tuple[Any, Inputs]:
     model = test_encoders.saved(family, task, 1, out)
-    tokens, real, segments = test_encoders.batch(family, model.config)
+    tokens, padding_mask, segments = test_encoders.batch(family, model.config)
     extra = {} if segments is None else {"token_type_ids": segments}
-    return model, {"input_ids": tokens, "attention_mask": real.long(), **extra}
+    return model, {"input_ids": tokens, "attention_mask": padding_mask.long(), **extra}
 
 
 def deberta(name: str, out: Path) -> tuple[Any, Inputs]:
-    real = torch.arange(23) < torch.tensor([23, 9, 1])[:, None]
+    padding_mask = torch.arange(23) < torch.tensor([23, 9, 1])[:, None]
     return test_deberta.theirs(name, 0, out), {
         "input_ids": torch.randint(1, 61, (3, 23)),
-        "attention_mask": real.long(),
+        "attention_mask": padding_mask.long(),
     }
 
 
@@ -64,8 +64,8 @@ def image(kind: str, out: Path) -> tuple[Any, Inputs]:
 
 def clip(kind: str, out: Path) -> tuple[Any, Inputs]:
     text, vision = test_clip.CASES["an end inside the vocabulary"]
-    tokens, real = test_clip.texts(20)
-    words = {"input_ids": tokens, "attention_mask": real.long()}
+    tokens, padding_mask = test_clip.texts(20)
+    words = {"input_ids": tokens, "attention_mask": padding_mask.long()}
     if kind == "CLIPModel":
         config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=7)
         inputs = {**words, "pixel_values": test_clip.images()}
@@ -83,8 +83,8 @@ def clip(kind: str, out: Path) -> tuple[Any, Inputs]:
 
 def sound(kind: str, out: Path) -> tuple[Any, Inputs]:
     model = test_wav2vec2.theirs(kind, "norms before", 0, out)
-    waves, real = test_wav2vec2.sound()
-    return model, {"input_values": waves, "attention_mask": real.long()}
+    waves, padding_mask = test_wav2vec2.sound()
+    return model, {"input_values": waves, "attention_mask": padding_mask.long()}
 
 
 def whisper(out: Path) -> tuple[Any, Inputs]:
@@ -101,8 +101,8 @@ def whisper(out: Path) -> tuple[Any, Inputs]:
 
 def sequence(name: str, out: Path) -> tuple[Any, Inputs]:
     model, inputs = test_sequences.theirs(name, 0, out), test_sequences.inputs()
-    behind = torch.arange(18) < torch.tensor([18, 11, 2])[:, None]
-    return model, {**inputs, "decoder_attention_mask": behind.long()}
+    max_lookback = torch.arange(18) < torch.tensor([18, 11, 2])[:, None]
+    return model, {**inputs, "decoder_attention_mask": max_lookback.long()}
 
 
 def marian(stem: str, kind: str, out: Path) -> tuple[Any, Inputs]:
@@ -113,16 +113,16 @@ def marian(stem: str, kind: str, out: Path) -> tuple[Any, Inputs]:
     data = test_marian.batch(37, 37)
     return model, {
         "input_ids": data.source,
-        "attention_mask": data.real.long(),
+        "attention_mask": data.padding_mask.long(),
         "decoder_input_ids": data.target,
     }
 
 
 def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
-    real = torch.arange(11) < torch.tensor([11, 8, 5])[:, None]
+    padding_mask = torch.arange(11) < torch.tensor([11, 8, 5])[:, None]
     return test_decoders.theirs(name, 0, out), {
         "input_ids": torch.randint(1, 61, (3, 11)),
-        "attention_mask": real.long(),
+        "attention_mask": padding_mask.long(),
     }
 
 

@@ -39,11 +39,11 @@ RAGGED = [11, 5, 8]
 
 def texts(end: int) -> tuple[Tensor, Tensor]:
     """Rows that end with the end token and go on with padding, which is the end token again, as CLIP's tokenizer has it."""
-    real = torch.arange(11) < torch.tensor(RAGGED)[:, None]
-    tokens = torch.randint(3, 20, real.shape)
+    padding_mask = torch.arange(11) < torch.tensor(RAGGED)[:, None]
+    tokens = torch.randint(3, 20, padding_mask.shape)
     tokens[:, 3] = 21  # above an end inside the vocabulary
     tokens[torch.arange(3), torch.tensor(RAGGED) - 1] = end
-    return tokens.masked_fill(~real, end), real
+    return tokens.masked_fill(~padding_mask, end), padding_mask
 
 
 def images() -> Tensor:
@@ -63,17 +63,17 @@ def test_the_pair(name: str, seed: int, tmp_path: Path) -> None:
     ours, opened = folders.open_model(tmp_path / "theirs")
     assert trainable(ours) == size.parameters(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
-    tokens, real = texts(END if text["eos_token_id"] == 2 else text["eos_token_id"])
+    tokens, padding_mask = texts(END if text["eos_token_id"] == 2 else text["eos_token_id"])
     pixels = images()
 
     def run(model: Any) -> dict[str, Tensor]:
-        out = model(input_ids=tokens, attention_mask=real.long(), pixel_values=pixels)
+        out = model(input_ids=tokens, attention_mask=padding_mask.long(), pixel_values=pixels)
         return {key: out[key] for key in ("logits_per_text", "text_embeds", "image_embeds")}
 
     with torch.inference_mode():
         wanted = run(model)
-        assert close(ours(tokens, pixels, real)[0], wanted["logits_per_text"], 2e-5)  # type: ignore[call-arg, arg-type]
-        assert close(ours.texts(tokens, real), wanted["text_embeds"], 2e-5)  # type: ignore[union-attr, operator]
+        assert close(ours(tokens, pixels, padding_mask)[0], wanted["logits_per_text"], 2e-5)  # type: ignore[call-arg, arg-type]
+        assert close(ours.texts(tokens, padding_mask), wanted["text_embeds"], 2e-5)  # type: ignore[union-attr, operator]
         assert close(ours.texts(tokens), wanted["text_embeds"], 2e-5)  # type: ignore[union-attr, operator]
         assert close(ours.images(pixels), wanted["image_embeds"], 2e-5)  # type: ignore[union-attr, operator]
         check_back(opened, ours, tmp_path, transformers.CLIPModel.from_pretrained, run, wanted)
@@ -85,16 +85,16 @@ def test_the_text_tower(name: str, kind: str, tmp_path: Path) -> None:
     text = CASES[name][0]
     model = shaken(getattr(transformers, kind)(transformers.CLIPTextConfig(**text)))
     model.save_pretrained(tmp_path / "theirs")
-    tokens, real = texts(END if text["eos_token_id"] == 2 else text["eos_token_id"])
+    tokens, padding_mask = texts(END if text["eos_token_id"] == 2 else text["eos_token_id"])
 
     def run(model: Any) -> dict[str, Tensor]:
-        out = model(input_ids=tokens, attention_mask=real.long())
+        out = model(input_ids=tokens, attention_mask=padding_mask.long())
         return {
-            "hidden": out.last_hidden_state[real],
+            "hidden": out.last_hidden_state[padding_mask],
             "vector": out[0 if kind.endswith("Projection") else "pooler_output"],
         }
 
-    check_tower(model, tmp_path, run, (tokens, real))
+    check_tower(model, tmp_path, run, (tokens, padding_mask))
 
 
 @pytest.mark.parametrize("kind", ["CLIPVisionModel", "CLIPVisionModelWithProjection"])

@@ -81,22 +81,22 @@ def theirs(name: str, seed: int, out: Path) -> Any:
 
 
 def run(
-    model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Tensor
+    model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor, segments: torch.Tensor
 ) -> torch.Tensor:
     with torch.inference_mode():
-        out = model(input_ids=tokens, attention_mask=real.long(), token_type_ids=segments)
+        out = model(input_ids=tokens, attention_mask=padding_mask.long(), token_type_ids=segments)
     if "start_logits" in out:
         return torch.stack([out.start_logits, out.end_logits], -1)
     return out.logits if "logits" in out else out.last_hidden_state
 
 
 def ours(
-    model: Any, tokens: torch.Tensor, real: torch.Tensor, segments: torch.Tensor
+    model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor, segments: torch.Tensor
 ) -> torch.Tensor:
     with torch.inference_mode():
-        hidden, _ = model(tokens, real, segments=segments)
+        hidden, _ = model(tokens, padding_mask, segments=segments)
         if model.labels is not None:
-            return model.classes(hidden, real)
+            return model.classes(hidden, padding_mask)
         return hidden if model.head is None else model.head(hidden)
 
 
@@ -149,9 +149,11 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 def test_buckets(buckets: int, distance: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-    behind = torch.arange(-2000, 2001)
-    wanted = make_log_bucket_position(behind, buckets, distance).long()
-    assert torch.equal(Disentangled(4, distance, buckets, (), None, 0.0)._bucket(behind), wanted)
+    max_lookback = torch.arange(-2000, 2001)
+    wanted = make_log_bucket_position(max_lookback, buckets, distance).long()
+    assert torch.equal(
+        Disentangled(4, distance, buckets, (), None, 0.0)._bucket(max_lookback), wanted
+    )
 
 
 def test_files_of_pretraining_open_whole(tmp_path: Path) -> None:

@@ -86,13 +86,17 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
     assert trainable(ours) == size.parameters(opened.spec)
-    tokens, real = inputs()
+    tokens, padding_mask = inputs()
     with torch.inference_mode():
-        positions = (real.long().cumsum(1) - 1).clamp_min(0)
-        wanted = model(input_ids=tokens, attention_mask=real.long(), position_ids=positions).logits
-        found = ours.head(ours(tokens, real)[0])  # type: ignore[misc]
-    tolerance = (2e-5 if name == "gemma" else 1e-5) * max(1.0, wanted[real].abs().mean().item())
-    assert (found - wanted)[real].abs().max().item() <= tolerance
+        positions = (padding_mask.long().cumsum(1) - 1).clamp_min(0)
+        wanted = model(
+            input_ids=tokens, attention_mask=padding_mask.long(), position_ids=positions
+        ).logits
+        found = ours.head(ours(tokens, padding_mask)[0])  # type: ignore[misc]
+    tolerance = (2e-5 if name == "gemma" else 1e-5) * max(
+        1.0, wanted[padding_mask].abs().mean().item()
+    )
+    assert (found - wanted)[padding_mask].abs().max().item() <= tolerance
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -107,8 +111,10 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         back, attn_implementation="eager"
     ).eval()
     with torch.inference_mode():
-        same = again(input_ids=tokens, attention_mask=real.long(), position_ids=positions).logits
-    torch.testing.assert_close(same[real], wanted[real], rtol=0, atol=1e-6)
+        same = again(
+            input_ids=tokens, attention_mask=padding_mask.long(), position_ids=positions
+        ).logits
+    torch.testing.assert_close(same[padding_mask], wanted[padding_mask], rtol=0, atol=1e-6)
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:

@@ -116,20 +116,20 @@ def saved(family: str, task: str, seed: int, out: Path, **extra: Any) -> Any:
 def batch(family: str, config: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Tokens, padded behind; which are real; and segments where the family has them."""
     pad = config.pad_token_id
-    real = torch.arange(13) < torch.tensor([13, 8, 5])[:, None]
-    tokens = torch.randint(5, 61, (3, 13)).masked_fill(~real, pad)
+    padding_mask = torch.arange(13) < torch.tensor([13, 8, 5])[:, None]
+    tokens = torch.randint(5, 61, (3, 13)).masked_fill(~padding_mask, pad)
     segments = torch.randint(0, config.type_vocab_size, (3, 13)) if family in SEGMENTED else None
-    return tokens, real, segments
+    return tokens, padding_mask, segments
 
 
 def wanted(
     model: Any, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 ) -> dict[str, torch.Tensor]:
     """Their outputs under our names."""
-    tokens, real, segments = given
+    tokens, padding_mask, segments = given
     extra = {} if segments is None else {"token_type_ids": segments}
     with torch.inference_mode():
-        out = model(input_ids=tokens, attention_mask=real.long(), **extra)
+        out = model(input_ids=tokens, attention_mask=padding_mask.long(), **extra)
     task = type(model).__name__
     if "start_logits" in out:
         return {"labels": torch.stack([out.start_logits, out.end_logits], dim=-1)}
@@ -147,27 +147,27 @@ def wanted(
 def found(
     model: Encoder, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None], names: Any
 ) -> dict[str, torch.Tensor]:
-    tokens, real, segments = given
+    tokens, padding_mask, segments = given
     with torch.inference_mode():
-        hidden, _ = model(tokens, real, segments=segments)
+        hidden, _ = model(tokens, padding_mask, segments=segments)
         made: dict[str, Any] = {
             "hidden": lambda: hidden,
-            "pool": lambda: model.pool(hidden, real),  # type: ignore[misc]
+            "pool": lambda: model.pool(hidden, padding_mask),  # type: ignore[misc]
             "head": lambda: model.head(hidden),  # type: ignore[misc]
-            "labels": lambda: model.classes(hidden, real),
+            "labels": lambda: model.classes(hidden, padding_mask),
         }
         return {name: made[name]() for name in names}
 
 
 def assert_close(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], padding_mask: torch.Tensor
 ) -> None:
     assert one.keys() == other.keys()
     for name, theirs in other.items():
         ours = one[name]
         assert ours.shape == theirs.shape
         if theirs.ndim == 3:
-            ours, theirs = ours[real], theirs[real]
+            ours, theirs = ours[padding_mask], theirs[padding_mask]
         assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), (
             name
         )

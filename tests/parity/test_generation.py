@@ -68,16 +68,16 @@ class Case(NamedTuple):
     def generated(self, **settings: Any) -> list[list[int]]:
         """The rows of transformers, each up to its end."""
         longest = max(len(prompt) for prompt in self.prompts)
-        tokens, real = torch.zeros(2, len(self.prompts), longest, dtype=torch.long)
+        tokens, padding_mask = torch.zeros(2, len(self.prompts), longest, dtype=torch.long)
         for row, prompt in enumerate(self.prompts):
             place = (
                 slice(longest - len(prompt), longest)
                 if self.start is None
                 else slice(0, len(prompt))
             )
-            tokens[row, place], real[row, place] = torch.tensor(prompt), 1
+            tokens[row, place], padding_mask[row, place] = torch.tensor(prompt), 1
         out = self.theirs.generate(
-            input_ids=tokens, attention_mask=real, do_sample=False, max_new_tokens=STEPS, eos_token_id=self.end,
+            input_ids=tokens, attention_mask=padding_mask, do_sample=False, max_new_tokens=STEPS, eos_token_id=self.end,
             pad_token_id=0, **settings,
         )  # fmt: skip
         rows = out[:, longest if self.start is None else 1 :].tolist()

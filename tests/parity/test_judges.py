@@ -64,14 +64,17 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
     assert trainable(ours) == size.parameters(opened.spec)
-    real = torch.arange(11) < torch.tensor([11, 8, 1])[:, None]
-    tokens = torch.randint(1, 61, (3, 11)) * real
+    padding_mask = torch.arange(11) < torch.tensor([11, 8, 1])[:, None]
+    tokens = torch.randint(1, 61, (3, 11)) * padding_mask
     held = regard.load(tmp_path / "theirs", device="cpu")
     assert isinstance(held, TextEncoder)
     with torch.inference_mode():
-        wanted = model(input_ids=tokens, attention_mask=real.long()).logits
+        wanted = model(input_ids=tokens, attention_mask=padding_mask.long()).logits
         tolerance = (2e-5 if name == "gemma" else 1e-5) * max(1.0, wanted.abs().mean().item())
-        for found in (held(input_ids=tokens, attention_mask=real.long()), held(input_ids=tokens)):
+        for found in (
+            held(input_ids=tokens, attention_mask=padding_mask.long()),
+            held(input_ids=tokens),
+        ):
             assert found.logits.shape == wanted.shape
             assert (found.logits - wanted).abs().max().item() <= tolerance
         alone = held(input_ids=tokens[1:2, :8]).logits
@@ -95,7 +98,7 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     with torch.inference_mode():
-        same = again.eval()(input_ids=tokens, attention_mask=real.long()).logits
+        same = again.eval()(input_ids=tokens, attention_mask=padding_mask.long()).logits
     torch.testing.assert_close(same, wanted, rtol=0, atol=1e-6)
 
 

@@ -41,17 +41,19 @@ DETAILS = [
 
 class Batch(NamedTuple):
     source: Tensor
-    real: Tensor
+    padding_mask: Tensor
     target: Tensor
     scored: Tensor  # target positions that are no padding
 
 
 def batch(source_vocabulary: int, target_vocabulary: int) -> Batch:
-    real = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
+    padding_mask = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
     scored = torch.arange(5) < torch.tensor([3, 5, 2])[:, None]
-    source = torch.randint(4, source_vocabulary, real.shape).masked_fill(~real, IDS.pad)
+    source = torch.randint(4, source_vocabulary, padding_mask.shape).masked_fill(
+        ~padding_mask, IDS.pad
+    )
     target = torch.randint(4, target_vocabulary, scored.shape).masked_fill(~scored, IDS.pad)
-    return Batch(source, real, target, scored)
+    return Batch(source, padding_mask, target, scored)
 
 
 @torch.no_grad()
@@ -63,14 +65,16 @@ def stir(parts: Any) -> None:
 
 @torch.no_grad()
 def ours(model: EncoderDecoder, data: Batch) -> Tensor:
-    hidden, _ = model.eval()(data.source, data.target, data.real)
+    hidden, _ = model.eval()(data.source, data.target, data.padding_mask)
     return model.head(hidden)[data.scored]
 
 
 @torch.no_grad()
 def theirs(model: Any, data: Batch) -> Tensor:
     out = model.eval()(
-        input_ids=data.source, attention_mask=data.real.long(), decoder_input_ids=data.target
+        input_ids=data.source,
+        attention_mask=data.padding_mask.long(),
+        decoder_input_ids=data.target,
     )
     return out.logits[data.scored]
 

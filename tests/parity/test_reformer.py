@@ -91,35 +91,41 @@ def saved(task: str, config: dict[str, Any], seed: int, out: Path) -> Any:
 
 def batch(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     chance = torch.Generator().manual_seed(seed)
-    real = (
+    padding_mask = (
         torch.arange(length)
         < torch.tensor([length, math.ceil(length / 2), max(1, length - 3)])[:, None]
     )
-    return torch.randint(1, 61, (3, length), generator=chance).masked_fill(~real, 0), real
+    return torch.randint(1, 61, (3, length), generator=chance).masked_fill(
+        ~padding_mask, 0
+    ), padding_mask
 
 
 @torch.inference_mode()
 def wanted(
-    model: Any, tokens: torch.Tensor, real: torch.Tensor | None, **more: Any
+    model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor | None, **more: Any
 ) -> torch.Tensor:
-    out = model(input_ids=tokens, attention_mask=None if real is None else real.long(), **more)
+    out = model(
+        input_ids=tokens,
+        attention_mask=None if padding_mask is None else padding_mask.long(),
+        **more,
+    )
     if "start_logits" in out:
         return torch.stack([out.start_logits, out.end_logits], dim=-1)
     return out.last_hidden_state if "last_hidden_state" in out else out.logits
 
 
 @torch.inference_mode()
-def found(model: Any, tokens: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-    hidden, _ = model(tokens, real)
+def found(model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor | None) -> torch.Tensor:
+    hidden, _ = model(tokens, padding_mask)
     if getattr(model, "labels", None) is not None:
-        return model.classes(hidden, real)  # type: ignore[no-any-return]
+        return model.classes(hidden, padding_mask)  # type: ignore[no-any-return]
     return hidden if model.head is None else model.head(hidden)
 
 
-def assert_close(ours: torch.Tensor, theirs: torch.Tensor, real: torch.Tensor) -> None:
+def assert_close(ours: torch.Tensor, theirs: torch.Tensor, padding_mask: torch.Tensor) -> None:
     assert ours.shape == theirs.shape
     if theirs.ndim == 3:
-        ours, theirs = ours[real], theirs[real]
+        ours, theirs = ours[padding_mask], theirs[padding_mask]
     assert (ours - theirs).abs().max().item() <= 2e-5 * max(1.0, theirs.abs().mean().item())
 
 
@@ -132,9 +138,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert trainable(ours) == size.parameters(opened.spec)
     assert kinds.from_dict(kinds.to_dict(opened.spec)) == opened.spec
     for length in LENGTHS:
-        tokens, real = batch(length, seed)
-        for mask in (None, real):
-            everywhere = torch.ones_like(real) if mask is None else mask
+        tokens, padding_mask = batch(length, seed)
+        for mask in (None, padding_mask):
+            everywhere = torch.ones_like(padding_mask) if mask is None else mask
             assert_close(found(ours, tokens, mask), wanted(model, tokens, mask), everywhere)
 
     back = tmp_path / "ours"
@@ -163,11 +169,13 @@ def test_padding_in_front(name: str, tmp_path: Path) -> None:
     model = saved(task, config, 0, tmp_path)
     ours, _ = folders.open_model(tmp_path)
     for length in (4, 12, 36):
-        tokens, real = batch(length, 0)
-        tokens, real = tokens.flip(1), real.flip(1)
-        positions = (real.long().cumsum(1) - 1).clamp_min(0)
+        tokens, padding_mask = batch(length, 0)
+        tokens, padding_mask = tokens.flip(1), padding_mask.flip(1)
+        positions = (padding_mask.long().cumsum(1) - 1).clamp_min(0)
         assert_close(
-            found(ours, tokens, real), wanted(model, tokens, real, position_ids=positions), real
+            found(ours, tokens, padding_mask),
+            wanted(model, tokens, padding_mask, position_ids=positions),
+            padding_mask,
         )
 
 
@@ -179,8 +187,10 @@ def test_buckets_that_the_length_decides(chunk: int, length: int, tmp_path: Path
     model = saved("Model", config, 0, tmp_path)
     ours, opened = folders.open_model(tmp_path)
     assert folders.describe(opened.spec)["num_buckets"] is None
-    tokens, real = batch(length, 0)
-    assert_close(found(ours, tokens, real), wanted(model, tokens, real), real)
+    tokens, padding_mask = batch(length, 0)
+    assert_close(
+        found(ours, tokens, padding_mask), wanted(model, tokens, padding_mask), padding_mask
+    )
     chosen = model.config.num_buckets
     assert chosen is None or isinstance(chosen, list) == (
         math.prod(chosen if isinstance(chosen, list) else [chosen]) > 8
@@ -188,7 +198,7 @@ def test_buckets_that_the_length_decides(chunk: int, length: int, tmp_path: Path
 
 
 def test_every_hash_is_that_of_the_seed(tmp_path: Path) -> None:
-    tokens, real = batch(36, 0)
+    tokens, padding_mask = batch(36, 0)
     model = saved("Model", {**SMALL, "hash_seed": 8}, 0, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     made = []
@@ -196,7 +206,7 @@ def test_every_hash_is_that_of_the_seed(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, "hash_seed": seed}))
         ours, _ = folders.open_model(tmp_path)
         made.append(found(ours, tokens, None))
-    assert_close(made[0], wanted(model, tokens, None), torch.ones_like(real))
+    assert_close(made[0], wanted(model, tokens, None), torch.ones_like(padding_mask))
     assert (made[0] - made[1]).abs().max() > 0.01
     assert torch.equal(made[2], made[3])
 
@@ -237,7 +247,7 @@ def test_texts_are_scored_and_written(tmp_path: Path) -> None:
     text = " ".join(f"w{i}" for i in tokens)
     scores = wanted(model, tokens[None, :-1], None)[0].log_softmax(-1)
     expected = -scores.gather(1, tokens[1:, None]).sum().item()
-    total, count = held.surprise(text)
+    total, count = held.nll(text)
     assert count == 28
     assert total == pytest.approx(expected, rel=1e-5)
     assert held.perplexity(text) == pytest.approx(math.exp(expected / 28), rel=1e-5)
@@ -253,12 +263,12 @@ def test_texts_are_scored_and_written(tmp_path: Path) -> None:
 def test_old_files_hold_more(tmp_path: Path) -> None:
     saved("ModelWithLMHead", CAUSAL, 0, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    within = "reformer.encoder.layers.{}.attention.self_attention.{}"
+    documents = "reformer.encoder.layers.{}.attention.self_attention.{}"
     for i, names in (
         (0, ("mask_value_float16", "mask_value_float32")),
         (1, ("self_mask_value_float32",)),
     ):
-        tensors |= {within.format(i, name): torch.tensor(-1e4) for name in names}
+        tensors |= {documents.format(i, name): torch.tensor(-1e4) for name in names}
     tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"].clone()
     save_file(tensors, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())

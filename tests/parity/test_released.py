@@ -523,7 +523,7 @@ def released(name: str, out: Path) -> Path:
 def inputs(config: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
     """A padded batch, and where its outputs count."""
     chance = torch.Generator().manual_seed(1)
-    real = torch.arange(9) < torch.tensor([9, 6, 4])[:, None]
+    padding_mask = torch.arange(9) < torch.tensor([9, 6, 4])[:, None]
     words = torch.randint(5, 57, (3, 9), generator=chance)
     kind = config["model_type"]
     if kind == "clip":
@@ -531,7 +531,7 @@ def inputs(config: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
         return {
             "input_ids": words,
             "pixel_values": torch.randn(3, 3, 12, 12, generator=chance),
-        }, real | True
+        }, padding_mask | True
     if kind in ("vit", "deit"):
         return {"pixel_values": torch.randn(3, 3, 12, 12, generator=chance)}, torch.ones(
             3, 10, dtype=torch.bool
@@ -542,17 +542,17 @@ def inputs(config: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
         )
     if kind == "whisper":
         heard = torch.randn(3, 8, 30, generator=chance)
-        return {"input_features": heard, "decoder_input_ids": words}, real | True
+        return {"input_features": heard, "decoder_input_ids": words}, padding_mask | True
     if config.get("is_encoder_decoder"):
         return {
             "input_ids": words,
-            "attention_mask": real.long(),
+            "attention_mask": padding_mask.long(),
             "decoder_input_ids": words.flip(1),
-        }, real | True
-    given = {"input_ids": words, "attention_mask": real.long()}
+        }, padding_mask | True
+    given = {"input_ids": words, "attention_mask": padding_mask.long()}
     if config.get("type_vocab_size") == 2:
         given["token_type_ids"] = torch.randint(0, 2, (3, 9), generator=chance)
-    return given, real
+    return given, padding_mask
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -563,14 +563,14 @@ def test_it_opens_as_transformers_opens_it(name: str, tmp_path: Path) -> None:
         folder, attn_implementation="eager", dtype=torch.float32
     ).eval()  # fmt: skip
     ours = regard.load(folder)
-    given, real = inputs(CONFIGS[name])
-    compare(theirs, ours, given, real, name)
+    given, padding_mask = inputs(CONFIGS[name])
+    compare(theirs, ours, given, padding_mask, name)
 
     back = ours.save(tmp_path / "ours")
     again = getattr(transformers, asked).from_pretrained(
         back, attn_implementation="eager", dtype=torch.float32
     ).eval()  # fmt: skip
-    compare(again, ours, given, real, name)
+    compare(again, ours, given, padding_mask, name)
     (tmp_path / "ours" / "config.json").read_text()
     said = json.loads((back / "config.json").read_text())
     for key in (
@@ -583,7 +583,9 @@ def test_it_opens_as_transformers_opens_it(name: str, tmp_path: Path) -> None:
         assert said.get(key) == CONFIGS[name].get(key), key
 
 
-def compare(theirs: Any, ours: Any, given: dict[str, Tensor], real: Tensor, name: str) -> None:
+def compare(
+    theirs: Any, ours: Any, given: dict[str, Tensor], padding_mask: Tensor, name: str
+) -> None:
     with torch.inference_mode():
         wanted, found = theirs(**given), ours(**given)
     names = [key for key in found if key in wanted]
@@ -591,8 +593,8 @@ def compare(theirs: Any, ours: Any, given: dict[str, Tensor], real: Tensor, name
     for key in names:
         one, other = found[key].float(), wanted[key].float()
         assert one.shape == other.shape, key
-        if one.shape[:2] == real.shape:
-            one, other = one[real], other[real]
+        if one.shape[:2] == padding_mask.shape:
+            one, other = one[padding_mask], other[padding_mask]
         tolerance = (2e-5 if name.startswith(LOOSER) else 1e-5) * max(
             1.0, other.abs().mean().item()
         )

@@ -68,12 +68,12 @@ def theirs(name: str, seed: int, out: Path) -> Any:
 
 
 def inputs() -> dict[str, torch.Tensor]:
-    real = torch.arange(17) < torch.tensor([17, 9, 1])[:, None]
+    padding_mask = torch.arange(17) < torch.tensor([17, 9, 1])[:, None]
     source, target = (
-        torch.randint(3, 53, (3, 17)).masked_fill(~real, 1),
+        torch.randint(3, 53, (3, 17)).masked_fill(~padding_mask, 1),
         torch.randint(3, 53, (3, 18)),
     )
-    return {"input_ids": source, "attention_mask": real.long(), "decoder_input_ids": target}
+    return {"input_ids": source, "attention_mask": padding_mask.long(), "decoder_input_ids": target}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -86,15 +86,15 @@ def saved(family: str, task: str, seed: int, out: Path) -> Any:
 
 
 def batch(family: str, config: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
-    real = torch.arange(length) < torch.tensor([length, length // 2, 7])[:, None]
-    tokens = torch.randint(5, 61, (3, length)).masked_fill(~real, config.pad_token_id)
+    padding_mask = torch.arange(length) < torch.tensor([length, length // 2, 7])[:, None]
+    tokens = torch.randint(5, 61, (3, length)).masked_fill(~padding_mask, config.pad_token_id)
     given = {
         "tokens": tokens,
-        "real": real,
+        "padding_mask": padding_mask,
         "segments": torch.randint(0, config.type_vocab_size, (3, length)),
     }
     if family == "Longformer":
-        given["global_tokens"] = torch.zeros_like(real)
+        given["global_tokens"] = torch.zeros_like(padding_mask)
         given["global_tokens"][:, 0] = True
         given["global_tokens"][0, [5, 30]] = True
         given["global_tokens"][1, 6] = True
@@ -108,7 +108,7 @@ def wanted(model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
     with torch.inference_mode():
         out = model(
             input_ids=given["tokens"],
-            attention_mask=given["real"].long(),
+            attention_mask=given["padding_mask"].long(),
             token_type_ids=given["segments"],
             **extra,
         )
@@ -122,29 +122,29 @@ def wanted(model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def found(model: Encoder, given: dict[str, torch.Tensor], names: Any) -> dict[str, torch.Tensor]:
-    real = given["real"]
+    padding_mask = given["padding_mask"]
     with torch.inference_mode():
         hidden, _ = model(
-            given["tokens"], real, segments=given["segments"], global_tokens=given.get("global_tokens")
+            given["tokens"], padding_mask, segments=given["segments"], global_tokens=given.get("global_tokens")
         )  # fmt: skip
         made: dict[str, Any] = {
             "hidden": lambda: hidden,
-            "pool": lambda: model.pool(hidden, real),  # type: ignore[misc]
+            "pool": lambda: model.pool(hidden, padding_mask),  # type: ignore[misc]
             "head": lambda: model.head(hidden),  # type: ignore[misc]
-            "labels": lambda: model.classes(hidden, real),
+            "labels": lambda: model.classes(hidden, padding_mask),
         }
         return {name: made[name]() for name in names}
 
 
 def assert_close(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], real: torch.Tensor
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], padding_mask: torch.Tensor
 ) -> None:
     assert one.keys() == other.keys()
     for name, theirs in other.items():
         ours = one[name]
         assert ours.shape == theirs.shape
         if theirs.ndim == 3:
-            ours, theirs = ours[real], theirs[real]
+            ours, theirs = ours[padding_mask], theirs[padding_mask]
         assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), (
             name
         )
@@ -160,7 +160,7 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     assert kinds.from_dict(kinds.to_dict(opened.spec)) == opened.spec
     given = batch(family, theirs.config)
     expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["real"])
+    assert_close(found(model, given, expected), expected, given["padding_mask"])
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -206,7 +206,7 @@ def test_bigbird_of_any_length(length: int, tmp_path: Path) -> None:
     model, _ = folders.open_model(tmp_path)
     given = batch("BigBird", theirs.config, length)
     expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["real"])  # type: ignore[arg-type]
+    assert_close(found(model, given, expected), expected, given["padding_mask"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("global_tokens", ["none", "all"])
@@ -217,10 +217,10 @@ def test_longformer_without_global_tokens_and_with_nothing_else(
     model, _ = folders.open_model(tmp_path)
     given = batch("Longformer", theirs.config)
     given["global_tokens"] = (
-        given["real"] if global_tokens == "all" else torch.zeros_like(given["real"])
+        given["padding_mask"] if global_tokens == "all" else torch.zeros_like(given["padding_mask"])
     )
     expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["real"])  # type: ignore[arg-type]
+    assert_close(found(model, given, expected), expected, given["padding_mask"])  # type: ignore[arg-type]
 
 
 def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     model, _ = folders.open_model(tmp_path)
     assert isinstance(model, Encoder)
-    assert model.stack.sight(0, 580, 3, FullMask()).sparse
+    assert model.stack.attention_mask(0, 580, 3, FullMask()).sparse
     given = batch("Longformer", config, 580)
     expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["real"])
+    assert_close(found(model, given, expected), expected, given["padding_mask"])
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def theirs(kind: str, name: str, seed: int, out: Path) -> Any:
 
 
 def sound() -> tuple[Tensor, Tensor]:
-    real = torch.arange(SAMPLES[0]) < torch.tensor(SAMPLES)[:, None]
-    return torch.randn(real.shape) * real, real
+    padding_mask = torch.arange(SAMPLES[0]) < torch.tensor(SAMPLES)[:, None]
+    return torch.randn(padding_mask.shape) * padding_mask, padding_mask
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -59,25 +59,25 @@ def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path
     ours, opened = folders.open_model(tmp_path / "theirs")
     assert trainable(ours) == size.parameters(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
-    waves, real = sound()
-    places = ours.input.places(real)  # type: ignore[union-attr, operator]
+    waves, padding_mask = sound()
+    places = ours.input.places(padding_mask)  # type: ignore[union-attr, operator]
     assert places.sum(1).tolist() == [
-        model._get_feat_extract_output_lengths(length).item() for length in real.sum(1)
+        model._get_feat_extract_output_lengths(length).item() for length in padding_mask.sum(1)
     ]
 
     def run(model: Any) -> dict[str, Tensor]:
         return {
-            "padded": model(waves, attention_mask=real.long())[0][places],
+            "padded": model(waves, attention_mask=padding_mask.long())[0][places],
             "whole": model(waves)[0],
         }
 
-    def run_ours(real: Tensor | None) -> Tensor:
-        hidden, _ = ours(waves, real)  # type: ignore[call-arg, arg-type]
-        return hidden if kind == "Wav2Vec2Model" else ours.classes(hidden, real)  # type: ignore[union-attr, operator]
+    def run_ours(padding_mask: Tensor | None) -> Tensor:
+        hidden, _ = ours(waves, padding_mask)  # type: ignore[call-arg, arg-type]
+        return hidden if kind == "Wav2Vec2Model" else ours.classes(hidden, padding_mask)  # type: ignore[union-attr, operator]
 
     with torch.inference_mode():
         wanted = run(model)
-        assert close(run_ours(real)[places], wanted["padded"], 2e-5)
+        assert close(run_ours(padding_mask)[places], wanted["padded"], 2e-5)
         assert close(run_ours(None), wanted["whole"], 2e-5)
         check_back(opened, ours, tmp_path, type(model).from_pretrained, run, wanted)
 
@@ -85,14 +85,14 @@ def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path
 def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
     model = theirs("Wav2Vec2Model", "norms before", 0, tmp_path)
     ours, _ = folders.open_model(tmp_path)
-    waves, real = sound()
-    places = ours.input.places(real)  # type: ignore[union-attr, operator]
+    waves, padding_mask = sound()
+    places = ours.input.places(padding_mask)  # type: ignore[union-attr, operator]
     masked = torch.rand(places.shape) < 0.4
     with torch.inference_mode():
         wanted = model(
-            waves, attention_mask=real.long(), mask_time_indices=masked
+            waves, attention_mask=padding_mask.long(), mask_time_indices=masked
         ).last_hidden_state
-        found, _ = ours(waves, real, masked=masked)  # type: ignore[call-arg, arg-type]
+        found, _ = ours(waves, padding_mask, masked=masked)  # type: ignore[call-arg, arg-type]
     assert close(found[places], wanted[places], 2e-5)
 
 

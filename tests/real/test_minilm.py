@@ -73,5 +73,5 @@ def test_saved_and_opened_elsewhere(tmp_path: Path) -> None:
         wanted, found = model(**batch), ours(**batch)
     for name in ("last_hidden_state", "pooler_output"):
         difference = (wanted[name] - found[name]).abs()
-        real = batch["attention_mask"].bool() if difference.ndim == 3 else slice(None)
-        assert difference[real].max().item() <= 1e-5
+        padding_mask = batch["attention_mask"].bool() if difference.ndim == 3 else slice(None)
+        assert difference[padding_mask].max().item() <= 1e-5

@@ -108,8 +108,8 @@ def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
     with client(Given({name: subject})) as studio:
         found = ask(studio, "look", model=name, text=TEXT)
         own = looking.look(subject, TEXT)
-        assert list(found["attentions"]) == list(own.trace.attentions)
-        for attention in own.trace.attentions:
+        assert list(found["attentions"]) == list(own.probe.attentions)
+        for attention in own.probe.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
             assert np.abs(np.array(map["values"]) - own.weights(attention)).max() <= 1e-6
             assert (map["rows"], map["columns"]) == tuple(
@@ -137,16 +137,20 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
     subject, window = SUBJECTS[name](), HAND[name]
     with client(Given({name: subject})) as studio:
         own = looking.look(subject, TEXT)
-        assert len(own.trace.attentions) >= 2
-        for attention, call in own.trace.attentions.items():
+        assert len(own.probe.attentions) >= 2
+        for attention, call in own.probe.attentions.items():
             q, k = (
                 call.q[0].double(),
                 call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0),
             )
             t, s = q.shape[1], k.shape[1]
-            behind = torch.arange(t)[:, None] - torch.arange(s)
+            max_lookback = torch.arange(t)[:, None] - torch.arange(s)
             past = attention.startswith("decoder") and attention.endswith("self")
-            seen = (behind >= 0) & (behind < (window or t)) if past else behind == behind
+            seen = (
+                (max_lookback >= 0) & (max_lookback < (window or t))
+                if past
+                else max_lookback == max_lookback
+            )
             if name == "linear":
                 products = (
                     torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT
@@ -422,8 +426,8 @@ def test_a_file_is_looked_at(
     assert subject.medium is not None
     given = subject.medium.read(data)
     own = looking.look(replace(subject, ends=given.ends or subject.ends), given.inputs)
-    assert list(found["attentions"]) == list(own.trace.attentions)
-    for attention in own.trace.attentions:
+    assert list(found["attentions"]) == list(own.probe.attentions)
+    for attention in own.probe.attentions:
         map = ask(studio, "attention", model=name, file=file, name=attention)
         assert np.abs(map["values"] - own.weights(attention)).max() <= 1e-6
     assert ask(studio, "rollout", model=name, file=file)["shape"] == [places, places]

@@ -33,10 +33,10 @@ for classes, smoothing, agreement, bias, logits in itertools.product(
         ),
     ):
         inputs = start.clone().requires_grad_()
-        loss, surprise = function(head, inputs, labels, smoothing, agreement)
+        loss, nll = function(head, inputs, labels, smoothing, agreement)
         (loss * 0.37).backward()
         gradients = [parameter.grad for parameter in head.parameters()]
         head.zero_grad(set_to_none=True)
-        found.append((loss.detach(), surprise.detach(), inputs.grad, *gradients))
+        found.append((loss.detach(), nll.detach(), inputs.grad, *gradients))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -77,9 +77,9 @@ def test_trains_and_decodes_cached_as_uncached(
 ) -> None:
     model = trained(text, tmp_path / "run", **changes).double()
     source, target = torch.randint(4, 60, (3, 13)), torch.randint(4, 60, (3, 15))
-    real = torch.arange(13) < torch.tensor([13, 6, 1])[:, None]
-    whole = model.head(model(source, target, real)[0])
-    state = model.start(model.encode(source, real), capacity=15)
+    padding_mask = torch.arange(13) < torch.tensor([13, 6, 1])[:, None]
+    whole = model.head(model(source, target, padding_mask)[0])
+    state = model.start(model.encode(source, padding_mask), capacity=15)
     pieces = [model.step(piece, state) for piece in target.split([1, 1, 9, 4], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
     assert regard.load(tmp_path / "run").translate("the dog sleeps") is not None

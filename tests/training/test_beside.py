@@ -81,7 +81,7 @@ def check(task: Objective) -> None:
     for part in [p for p in task.model.modules() if isinstance(p, parts)]:
         part.register_forward_hook(lambda _, __, made: said.append(sum(made[1].values())))  # type: ignore[arg-type]
     torch.manual_seed(0)  # the replaced tokens are drawn
-    plain, surprise = task.loss(batch.tensors)
+    plain, nll = task.loss(batch.tensors)
     said.clear()
     for part in experts:
         part.balance = 7.0
@@ -89,7 +89,7 @@ def check(task: Objective) -> None:
     loss, again = task.loss(batch.tensors)
     assert sum(said) > 1
     torch.testing.assert_close((loss - plain) / batch.tokens, sum(said), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(again, surprise)
+    torch.testing.assert_close(again, nll)
     task.model.zero_grad()
     loss.backward()
     assert all(part.router.weight.grad is not None for part in experts)

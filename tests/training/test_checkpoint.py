@@ -64,12 +64,12 @@ def test_a_full_disk_leaves_the_old_state(
     """fsync is where a full disk shows at the latest: whichever call it is, the old checkpoint stays the newest."""
     checkpoints = Checkpoints(tmp_path)
     _save(checkpoints, 5)
-    calls, real = iter(range(100)), os.fsync
+    calls, padding_mask = iter(range(100)), os.fsync
 
     def full(handle: int) -> None:
         if next(calls) == moment:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(handle)
+        padding_mask(handle)
 
     monkeypatch.setattr(os, "fsync", full)
     try:

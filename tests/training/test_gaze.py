@@ -27,13 +27,13 @@ def test_padding_does_not_count() -> None:
     data = batch(subject, list(PAIRS), list(PAIRS.values()))
     written = data.asked >= 0
     found = gaze(
-        lambda trace: subject.model(data.inputs, data.outputs, data.real, trace),
-        {"encoder": data.real, "decoder": written},
+        lambda probe: subject.model(data.inputs, data.outputs, data.padding_mask, probe),
+        {"encoder": data.padding_mask, "decoder": written},
     )
     alone = [entropy(look(subject, source, target=target)) for source, target in PAIRS.items()]
     assert set(found["attention_entropies"]) == set(alone[0].names)
     for i, name in enumerate(alone[0].names):
-        lengths = (data.real if name.startswith("encoder") else written).sum(dim=1).tolist()
+        lengths = (data.padding_mask if name.startswith("encoder") else written).sum(dim=1).tolist()
         expected = sum(
             n * each.nats[i].mean() for n, each in zip(lengths, alone, strict=True)
         ) / sum(lengths)
@@ -46,7 +46,7 @@ def test_padding_does_not_count() -> None:
 def test_a_language_models_places_all_count() -> None:
     subject = writer()
     tokens = torch.tensor([subject.ids("The dog sees a small cat.")])
-    found = gaze(lambda trace: subject.model(tokens, trace=trace), {"decoder": None})
+    found = gaze(lambda probe: subject.model(tokens, probe=probe), {"decoder": None})
     alone = entropy(look(subject, "The dog sees a small cat."))
     for name, nats in zip(alone.names, alone.nats, strict=True):
         assert found["attention_entropies"][name] == pytest.approx(nats.mean(), abs=1e-5)

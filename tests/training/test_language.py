@@ -218,13 +218,15 @@ def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
         begin(recipe, tmp_path / name, "test"), recipe, ProgressLog(1, quiet=True)
     ).task
     (_, batch) = next(task.batches(0, 0))
-    tokens, labels, real = (batch.tensors[key] for key in ("tokens", "labels", "real"))
+    tokens, labels, padding_mask = (
+        batch.tensors[key] for key in ("tokens", "labels", "padding_mask")
+    )
     assert tokens.shape[1] <= 32
     assert (tokens[:, 0] == task.first).all()
-    assert (tokens[torch.arange(len(tokens)), real.sum(dim=1) - 1] == task.last).all()
-    assert ((tokens == task.pad) == ~real).all()
+    assert (tokens[torch.arange(len(tokens)), padding_mask.sum(dim=1) - 1] == task.last).all()
+    assert ((tokens == task.pad) == ~padding_mask).all()
     assert batch.tokens == (labels >= 0).sum()
-    assert (labels[~real] == IGNORED).all()
+    assert (labels[~padding_mask] == IGNORED).all()
     if name == "replaced":
         assert (tokens[labels >= 0] == task.mask).all()
     if name == "next":

@@ -29,7 +29,7 @@ def test_smoothing_is_the_definition_and_its_gradient(
     logits = torch.randn(rows, classes, generator=generator, requires_grad=True)
     labels = torch.randint(0, classes, (rows,), generator=generator)
     labels[torch.rand(rows, generator=generator) < 0.3] = IGNORED
-    loss, surprise = cross_entropy(logits, labels, epsilon)
+    loss, nll = cross_entropy(logits, labels, epsilon)
     wanted = logits.new_zeros(())
     for row, label in enumerate(labels.tolist()):
         for k, log_p in enumerate(logits[row].log_softmax(-1)):
@@ -37,15 +37,15 @@ def test_smoothing_is_the_definition_and_its_gradient(
             wanted = wanted - (share * log_p if label != IGNORED else 0 * log_p)
     torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-5)
     unsmoothed = functional.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED)
-    torch.testing.assert_close(surprise, unsmoothed.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(nll, unsmoothed.detach(), rtol=1e-5, atol=1e-5)
     ours, theirs = (torch.autograd.grad(3.0 * x, logits)[0] for x in (loss, wanted))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_no_smoothing_is_plain_cross_entropy() -> None:
     logits, labels = torch.randn(2, 3, 5), torch.randint(0, 5, (2, 3))
-    loss, surprise = cross_entropy(logits, labels)
-    assert loss.item() == pytest.approx(surprise.item())
+    loss, nll = cross_entropy(logits, labels)
+    assert loss.item() == pytest.approx(nll.item())
     assert loss.item() == pytest.approx(
         functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum").item()
     )
@@ -56,9 +56,9 @@ def test_a_certain_model_has_the_entropy_of_the_smoothed_label() -> None:
     epsilon, classes = 0.1, 5
     q = torch.full((classes,), epsilon / (classes - 1))
     q[2] = 1 - epsilon
-    loss, surprise = cross_entropy(q.log()[None], torch.tensor([2]), epsilon)
+    loss, nll = cross_entropy(q.log()[None], torch.tensor([2]), epsilon)
     assert loss.item() == pytest.approx(-(q * q.log()).sum().item(), rel=1e-5)
-    assert surprise.item() == pytest.approx(-math.log(1 - epsilon), rel=1e-5)
+    assert nll.item() == pytest.approx(-math.log(1 - epsilon), rel=1e-5)
 
 
 def test_disagreement_is_the_symmetric_divergence_of_the_real_tokens() -> None:
@@ -85,12 +85,12 @@ def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
     hidden, labels = torch.randn(6, 4), torch.tensor([1, 2, IGNORED])
     head = LMHead(Table(9, 4), bias=True, scale=0.5)
     twice = torch.cat([labels, labels])
-    loss, surprise = over_vocabulary(head, hidden, twice, 0.1, 0.5)
+    loss, nll = over_vocabulary(head, hidden, twice, 0.1, 0.5)
     logits = head(hidden)
     each = [cross_entropy(half, labels, 0.1) for half in logits.chunk(2)]
     apart = disagreement(*logits.chunk(2), labels)  # type: ignore[call-arg]
     torch.testing.assert_close(loss, (each[0][0] + each[1][0]) / 2 + 0.5 * apart)
-    torch.testing.assert_close(surprise, (each[0][1] + each[1][1]) / 2)
+    torch.testing.assert_close(nll, (each[0][1] + each[1][1]) / 2)
 
 
 @pytest.mark.parametrize("agreement", [0.0, 0.5])
@@ -109,7 +109,7 @@ def test_no_scores_are_made_for_padding(agreement: float) -> None:
     labels = torch.randint(0, 11, (2, 5)).repeat(2, 1)
     labels[[0, 2], 3:] = labels[[1, 3], 1:2] = IGNORED
     given = hidden, *head.parameters()
-    loss, surprise = over_vocabulary(head, hidden, labels, 0.1, agreement)
+    loss, nll = over_vocabulary(head, hidden, labels, 0.1, agreement)
     found = torch.autograd.grad(loss, given)
     assert seen == [14]
     logits = head(hidden.flatten(0, 1))
@@ -117,7 +117,7 @@ def test_no_scores_are_made_for_padding(agreement: float) -> None:
     if agreement:
         wanted, surprised = wanted / 2, surprised / 2
         wanted = wanted + agreement * disagreement(*logits.chunk(2), labels.flatten().chunk(2)[0])
-    torch.testing.assert_close((loss, surprise), (wanted, surprised))
+    torch.testing.assert_close((loss, nll), (wanted, surprised))
     torch.testing.assert_close(found, torch.autograd.grad(wanted, given))
     empty, _ = over_vocabulary(head, hidden, torch.full_like(labels, IGNORED), 0.1, agreement)
     assert empty.item() == 0.0

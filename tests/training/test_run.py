@@ -298,8 +298,8 @@ def test_what_is_not_finite_is_reported_and_ends_the_run(
     honest, calls = SequenceToSequence.loss, itertools.count(1)
 
     def poisoned(self: SequenceToSequence, tensors: Any) -> Any:
-        loss, surprise = honest(self, tensors)
-        return (loss * float("nan"), surprise) if next(calls) in (4, 7, 8, 9) else (loss, surprise)
+        loss, nll = honest(self, tensors)
+        return (loss * float("nan"), nll) if next(calls) in (4, 7, 8, 9) else (loss, nll)
 
     monkeypatch.setattr(SequenceToSequence, "loss", poisoned)
     recipe = recipes.load(None, SMALL | text | {"accumulate": 1})

@@ -153,8 +153,8 @@ def test_a_run_learns_stops_and_goes_on(
         assert together == [
             writer.generate(prompt, strategy, max_new_tokens=8) for prompt in prompts
         ]
-    total, count = writer.surprise(prompts[:2])
-    alone = [writer.surprise(prompt) for prompt in prompts[:2]]
+    total, count = writer.nll(prompts[:2])
+    alone = [writer.nll(prompt) for prompt in prompts[:2]]
     assert count == sum(n for _, n in alone)
     assert total == pytest.approx(sum(s for s, _ in alone), rel=1e-5)
 
@@ -162,12 +162,12 @@ def test_a_run_learns_stops_and_goes_on(
 def test_every_held_out_token_counts_once(text: str, tmp_path: Path) -> None:
     for n, rows in enumerate((1, 2, 5)):
         task = streamed(text, tmp_path / str(n), model="gru", batch_tokens=20 * rows)
-        assert task.surprise(nullcontext())[1] == len(task.held_out) - 1
+        assert task.nll(nullcontext())[1] == len(task.held_out) - 1
     one = streamed(text, tmp_path / "one", model="gru", batch_tokens=20)
     tokens = torch.from_numpy(one.held_out[:].astype("int64"))[None]
     hidden, _ = one.model(tokens[:, :-1])
     wanted = cross_entropy(one.model.head(hidden), tokens[:, 1:])[1].item()
-    assert one.surprise(nullcontext())[0] == pytest.approx(wanted, rel=1e-5)
+    assert one.nll(nullcontext())[0] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_the_spec_and_what_it_refuses(text: str, tmp_path: Path) -> None:

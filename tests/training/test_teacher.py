@@ -112,17 +112,17 @@ def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path:
     task, tensors = taught(
         text, tmp_path / "run", teacher=str(teacher), teaching=0.3, temperature=3.0
     )
-    given = tensors["source"], tensors["target"], tensors.get("real")
+    given = tensors["source"], tensors["target"], tensors.get("padding_mask")
     held = regard.load(teacher)
     assert isinstance(held, regard.api.Translator)
     with torch.no_grad():
         lesson = held.model.head(held.model(*given)[0])
         logits = task.model.head(task.model(*given)[0])
-    plain, surprise = cross_entropy(logits, tensors["labels"], 0.1)
+    plain, nll = cross_entropy(logits, tensors["labels"], 0.1)
     expected = 0.7 * plain + 0.3 * divergence(lesson, logits, tensors["labels"], 3.0)
     loss, said = task.loss(tensors)
     assert torch.allclose(loss, expected, rtol=1e-5)
-    assert torch.allclose(said, surprise, rtol=1e-5)
+    assert torch.allclose(said, nll, rtol=1e-5)
 
 
 def test_the_student_alone_is_trained(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_pa
 
     assert task.teacher is not None
     task.teacher = replace(task.teacher, ask=never)
-    task.surprise(nullcontext())
+    task.nll(nullcontext())
     task.model.train()
     with pytest.raises(AssertionError):
         task.loss(next(task.batches(0, 0))[1].tensors)

@@ -82,14 +82,14 @@ def padding_that_is_seen(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     from regard import model as wirings
     from regard.core.mask import FullMask
 
-    monkeypatch.setattr(wirings, "_padding", lambda real, within=None: FullMask())
+    monkeypatch.setattr(wirings, "_padding", lambda padding_mask, documents=None: FullMask())
 
 
 def another_kernel(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     for part in model.modules():
         if isinstance(part, softmax_attention.SoftmaxAttention):
-            part.kernel = lambda q, k, v, sight, scale, dropout: softmax_attention.fused(
-                q, k, v, sight, scale * 1.001, dropout
+            part.kernel = lambda q, k, v, attention_mask, scale, dropout: softmax_attention.fused(
+                q, k, v, attention_mask, scale * 1.001, dropout
             )
 
 

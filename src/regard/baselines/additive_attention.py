@@ -24,21 +24,26 @@ class AdditiveAttention(nn.Module):
         self.direction = nn.Parameter(normal(1, width)[0])
         self.temperature = temperature
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask) -> Tensor:
-        return self._weights(q, k, sight.mask) @ v  # [B, 1, T, E]
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask) -> Tensor:
+        return self._weights(q, k, attention_mask.mask) @ v  # [B, 1, T, E]
 
     def weights(
-        self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        attention_mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
     ) -> Tensor:
         """What `forward` mixes with, for the rows of queries given; there is one head."""
-        return self._weights(q[:, :, rows], k, sight.asked(rows))
+        return self._weights(q[:, :, rows], k, attention_mask.asked(rows))
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # [B, 1, T, S, K]
         scores = (hidden @ self.direction) / self.temperature
-        blind = ~mask.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~mask, float("-inf")).masked_fill(blind, 0.0)
-        return torch.softmax(scores, dim=-1).masked_fill(blind, 0.0)
+        fully_masked = ~mask.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~mask, float("-inf")).masked_fill(fully_masked, 0.0)
+        return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
 
 
 class AlignmentAttention(nn.Module):
@@ -61,7 +66,7 @@ class AlignmentAttention(nn.Module):
         self.key = key
 
     @property
-    def handed_on(self) -> Tensor:
+    def out_weight(self) -> Tensor:
         """[D, E]: what becomes of what is found."""
         return self.join.weight[:, : self.join.weight.shape[1] // 2]
 
@@ -80,13 +85,13 @@ class AlignmentAttention(nn.Module):
         return q.reshape(len(memory.k), 1, -1, q.shape[-1])
 
     def forward(
-        self, x: Tensor, memory: CrossKV, sight: AttentionMask, trace: Probe | None = None
+        self, x: Tensor, memory: CrossKV, attention_mask: AttentionMask, probe: Probe | None = None
     ) -> Tensor:
         """What each of the places [rows, T, D] finds: [rows, T, E]."""
         q = self.asks(x, memory)
-        if trace is not None:
-            trace.attended(AttentionCall(self.mixer, q, memory.k, memory.v, sight))
-        mixed = self.mixer(q, memory.k, memory.v, sight)  # [B, 1, W·T, E]
-        if trace is not None:
-            mixed = trace.through("mixed", mixed)
+        if probe is not None:
+            probe.attended(AttentionCall(self.mixer, q, memory.k, memory.v, attention_mask))
+        mixed = self.mixer(q, memory.k, memory.v, attention_mask)  # [B, 1, W·T, E]
+        if probe is not None:
+            mixed = probe.through("mixed", mixed)
         return mixed.reshape(*x.shape[:2], -1)  # type: ignore[no-any-return]

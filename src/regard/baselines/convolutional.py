@@ -59,8 +59,10 @@ class GatedUnit(nn.Module):
         self.convolution = Convolution(d_model, 2 * d_model, kernel, dilation)
         self.seen = d_model  # how wide what the convolution sees is
 
-    def forward(self, x: Tensor, real: Tensor | None, past: ConvState | None = None) -> Tensor:
-        return functional.glu(self.convolution(_blank(self.dropout(x), real), past), dim=-1)
+    def forward(
+        self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
+    ) -> Tensor:
+        return functional.glu(self.convolution(_blank(self.dropout(x), padding_mask), past), dim=-1)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return (x + y) * HALF
@@ -79,9 +81,11 @@ class BottleneckUnit(nn.Module):
         self.dropout = Dropout(dropout)
         self.seen = half
 
-    def forward(self, x: Tensor, real: Tensor | None, past: ConvState | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
+    ) -> Tensor:
         x = self.inner(functional.relu(self.norms[0](x)))
-        x = self.convolution(_blank(functional.relu(self.norms[1](x)), real), past)
+        x = self.convolution(_blank(functional.relu(self.norms[1](x)), padding_mask), past)
         return self.dropout(self.outer(functional.relu(self.norms[2](x))))
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -91,9 +95,9 @@ class BottleneckUnit(nn.Module):
 Unit = GatedUnit | BottleneckUnit
 
 
-def _blank(x: Tensor, real: Tensor | None) -> Tensor:
+def _blank(x: Tensor, padding_mask: Tensor | None) -> Tensor:
     """A convolution must find at padding what it finds beyond the end: nothing."""
-    return x if real is None else x.masked_fill(~real[:, :, None], 0.0)
+    return x if padding_mask is None else x.masked_fill(~padding_mask[:, :, None], 0.0)
 
 
 class ConvolutionalEncoder(Onward):
@@ -106,16 +110,18 @@ class ConvolutionalEncoder(Onward):
     def attentions(self) -> dict[str, HasHeads]:
         return {}
 
-    def forward(self, x: Tensor, sight: AttentionMask, *, trace: Probe | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, attention_mask: AttentionMask, *, probe: Probe | None = None
+    ) -> Tensor:
         """[B, S, D] → [B, S, 2·D]: what was found, and the same with what stood there at first."""
-        first = x = trace.through("embedded", x) if trace else x
-        real = padded(sight)
+        first = x = probe.through("embedded", x) if probe else x
+        padding_mask = padded(attention_mask)
         for i, unit in enumerate(cast(Sequence[Unit], self.units)):
-            x = unit.add(x, unit(x, real))
-            x = trace.through(f"{i}.residual", x) if trace else x
+            x = unit.add(x, unit(x, padding_mask))
+            x = probe.through(f"{i}.residual", x) if probe else x
         x = x if self.norm is None else self.norm(x)
         x = torch.cat([x, (x + first) * HALF], dim=-1)
-        return trace.through("output", x) if trace else x
+        return probe.through("output", x) if probe else x
 
 
 class ConvAttention(nn.Module):
@@ -130,7 +136,7 @@ class ConvAttention(nn.Module):
         self.mixer = SoftmaxAttention(1.0, 0.0)
 
     @property
-    def handed_on(self) -> Tensor:
+    def out_weight(self) -> Tensor:
         return self.output.weight
 
     def forward(
@@ -138,16 +144,16 @@ class ConvAttention(nn.Module):
         x: Tensor,
         embedded: Tensor,
         memory: CrossKV,
-        sight: AttentionMask,
-        trace: Probe | None,
+        attention_mask: AttentionMask,
+        probe: Probe | None,
     ) -> Tensor:
         q = (self.query(x) + embedded) * HALF
         q = q.reshape(memory.k.shape[0], 1, -1, q.shape[-1])
-        if trace is not None:
-            trace.attended(AttentionCall(self.mixer, q, memory.k, memory.v, sight))
-        mixed = self.mixer(q, memory.k, memory.v, sight)
-        if trace is not None:
-            mixed = trace.through("mixed", mixed)
+        if probe is not None:
+            probe.attended(AttentionCall(self.mixer, q, memory.k, memory.v, attention_mask))
+        mixed = self.mixer(q, memory.k, memory.v, attention_mask)
+        if probe is not None:
+            mixed = probe.through("mixed", mixed)
         found: Tensor = self.output(mixed.reshape(x.shape))
         return found
 
@@ -181,7 +187,7 @@ class ConvolutionalDecoder(Onward):
         rows: int,
         capacity: int,
         memory: Tensor | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
     ) -> list[LayerCache]:
         """For each layer what its convolution saw last: nothing yet."""
         assert memory is not None
@@ -197,19 +203,19 @@ class ConvolutionalDecoder(Onward):
     def forward(
         self,
         x: Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         memory: Tensor | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
         states: Sequence[LayerCache] | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
     ) -> Tensor:
-        x = trace.through("embedded", x) if trace else x
-        states = states or self.start(x.shape[0], 0, memory, memory_sight)
-        assert memory_sight is not None
+        x = probe.through("embedded", x) if probe else x
+        states = states or self.start(x.shape[0], 0, memory, memory_mask)
+        assert memory_mask is not None
         if self.aligned is not None:
             assert states[0].memory is not None
             x = self.aligned(
-                torch.cat([x, _beneath(x, sight, states[0].memory, memory_sight)], dim=-1)
+                torch.cat([x, _beneath(x, attention_mask, states[0].memory, memory_mask)], dim=-1)
             )
         embedded = x
         for i, (unit, state) in enumerate(
@@ -219,20 +225,20 @@ class ConvolutionalDecoder(Onward):
             assert state.memory is not None
             y = unit(x, None, state.past)
             if self.glances:
-                look = trace.scope(str(i)).scope("cross") if trace else None
-                y = (y + self.glances[i](y, embedded, state.memory, memory_sight, look)) * HALF
+                look = probe.scope(str(i)).scope("cross") if probe else None
+                y = (y + self.glances[i](y, embedded, state.memory, memory_mask, look)) * HALF
             x = unit.add(x, y)
-            x = trace.through(f"{i}.residual", x) if trace else x
+            x = probe.through(f"{i}.residual", x) if probe else x
         x = x if self.norm is None else self.norm(x)
-        return trace.through("output", x) if trace else x
+        return probe.through("output", x) if probe else x
 
 
 def _beneath(
-    x: Tensor, sight: AttentionMask, memory: CrossKV, memory_sight: AttentionMask
+    x: Tensor, attention_mask: AttentionMask, memory: CrossKV, memory_mask: AttentionMask
 ) -> Tensor:
     """What the encoder says of the places of `x` [rows, T, D]: zeros where it has none."""
-    v, real = memory.v[:, 0], padded(memory_sight)
-    v = v if real is None else v.masked_fill(~real[:, :, None], 0.0)
-    last = sight.queries.clamp_max(v.shape[1] - 1)
-    taken = v[:, last].masked_fill((sight.queries >= v.shape[1])[None, :, None], 0.0)
+    v, padding_mask = memory.v[:, 0], padded(memory_mask)
+    v = v if padding_mask is None else v.masked_fill(~padding_mask[:, :, None], 0.0)
+    last = attention_mask.queries.clamp_max(v.shape[1] - 1)
+    taken = v[:, last].masked_fill((attention_mask.queries >= v.shape[1])[None, :, None], 0.0)
     return taken.repeat_interleave(x.shape[0] // v.shape[0], dim=0)

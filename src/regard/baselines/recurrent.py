@@ -29,9 +29,11 @@ def _layers(cell: str, inputs: int, width: int, layers: int) -> nn.ModuleList:
     )
 
 
-def padded(sight: AttentionMask) -> Tensor | None:
+def padded(attention_mask: AttentionMask) -> Tensor | None:
     """[B, T], True = real; None where all are, which is known without asking the device."""
-    return None if sight.all else sight.factors()[1].expand(sight.batch, -1)
+    return (
+        None if attention_mask.all else attention_mask.factors()[1].expand(attention_mask.batch, -1)
+    )
 
 
 class Onward(nn.Module):
@@ -39,13 +41,13 @@ class Onward(nn.Module):
 
     position = None
 
-    def sight(
+    def attention_mask(
         self,
         start: int | Tensor,
         length: int,
         batch: int,
         padding: MaskPattern,
-        real: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         *,
         end: int | None = None,
     ) -> AttentionMask:
@@ -75,27 +77,29 @@ class RecurrentEncoder(Onward):
     def attentions(self) -> dict[str, HasHeads]:
         return {}
 
-    def forward(self, x: Tensor, sight: AttentionMask, *, trace: Probe | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, attention_mask: AttentionMask, *, probe: Probe | None = None
+    ) -> Tensor:
         """[B, S, D] → [B, S, D]; what stands after a row's end is of no use."""
-        x = trace.through("embedded", x) if trace else x
-        turn = self._turned(x, padded(sight)) if self.backwards else None
+        x = probe.through("embedded", x) if probe else x
+        turn = self._turned(x, padded(attention_mask)) if self.backwards else None
         for i, cells in enumerate(self.cells):
             y = cells(x)[0]
             if turn is not None:
                 back = self.backwards[i](_taken(x, turn))[0]
                 y = torch.cat([y, _taken(back, turn)], dim=-1)
             x = self.dropout(y)
-            x = trace.through(f"{i}.residual", x) if trace else x
-        return trace.through("output", x) if trace else x
+            x = probe.through(f"{i}.residual", x) if probe else x
+        return probe.through("output", x) if probe else x
 
     @staticmethod
-    def _turned(x: Tensor, real: Tensor | None) -> Tensor:
+    def _turned(x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """[B, S]: the place that comes to each place when a row is read from its end; padding stays where it is."""
         places = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
         ends = (
             places.new_full((len(x), 1), x.shape[1])
-            if real is None
-            else real.sum(dim=1, keepdim=True)
+            if padding_mask is None
+            else padding_mask.sum(dim=1, keepdim=True)
         )
         return torch.where(places < ends, ends - 1 - places, places)
 
@@ -114,12 +118,16 @@ class Bridge(nn.Module):
         self.hidden = Linear(d_model, layers * d_model)
         self.cell = Linear(d_model, layers * d_model) if cell else None
 
-    def forward(self, memory: Tensor, sight: AttentionMask) -> RecurrentState:
-        real = padded(sight)
-        if real is None:
+    def forward(self, memory: Tensor, attention_mask: AttentionMask) -> RecurrentState:
+        padding_mask = padded(attention_mask)
+        if padding_mask is None:
             last = memory[:, -1]
         else:
-            end = (real.sum(dim=1) - 1).clamp_min(0)[:, None, None].expand(-1, 1, memory.shape[-1])
+            end = (
+                (padding_mask.sum(dim=1) - 1)
+                .clamp_min(0)[:, None, None]
+                .expand(-1, 1, memory.shape[-1])
+            )
             last = memory.gather(1, end)[:, 0]
         if self.halves:
             half = memory.shape[-1] // 2
@@ -169,14 +177,14 @@ class RecurrentDecoder(Onward):
         rows: int,
         capacity: int,
         memory: Tensor | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
     ) -> list[LayerCache]:
         """One state for all layers, whatever the `capacity`."""
         if self.bridge is None:
             return self.remember(rows, self.d_model)
         assert memory is not None, "this decoder starts from a memory"
-        assert memory_sight is not None
-        carried = self.bridge(memory, memory_sight)
+        assert memory_mask is not None
+        carried = self.bridge(memory, memory_mask)
         if self.feeding:
             carried.fed = memory.new_zeros(len(memory), self.d_model)
         if rows != len(memory):
@@ -194,39 +202,43 @@ class RecurrentDecoder(Onward):
     def forward(
         self,
         x: Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         memory: Tensor | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
         states: Sequence[LayerCache] | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
     ) -> Tensor:
-        x = trace.through("embedded", x) if trace else x
-        state = (states or self.start(len(x), 0, memory, memory_sight))[0]
+        x = probe.through("embedded", x) if probe else x
+        state = (states or self.start(len(x), 0, memory, memory_mask))[0]
         if self.before is not None or self.feeding:
-            x = self._told(x, state, memory_sight, trace)
+            x = self._told(x, state, memory_mask, probe)
         else:
             assert isinstance(state.past, RecurrentState)
-            x = self._through(x, state.past, padded(sight), trace)
+            x = self._through(x, state.past, padded(attention_mask), probe)
             if self.after is not None:
                 x = self.dropout(
-                    self.after.joined(self._found(self.after, x, state, memory_sight, trace), x)
+                    self.after.joined(self._found(self.after, x, state, memory_mask, probe), x)
                 )
-        return trace.through("output", x) if trace else x
+        return probe.through("output", x) if probe else x
 
     # -------------------------------------------------------------- nothing but their own state reaches the cells
 
     def _through(
-        self, x: Tensor, carried: RecurrentState, real: Tensor | None, trace: Probe | None
+        self, x: Tensor, carried: RecurrentState, padding_mask: Tensor | None, probe: Probe | None
     ) -> Tensor:
         """[B, T, D] → [B, T, D]; the state moves on. Where places are padding (in front, of a language model's prompt), the
         state must stay as it is, and layers go step by step."""
         ends = []
         for i, cells in enumerate(self.cells):
             state = (carried.hidden[:, i], None if carried.cell is None else carried.cell[:, i])
-            y, state = _run(cells, x, state) if real is None else _masked(cells, x, state, real)
+            y, state = (
+                _run(cells, x, state)
+                if padding_mask is None
+                else _masked(cells, x, state, padding_mask)
+            )
             ends.append(state)
             x = self.dropout(y)
-            x = trace.through(f"{i}.residual", x) if trace else x
+            x = probe.through(f"{i}.residual", x) if probe else x
         carried.hidden = torch.stack([hidden for hidden, _ in ends], dim=1)
         carried.cell = (
             torch.stack([cell for _, cell in ends if cell is not None], dim=1)
@@ -240,50 +252,54 @@ class RecurrentDecoder(Onward):
         looking: AlignmentAttention,
         x: Tensor,
         state: LayerCache,
-        sight: AttentionMask | None,
-        trace: Probe | None,
+        attention_mask: AttentionMask | None,
+        probe: Probe | None,
     ) -> Tensor:
         assert state.memory is not None, "there is nothing to look at"
-        assert sight is not None
+        assert attention_mask is not None
         found: Tensor = looking(
-            x, state.memory, sight, trace.scope("0").scope("cross") if trace else None
+            x, state.memory, attention_mask, probe.scope("0").scope("cross") if probe else None
         )
         return found
 
     # -------------------------------------------------------------- the cells are told something at each step
 
     def _told(
-        self, x: Tensor, state: LayerCache, sight: AttentionMask | None, trace: Probe | None
+        self,
+        x: Tensor,
+        state: LayerCache,
+        attention_mask: AttentionMask | None,
+        probe: Probe | None,
     ) -> Tensor:
         looking, carried = self.looking, state.past
         assert isinstance(carried, RecurrentState)
         assert looking is not None
         given, asked = [], []
-        steps = _Steps(self.layers, trace)
+        steps = _Steps(self.layers, probe)
         for place in x.split(1, dim=1):  # [B, 1, D]
             if self.before is not None:
                 query = carried.hidden[:, -1:]
-                found = self._found(looking, query, state, sight, trace)
-                y = self._through(torch.cat([place, found], dim=-1), carried, None, trace)
+                found = self._found(looking, query, state, attention_mask, probe)
+                y = self._through(torch.cat([place, found], dim=-1), carried, None, probe)
             else:
                 assert carried.fed is not None
                 query = y = self._through(
-                    torch.cat([place, carried.fed[:, None]], dim=-1), carried, None, trace
+                    torch.cat([place, carried.fed[:, None]], dim=-1), carried, None, probe
                 )
-                found = self._found(looking, query, state, sight, trace)
+                found = self._found(looking, query, state, attention_mask, probe)
             y = self.dropout(looking.joined(found, y))
             if self.feeding:
                 carried.fed = y[:, 0]
             given.append(y)
             asked.append(query)
             steps.take()
-        if trace is not None:
+        if probe is not None:
             assert state.memory is not None
-            assert sight is not None
+            assert attention_mask is not None
             steps.join()
             q = looking.asks(torch.cat(asked, dim=1), state.memory)
-            trace.scope("0").scope("cross").attended(
-                AttentionCall(looking.mixer, q, state.memory.k, state.memory.v, sight)
+            probe.scope("0").scope("cross").attended(
+                AttentionCall(looking.mixer, q, state.memory.k, state.memory.v, attention_mask)
             )
         return torch.cat(given, dim=1)
 
@@ -291,25 +307,25 @@ class RecurrentDecoder(Onward):
 class _Steps:
     """What a trace saw at each of several steps, put together as one call would have shown it."""
 
-    def __init__(self, layers: int, trace: Probe | None) -> None:
-        self.trace = trace
+    def __init__(self, layers: int, probe: Probe | None) -> None:
+        self.probe = probe
         places = {f"{i}.residual": 1 for i in range(layers)} | {
             "0.cross.mixed": 2
         }  # and along which dimension they grow
         self.places = (
-            {trace.prefix + name: along for name, along in places.items()} if trace else {}
+            {probe.prefix + name: along for name, along in places.items()} if probe else {}
         )
         self.seen: dict[str, list[Tensor]] = {}
 
     def take(self) -> None:
         for name in self.places:
-            if self.trace is not None and name in self.trace.tensors:
-                self.seen.setdefault(name, []).append(self.trace.tensors[name])
+            if self.probe is not None and name in self.probe.tensors:
+                self.seen.setdefault(name, []).append(self.probe.tensors[name])
 
     def join(self) -> None:
-        assert self.trace is not None
+        assert self.probe is not None
         for name, parts in self.seen.items():
-            self.trace.tensors[name] = torch.cat(parts, dim=self.places[name])
+            self.probe.tensors[name] = torch.cat(parts, dim=self.places[name])
 
 
 Ends = tuple[Tensor, Tensor | None]  # a layer's state [B, D], and an LSTM's second one
@@ -325,9 +341,9 @@ def _run(cells: nn.Module, x: Tensor, state: Ends) -> tuple[Tensor, Ends]:
     return y, (end[0], last[0])
 
 
-def _masked(cells: nn.Module, x: Tensor, state: Ends, real: Tensor) -> tuple[Tensor, Ends]:
+def _masked(cells: nn.Module, x: Tensor, state: Ends, padding_mask: Tensor) -> tuple[Tensor, Ends]:
     given = []
-    for place, here in zip(x.split(1, dim=1), real.unbind(dim=1), strict=True):
+    for place, here in zip(x.split(1, dim=1), padding_mask.unbind(dim=1), strict=True):
         y, (hidden, cell) = _run(cells, place, state)
         given.append(y)
         keep = here[:, None]

@@ -199,7 +199,7 @@ def _call(
     def once() -> float:
         with torch.set_grad_enabled(above is not None):
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared else k
-            out: Tensor = mix(q, keys, v, made.sight(0, length, 1, FullMask()))  # type: ignore[operator]
+            out: Tensor = mix(q, keys, v, made.attention_mask(0, length, 1, FullMask()))  # type: ignore[operator]
             if above is not None:
                 out.backward(above)
         for x in (*given, *mix.parameters()):  # type: ignore[union-attr]

@@ -36,7 +36,7 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
 
     def forward(batch: Tensors) -> Tensor:
         source, target = batch["source"], batch["target"]
-        hidden = ~batch["real"] if "real" in batch else None
+        hidden = ~batch["padding_mask"] if "padding_mask" in batch else None
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=device)
         out = inner(
             embed(source), embed(target), tgt_mask=causal, tgt_is_causal=True,
@@ -65,7 +65,7 @@ def marian(
     whole.to(device)
 
     def forward(batch: Tensors) -> Tensor:
-        mask = batch["real"].long() if "real" in batch else None
+        mask = batch["padding_mask"].long() if "padding_mask" in batch else None
         out = whole(
             input_ids=batch["source"],
             attention_mask=mask,
@@ -94,7 +94,7 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     whole = peer.XTransformer(dim=model.d_model, tie_token_emb=True, **sizes).to(device)
 
     def forward(batch: Tensors) -> Tensor:
-        mask = batch.get("real")
+        mask = batch.get("padding_mask")
         memory = whole.encoder(batch["source"], mask=mask, return_embeddings=True)
         logits: Tensor = whole.decoder.net(batch["target"], context=memory, context_mask=mask)
         return logits

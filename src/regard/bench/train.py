@@ -111,7 +111,9 @@ def _ours(
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
         given = [
-            tensors[name] for name in ("source", "target", "tokens", "real") if name in tensors
+            tensors[name]
+            for name in ("source", "target", "tokens", "padding_mask")
+            if name in tensors
         ]
         return over_vocabulary(built.head, built(*given)[0], tensors["labels"], 0.1)
 
@@ -195,16 +197,16 @@ def _batch(lengths: Any, rows: Any, model: Measured) -> Batch:
     chance = np.random.default_rng(int(rows[0]))
     part = lengths[rows]
     source_width, target_width = part.max(axis=0)
-    real = np.arange(source_width) < part[:, :1]
+    padding_mask = np.arange(source_width) < part[:, :1]
     used = np.arange(target_width) < part[:, 1:]
     target = chance.integers(4, model.vocabulary, used.shape)
     shifted = np.where(used, np.roll(target, 1, axis=1), 0)
-    source = np.where(real, chance.integers(4, model.vocabulary, real.shape), 0)
+    source = np.where(padding_mask, chance.integers(4, model.vocabulary, padding_mask.shape), 0)
     pair = isinstance(model.spec, spec.EncoderDecoder)
     tensors = {
         **({"source": source, "target": shifted} if pair else {"tokens": shifted}),
         "labels": np.where(used, target, IGNORED),
-        **({} if real.all() else {"real": real}),
+        **({} if padding_mask.all() else {"padding_mask": padding_mask}),
     }
     made = Batch(
         {name: torch.from_numpy(array) for name, array in tensors.items()},

@@ -111,7 +111,7 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
         case "attention":
             found = views.look(subject, text, target=target)
             return found.attention(
-                _attention(list(found.trace.attentions), flags["part"], layer), heads=heads
+                _attention(list(found.probe.attentions), flags["part"], layer), heads=heads
             )
         case "alignment":
             return views.alignment(

@@ -244,7 +244,7 @@ def _by_length(
     buckets = []
     for rows in _shared([(lengths[i], i) for i in order]):
         sources, targets = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
-        total, tokens = translator.surprise(sources, targets)
+        total, tokens = translator.nll(sources, targets)
         result = score([texts[i] for i in rows], targets, recipe.decode.tokenize)
         ends = lengths[rows[0]], lengths[rows[-1]]
         buckets.append(Bucket(*ends, len(rows), total / tokens, result.bleu, result.exact_match))

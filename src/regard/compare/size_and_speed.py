@@ -58,7 +58,7 @@ def translating(
 
 def writing(writer: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
     """What texts say of a language model, and how fast it goes on with the first of them, greedily. Afterwards it is frozen."""
-    surprise, count = writer.surprise(texts)
+    nll, count = writer.nll(texts)
     writer.freeze()
     prompts = [text[: len(text) // 4 + 1] for text in texts[:ROWS]]
     writer.generate(prompts, Greedy(), max_new_tokens=WARM)
@@ -66,8 +66,8 @@ def writing(writer: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
     written = writer.generate(prompts, Greedy(), max_new_tokens=NEW)
     seconds = time.perf_counter() - began
     return {
-        "loss": surprise / max(1, count),
-        "perplexity": math.exp(min(surprise / max(1, count), 700.0)),
+        "loss": nll / max(1, count),
+        "perplexity": math.exp(min(nll / max(1, count), 700.0)),
         "tokens": count,
         "parameters": size.parameters(writer.spec),
         "seconds": seconds,

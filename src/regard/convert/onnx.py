@@ -130,7 +130,7 @@ def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Fi
     alone: list[tuple[str, Tensor, Tensor]] = []
     for row in range(3):
         one = batch.alone(row)
-        if batch.real is not None:
+        if batch.padding_mask is not None:
             one.given["attention_mask"] = torch.ones_like(one.given[batch.main], dtype=torch.long)
         found, like = asked(one), run(model, one)
         alone += [(name, found[name], like[name].tensor) for name in produced]

@@ -115,22 +115,24 @@ class GlobalAttention(nn.Module):
         self.mixer = mixer
 
     def forward(
-        self, x: Tensor, mixed: Tensor, sight: AttentionMask, trace: Probe | None
+        self, x: Tensor, mixed: Tensor, attention_mask: AttentionMask, probe: Probe | None
     ) -> Tensor:
         """mixed [B, H, T, E] with the rows of these tokens replaced."""
-        assert sight.everywhere is not None
-        which, hidden = sight.everywhere
+        assert attention_mask.everywhere is not None
+        which, hidden = attention_mask.everywhere
         q, k, v = self.project(x, None)
-        if trace is not None:
-            whole = AttentionMask(hidden, sight.queries, sight.keys, sight.batch)
-            trace.attended(AttentionCall(self.mixer, q, k, v, whole))
+        if probe is not None:
+            whole = AttentionMask(
+                hidden, attention_mask.queries, attention_mask.keys, attention_mask.batch
+            )
+            probe.attended(AttentionCall(self.mixer, q, k, v, whole))
         few = int(which.sum(dim=1).max())
         places = which.long().argsort(dim=1, descending=True, stable=True)[
             :, :few
         ]  # [B, few], some of them none
         batch = torch.arange(len(x), device=x.device)[:, None, None, None]
         mask = hidden.allows(
-            batch, torch.zeros_like(batch[:1]), places[:, None, :, None], sight.keys
+            batch, torch.zeros_like(batch[:1]), places[:, None, :, None], attention_mask.keys
         )
         rows = places[:, None, :, None].expand(-1, q.shape[1], -1, -1)
         dropout = self.mixer.dropout if self.training else 0.0
@@ -142,8 +144,10 @@ class GlobalAttention(nn.Module):
         )
         out = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
         rows = rows.expand_as(out)
-        real = which.gather(1, places)[:, None, :, None]
-        return mixed.scatter(2, rows, torch.where(real, out.to(mixed.dtype), mixed.gather(2, rows)))
+        padding_mask = which.gather(1, places)[:, None, :, None]
+        return mixed.scatter(
+            2, rows, torch.where(padding_mask, out.to(mixed.dtype), mixed.gather(2, rows))
+        )
 
 
 Projection = SelfProjection | CrossProjection | SharedProjection
@@ -175,11 +179,11 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         *,
         memory: Tensor | CrossKV | None = None,
         past: Cache | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
         shape = x.shape
@@ -197,24 +201,31 @@ class Attention(nn.Module):
             q, k, v = self._remembering(x, past, losses)
         else:
             q, k, v = self.project(x, memory)
-        if self.rope is not None and sight.angles is not None:
-            q, k = self.rope.rotate(q, sight.angles), self.rope.rotate(k, sight.angles)
+        if self.rope is not None and attention_mask.angles is not None:
+            q, k = (
+                self.rope.rotate(q, attention_mask.angles),
+                self.rope.rotate(k, attention_mask.angles),
+            )
         if past is not None:
             k, v = past.extend(k, v)
-        if sight.relative is not None:
+        if attention_mask.relative is not None:
             assert isinstance(self.mixer, SoftmaxAttention), "other mixers have no scores to add to"
-            sight = sight.biased(sight.relative.scores(q, k, self.project) * self.mixer.scale)
+            attention_mask = attention_mask.biased(
+                attention_mask.relative.scores(q, k, self.project) * self.mixer.scale
+            )
         if self.relative is not None:
             assert isinstance(self.mixer, SoftmaxAttention), "other mixers have no scores to add to"
-            q, scores = self.relative(q, sight.queries, sight.keys)
-            sight = sight.biased(scores * self.mixer.scale)
-        if trace is not None:
-            trace.attended(AttentionCall(self.mixer, q, k, v, sight))
-        mixed = self.mixer(q, k, v, sight, past)  # [B, H, T, E]
-        if self.everywhere is not None and sight.everywhere is not None:
-            mixed = self.everywhere(x, mixed, sight, trace.scope("global") if trace else None)
-        if trace is not None:
-            mixed = trace.through("mixed", mixed)
+            q, scores = self.relative(q, attention_mask.queries, attention_mask.keys)
+            attention_mask = attention_mask.biased(scores * self.mixer.scale)
+        if probe is not None:
+            probe.attended(AttentionCall(self.mixer, q, k, v, attention_mask))
+        mixed = self.mixer(q, k, v, attention_mask, past)  # [B, H, T, E]
+        if self.everywhere is not None and attention_mask.everywhere is not None:
+            mixed = self.everywhere(
+                x, mixed, attention_mask, probe.scope("global") if probe else None
+            )
+        if probe is not None:
+            mixed = probe.through("mixed", mixed)
         return self.output(mixed.transpose(1, 2).flatten(-2)).view(shape)
 
     def _remembering(
@@ -252,11 +263,11 @@ class Attention(nn.Module):
             self.everywhere.project.keep(heads)
 
     @property
-    def handed_on(self) -> Tensor:
+    def out_weight(self) -> Tensor:
         """[D, H·E]: what becomes of what the heads find."""
         return self.output.weight
 
-    def start(self, rows: int, capacity: int, behind: int | None, like: Tensor) -> Cache:
+    def start(self, rows: int, capacity: int, max_lookback: int | None, like: Tensor) -> Cache:
         """An empty past for `rows` sequences of at most `capacity` tokens, none of which looks more than `behind` back, in the
         precision and place of `like`."""
         part = self.project
@@ -265,9 +276,13 @@ class Attention(nn.Module):
             k, v = (
                 like.new_zeros(rows, part.groups, room, width) for width in (part.d_k, part.d_v)
             )
-            real = torch.zeros(rows, room, dtype=torch.bool, device=like.device)
-            return SegmentMemory(like.new_zeros(rows, room, self.compression.d_model), real, k, v)
-        return self.mixer.start(like, rows, capacity, (part.groups, part.d_k, part.d_v), behind)
+            padding_mask = torch.zeros(rows, room, dtype=torch.bool, device=like.device)
+            return SegmentMemory(
+                like.new_zeros(rows, room, self.compression.d_model), padding_mask, k, v
+            )
+        return self.mixer.start(
+            like, rows, capacity, (part.groups, part.d_k, part.d_v), max_lookback
+        )
 
     def remember(self, memory: Tensor) -> CrossKV:
         """The keys and values of `memory`, for all the steps that will look at it."""

@@ -36,48 +36,55 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         memory: Tensor | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
         state: LayerCache | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """`losses` takes up what parts of the block want minimised besides."""
-        return self.residual(x, self.sublayers(sight, memory, memory_sight, state, trace, losses))
+        return self.residual(
+            x, self.sublayers(attention_mask, memory, memory_mask, state, probe, losses)
+        )
 
     def sublayers(
         self,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         memory: Tensor | None,
-        memory_sight: AttentionMask | None,
+        memory_mask: AttentionMask | None,
         state: LayerCache | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
     ) -> list[Sublayer]:
         """What the residual scheme is handed."""
         past = state.past if state else None
         seen = state.memory if state else memory
-        own, other = (trace.scope("self"), trace.scope("cross")) if trace else (None, None)
+        own, other = (probe.scope("self"), probe.scope("cross")) if probe else (None, None)
         sublayers: list[Sublayer] = [
-            lambda y: self.attention(y, sight, past=past, trace=own, losses=losses)
+            lambda y: self.attention(y, attention_mask, past=past, probe=own, losses=losses)
         ]
         if self.cross is not None:
             cross = self.cross
-            sublayers.append(lambda y: cross(y, memory_sight, memory=seen, trace=other))
-        sublayers.append(lambda y: self._feed(y, losses, trace))
+            sublayers.append(lambda y: cross(y, memory_mask, memory=seen, probe=other))
+        sublayers.append(lambda y: self._feed(y, losses, probe))
         return sublayers
 
-    def _feed(self, x: Tensor, losses: dict[str, Tensor] | None, trace: Probe | None) -> Tensor:
+    def _feed(self, x: Tensor, losses: dict[str, Tensor] | None, probe: Probe | None) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
-            return self.feedforward(x, losses, trace.scope("experts") if trace else None)
+            return self.feedforward(x, losses, probe.scope("experts") if probe else None)
         return self.feedforward(x)
 
     def start(
-        self, rows: int, capacity: int, memory: Tensor | None, behind: int | None, like: Tensor
+        self,
+        rows: int,
+        capacity: int,
+        memory: Tensor | None,
+        max_lookback: int | None,
+        like: Tensor,
     ) -> LayerCache:
         """The empty state of this block for `rows` sequences that will look at `memory`."""
-        past = self.attention.start(rows, capacity, behind, like)
+        past = self.attention.start(rows, capacity, max_lookback, like)
         return LayerCache(
             past,
             self.cross.remember(memory) if self.cross is not None and memory is not None else None,

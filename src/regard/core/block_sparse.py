@@ -26,28 +26,28 @@ def blocked(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sight: AttentionMask,
+    attention_mask: AttentionMask,
     scale: float,
     dropout: float,
     size: int | None = None,
 ) -> Tensor:
     """The same function as `mix.explicit`, forward and backward, for a sight whose places follow each other."""
-    if sight.stride > sight.step:
-        return _by_residue(q, k, v, sight, scale, dropout, size)
-    size = size or sight.block or q.shape[2]
-    plan = sight.blocks(size)
+    if attention_mask.stride > attention_mask.step:
+        return _by_residue(q, k, v, attention_mask, scale, dropout, size)
+    size = size or attention_mask.block or q.shape[2]
+    plan = attention_mask.blocks(size)
     if plan is None:
         plan = (_all_blocks(q.shape[2], k.shape[2], size, q.device),)
     cut = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
     if (
         q.device.type == "cpu"
         and dropout == 0
-        and sight.term is None
+        and attention_mask.term is None
         and q.shape[1::2] == k.shape[1::2] == v.shape[1::2]
     ):
-        mixed: Tensor = _Piecewise.apply(*cut, plan, sight, scale)
+        mixed: Tensor = _Piecewise.apply(*cut, plan, attention_mask, scale)
     else:
-        mixed = torch.cat([_mix(cut, part, sight, scale, dropout) for part in plan])
+        mixed = torch.cat([_mix(cut, part, attention_mask, scale, dropout) for part in plan])
         order = torch.cat([part.queries for part in plan]).argsort()
         mixed = mixed if len(plan) == 1 else mixed.index_select(0, order)
     return mixed.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]
@@ -57,17 +57,17 @@ def _by_residue(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sight: AttentionMask,
+    attention_mask: AttentionMask,
     scale: float,
     dropout: float,
     size: int | None,
 ) -> Tensor:
     """Where only distances that are multiples of a stride may be seen, each residue is a sequence of its own."""
-    stride, length = sight.stride, q.shape[2]
+    stride, length = attention_mask.stride, q.shape[2]
     parts = []
     for first in range(min(stride, length)):
-        inner = sight.every(stride, first)
-        begin = (len(sight.keys) - length + first) % stride
+        inner = attention_mask.every(stride, first)
+        begin = (len(attention_mask.keys) - length + first) % stride
         rows, columns = slice(first, None, stride), slice(begin, None, stride)
         parts.append(
             blocked(q[:, :, rows], k[:, :, columns], v[:, :, columns], inner, scale, dropout, size)
@@ -89,7 +89,7 @@ def _cut(x: Tensor, size: int) -> Tensor:
 
 
 def _mix(
-    cut: list[Tensor], part: Blocks, sight: AttentionMask, scale: float, dropout: float
+    cut: list[Tensor], part: Blocks, attention_mask: AttentionMask, scale: float, dropout: float
 ) -> Tensor:
     """[N, B, H, size, E] of the blocks of queries of one part."""
     size, (rows, columns) = cut[0].shape[3], part
@@ -97,7 +97,7 @@ def _mix(
     if not columns.shape[1]:
         return q.new_zeros(*q.shape[:4], cut[2].shape[-1])
     k, v = (_gathered(x, columns) for x in cut[1:])  # [N, B, G, M · size, width]
-    mask = _mask(sight, rows, columns, size)  # [N, B or 1, H or 1, size, M · size]
+    mask = _mask(attention_mask, rows, columns, size)  # [N, B or 1, H or 1, size, M · size]
     if mask.shape[1] == mask.shape[2] == 1:
         mask = mask[:, 0]
         q, k, v = (x.flatten(1, 2) for x in (q, k, v))
@@ -125,12 +125,12 @@ class _Piecewise(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         plan: tuple[Blocks, ...],
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         scale: float,
     ) -> Tensor:
         out, sums, seen = q.new_zeros(q.shape), [], []
         for rows, columns in _pieces(plan, q):
-            seen.append(_mask(sight, rows, columns, q.shape[3]))
+            seen.append(_mask(attention_mask, rows, columns, q.shape[3]))
             given = _laid(
                 q.index_select(0, rows), _gathered(k, columns), _gathered(v, columns), seen[-1]
             )
@@ -192,19 +192,21 @@ def _gathered(blocks: Tensor, columns: Tensor) -> Tensor:
     return taken.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
 
 
-def _mask(sight: AttentionMask, rows: Tensor, columns: Tensor, size: int) -> Tensor:
+def _mask(attention_mask: AttentionMask, rows: Tensor, columns: Tensor, size: int) -> Tensor:
     """What the blocks see of each other: booleans, or a bias with −∞."""
     inside = torch.arange(size, device=rows.device)
     queries = rows[:, None] * size + inside  # [N, size]
     keys = (columns[:, :, None] * size + inside).flatten(1)  # [N, M · size]
-    real = keys < len(sight.keys)
-    queries = sight.queries[queries.clamp_max(len(sight.queries) - 1)]
-    keys = sight.keys[keys.clamp_max(len(sight.keys) - 1)]
-    seen = sight.between(queries[:, None, None, :, None], keys[:, None, None, None, :])
-    seen = seen & real[:, None, None, None, :]
-    if sight.term is None:
+    padding_mask = keys < len(attention_mask.keys)
+    queries = attention_mask.queries[queries.clamp_max(len(attention_mask.queries) - 1)]
+    keys = attention_mask.keys[keys.clamp_max(len(attention_mask.keys) - 1)]
+    seen = attention_mask.between(queries[:, None, None, :, None], keys[:, None, None, None, :])
+    seen = seen & padding_mask[:, None, None, None, :]
+    if attention_mask.term is None:
         return seen
-    term = torch.stack([sight.term(one, other) for one, other in zip(queries, keys, strict=True)])
+    term = torch.stack(
+        [attention_mask.term(one, other) for one, other in zip(queries, keys, strict=True)]
+    )
     return term.masked_fill(~seen, float("-inf"))
 
 
@@ -212,33 +214,39 @@ def _mask(sight: AttentionMask, rows: Tensor, columns: Tensor, size: int) -> Ten
 
 
 def flex(
-    q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
 ) -> Tensor:
     """The same through FlexAttention, which neither drops weights nor takes a bias here: `mix.best` asks it for neither."""
     assert dropout == 0
-    assert sight.term is None
+    assert attention_mask.term is None
     kernel = _compiled_flex() if q.device.type == "cuda" else _eager_flex()
-    mask = _block_mask(sight, q.device, q.shape[1])
+    mask = _block_mask(attention_mask, q.device, q.shape[1])
     return kernel(q, k, v, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def _block_mask(sight: AttentionMask, device: torch.device, heads: int) -> Any:
+def _block_mask(attention_mask: AttentionMask, device: torch.device, heads: int) -> Any:
     """The blocks that can be seen, from the plan and not from a matrix of all pairs. One that belongs to no batch is made
     once and kept; others once for all layers that share the sight."""
-    pattern = sight.pattern
-    if pattern == pattern.outline() and sight.start is not None:
-        places = (sight.start, len(sight.queries), sight.first_key, len(sight.keys), sight.step)
+    pattern = attention_mask.pattern
+    if pattern == pattern.outline() and attention_mask.start is not None:
+        places = (
+            attention_mask.start,
+            len(attention_mask.queries),
+            attention_mask.first_key,
+            len(attention_mask.keys),
+            attention_mask.step,
+        )
         return _kept_mask(pattern, places, device, heads)
-    if sight not in _MASKS:
-        queries, keys = sight.queries, sight.keys
+    if attention_mask not in _MASKS:
+        queries, keys = attention_mask.queries, attention_mask.keys
 
         def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return pattern.allows(b, h, queries[query], keys[key])
 
-        _MASKS[sight] = _made_mask(
-            sight.blocks(FLEX_BLOCK), (len(queries), len(keys)), allows, device
+        _MASKS[attention_mask] = _made_mask(
+            attention_mask.blocks(FLEX_BLOCK), (len(queries), len(keys)), allows, device
         )
-    return _MASKS[sight]
+    return _MASKS[attention_mask]
 
 
 _MASKS: WeakKeyDictionary[AttentionMask, Any] = WeakKeyDictionary()

@@ -192,7 +192,7 @@ class SegmentMemory:
     they are, keys and values may be remembered too."""
 
     x: Tensor  # [B, M, D]
-    real: Tensor  # [B, M] bool
+    padding_mask: Tensor  # [B, M] bool
     k: Tensor | None = None  # [B, G, M, K]
     v: Tensor | None = None  # [B, G, M, E]
 
@@ -204,14 +204,17 @@ class SegmentMemory:
         """Of what was remembered and `x` [B, T, D], the last places are remembered from now on."""
         kept, whole = self.x.shape[1], torch.cat([self.x.to(x.dtype), x], dim=1)
         self.x = whole[:, -kept:].detach().to(self.x.dtype, copy=True)
-        self.real = self.real[:, -kept:]
+        self.padding_mask = self.padding_mask[:, -kept:]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values are of all these places already."""
         return k, v
 
     def select(self, rows: Tensor) -> None:
-        self.x, self.real = self.x.index_select(0, rows), self.real.index_select(0, rows)
+        self.x, self.padding_mask = (
+            self.x.index_select(0, rows),
+            self.padding_mask.index_select(0, rows),
+        )
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
 
@@ -312,10 +315,10 @@ def remembers(states: Sequence[LayerCache] | None) -> bool:
 def told(states: Sequence[LayerCache], now: Tensor) -> Tensor:
     """[B, M + T]: which places are real, of those that layers remember and of a segment [B, T], of which they are told."""
     pasts = [state.past for state in states if isinstance(state.past, SegmentMemory)]
-    real = torch.cat([pasts[0].real, now], dim=1)
+    padding_mask = torch.cat([pasts[0].padding_mask, now], dim=1)
     for past in pasts:
-        past.real = real
-    return real
+        past.padding_mask = padding_mask
+    return padding_mask
 
 
 @dataclass
@@ -324,7 +327,7 @@ class DecoderState:
 
     layers: list[LayerCache]
     width: int
-    real: Tensor | None  # [B, S], True = real source token; None when nothing is padded
+    padding_mask: Tensor | None  # [B, S], True = real source token; None when nothing is padded
     position: int = 0
     place: Tensor | None = None  # [1], once the state is fixed: the position, on the device
     line: Tensor | None = (
@@ -433,5 +436,5 @@ class DecoderState:
         for layer in self.layers:
             if layer.memory is not None:
                 layer.memory.select(sentences)
-        if self.real is not None:
-            self.real = self.real.index_select(0, sentences)
+        if self.padding_mask is not None:
+            self.padding_mask = self.padding_mask.index_select(0, sentences)

@@ -49,17 +49,25 @@ class ChunkedAttention(nn.Module):
         self.before, self.after = around
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, past: Cache | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attention_mask: AttentionMask,
+        past: Cache | None = None,
     ) -> Tensor:
-        causal, real = sight.factors()
-        real = real.expand(len(q), -1)
+        causal, padding_mask = attention_mask.factors()
+        padding_mask = padding_mask.expand(len(q), -1)
         if self._filled(q.shape[2]) <= self.chunk:
-            places = sight.keys.expand(len(q), q.shape[1], 1, -1)
+            places = attention_mask.keys.expand(len(q), q.shape[1], 1, -1)
             whole, _ = self._chunks(
-                (q[:, :, None], k[:, :, None], v[:, :, None]), places, real[:, None, None], causal
+                (q[:, :, None], k[:, :, None], v[:, :, None]),
+                places,
+                padding_mask[:, None, None],
+                causal,
             )
             return whole[:, :, 0]
-        order = self._order(q, real)  # [B, H, R, N]
+        order = self._order(q, padding_mask)  # [B, H, R, N]
         given = (
             self._sorted(q, order),
             self._sorted(k, order),
@@ -69,7 +77,7 @@ class ChunkedAttention(nn.Module):
             x[:, None, None].expand(order.shape).gather(-1, order).unflatten(-1, (-1, self.chunk))
             for x in (
                 self._whole(torch.arange(q.shape[2], device=q.device).expand(len(q), -1)),
-                self._whole(real),
+                self._whole(padding_mask),
             )
         )
         out, total = self._chunks(given, places, seen, causal)
@@ -78,14 +86,14 @@ class ChunkedAttention(nn.Module):
             3, back.expand(*back.shape[:-1], v.shape[-1])
         )  # [B, H, R, T, E]
         total = total.flatten(3, 4).gather(3, back)
-        blind = (total == NEVER).all(dim=2, keepdim=True)
-        total = total.masked_fill(blind, 0.0)
+        fully_masked = (total == NEVER).all(dim=2, keepdim=True)
+        total = total.masked_fill(fully_masked, 0.0)
         if self.ring is None:
             return (out * torch.softmax(total, dim=2)).sum(dim=2)
         # As the checkpoints of rings are computed: where a place saw itself alone, the sum of its shares is rounded.
         return (out * (total - total.logsumexp(dim=2, keepdim=True)).exp()).sum(dim=2)
 
-    def _order(self, q: Tensor, real: Tensor) -> Tensor:
+    def _order(self, q: Tensor, padding_mask: Tensor) -> Tensor:
         """[B, H, R, N]: which place comes when, in each of several rounds; those that fill up come last."""
         return torch.arange(self._filled(q.shape[2]), device=q.device).expand(
             *q.shape[:2], self.rounds, -1
@@ -123,13 +131,13 @@ class ChunkedAttention(nn.Module):
             scores = scores.masked_fill(places[..., None] == key_places, self.alone)
         hidden = ~key_seen | (key_places > places[..., None]) if causal else ~key_seen
         scores = scores.masked_fill(hidden, NEVER)
-        blind = hidden.all(dim=-1, keepdim=True)
-        total = scores.masked_fill(blind, 0.0).logsumexp(dim=-1, keepdim=True)
-        weights = (scores - total).exp().masked_fill(blind, 0.0)
+        fully_masked = hidden.all(dim=-1, keepdim=True)
+        total = scores.masked_fill(fully_masked, 0.0).logsumexp(dim=-1, keepdim=True)
+        weights = (scores - total).exp().masked_fill(fully_masked, 0.0)
         weights = (
             functional.dropout(weights, self.dropout) if self.training and self.dropout else weights
         )
-        return weights @ v, total.masked_fill(blind, NEVER)
+        return weights @ v, total.masked_fill(fully_masked, NEVER)
 
     def _around(self, x: Tensor) -> Tensor:
         """[.., R, chunks, size, ·] → [.., R, chunks, M, ·]: each chunk behind those before it, and those after. On a ring
@@ -148,23 +156,28 @@ class ChunkedAttention(nn.Module):
         return range(-self.before, self.after + 1)
 
     def weights(
-        self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        attention_mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
     ) -> Tensor:
         """What each place's value counts: what comes out when values are places."""
         one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
-        found = self(q, k, one.expand(*k.shape[:2], -1, -1), sight)[:, :, rows]
+        found = self(q, k, one.expand(*k.shape[:2], -1, -1), attention_mask)[:, :, rows]
         return found if heads is None else found[:, heads]
 
-    def visible(self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor) -> Tensor:
+    def visible(self, q: Tensor, k: Tensor, attention_mask: AttentionMask, rows: Tensor) -> Tensor:
         """[B, H, rows, S]: the keys that stand, in any round, in a query's own chunk or in those that it sees too."""
         if self._filled(q.shape[2]) <= self.chunk:
-            return sight.asked(rows)
-        order = self._order(q, sight.factors()[1].expand(len(q), -1))
+            return attention_mask.asked(rows)
+        order = self._order(q, attention_mask.factors()[1].expand(len(q), -1))
         chunks = order.argsort(dim=-1)[..., : k.shape[2]] // self.chunk  # [B, H, R, T]
         if self.ring is None:
             ahead = chunks[..., None, :] - chunks[..., rows, None]
             near = ((ahead >= -self.before) & (ahead <= self.after)).any(dim=2)
-            return near & sight.asked(rows)
+            return near & attention_mask.asked(rows)
         each = order.shape[-1] // self.chunk
         count = each * self.rounds
         chunks = chunks + each * torch.arange(self.rounds, device=q.device)[:, None]
@@ -172,7 +185,7 @@ class ChunkedAttention(nn.Module):
             chunks[:, :, None, :, None, :] - chunks[:, :, :, None, rows, None]
         ) % count  # [B, H, R, R, rows, S]
         seen = torch.tensor([_turn(by, count) for by in self._neighbours()], device=q.device)
-        return torch.isin(ahead, seen).flatten(2, 3).any(dim=2) & sight.asked(rows)
+        return torch.isin(ahead, seen).flatten(2, 3).any(dim=2) & attention_mask.asked(rows)
 
     def start(
         self,
@@ -180,7 +193,7 @@ class ChunkedAttention(nn.Module):
         rows: int,
         capacity: int,
         shape: tuple[int, int, int],
-        behind: int | None,
+        max_lookback: int | None,
     ) -> Cache:
         raise AssertionError(
             "chunks change when the text grows: there is no past to keep"

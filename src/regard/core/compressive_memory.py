@@ -52,7 +52,7 @@ class Left(NamedTuple):
     groups: Tensor  # [B, 1]: the first so many count
 
     @property
-    def real(self) -> Tensor:
+    def padding_mask(self) -> Tensor:
         """[B, N]"""
         return torch.arange(self.new.shape[1], device=self.new.device) < self.groups
 
@@ -80,7 +80,7 @@ class CompressiveMemory(nn.Module):
         """Takes up x [B, T, D], which has been told as real or not, and compresses what it drives out; keys and values are of
         all that was remembered and of x. No gradient goes back to where any of it came from."""
         kept, room, device = self.kept, self.room, x.device
-        recent = past.real[:, kept:].sum(dim=1, keepdim=True)  # all of them at the end
+        recent = past.padding_mask[:, kept:].sum(dim=1, keepdim=True)  # all of them at the end
         left = self._leaving(
             torch.cat([past.x[:, kept:].to(x.dtype), x.detach()], dim=1), recent, x.shape[1]
         )
@@ -94,8 +94,8 @@ class CompressiveMemory(nn.Module):
         there = torch.arange(kept, room, device=device) >= room - (
             recent - left.groups * self.factor
         )
-        past.real = torch.cat(
-            [_taken(torch.cat([past.real, left.real], dim=1), moved), there], dim=1
+        past.padding_mask = torch.cat(
+            [_taken(torch.cat([past.padding_mask, left.padding_mask], dim=1), moved), there], dim=1
         )
         if past.k is not None:
             _, new_k, new_v = project(left.new, None)
@@ -105,11 +105,13 @@ class CompressiveMemory(nn.Module):
             )
         return left
 
-    def _leaving(self, queue: Tensor, real: Tensor, new: int) -> Left:
+    def _leaving(self, queue: Tensor, padding_mask: Tensor, new: int) -> Left:
         """The groups that leave a queue [B, N, D], of which the last `real` [B, 1] places are, when `new` have come."""
-        groups = (real - self.recent).clamp_min(0) // self.factor
+        groups = (padding_mask - self.recent).clamp_min(0) // self.factor
         most = (new + self.factor - 1) // self.factor
-        first = queue.shape[1] - real + torch.arange(most * self.factor, device=queue.device)
+        first = (
+            queue.shape[1] - padding_mask + torch.arange(most * self.factor, device=queue.device)
+        )
         old = _taken(queue, first.clamp_max(queue.shape[1] - 1))
         return Left(old, self.function(old.unflatten(1, (most, self.factor))), groups)
 
@@ -118,13 +120,13 @@ class CompressiveMemory(nn.Module):
         reconstruction): the mean square. Only the compression learns from it."""
         frozen = {name: part.detach() for name, part in project.named_parameters()}
 
-        def found(x: Tensor, real: Tensor) -> Tensor:
+        def found(x: Tensor, padding_mask: Tensor) -> Tensor:
             _, k, v = functional_call(project, frozen, (x, None))
-            weights = attention_weights(q.detach(), k, real[:, None, None], scale)
+            weights = attention_weights(q.detach(), k, padding_mask[:, None, None], scale)
             return weights @ per_query_head(v, q.shape[1])
 
-        apart = found(left.old, left.real.repeat_interleave(self.factor, dim=1)) - found(
-            left.new, left.real
+        apart = found(left.old, left.padding_mask.repeat_interleave(self.factor, dim=1)) - found(
+            left.new, left.padding_mask
         )
         return apart.float().square().mean()
 

@@ -22,8 +22,8 @@ class ConvLayer(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, block: Tensor, sight: AttentionMask) -> Tensor:
+    def forward(self, x: Tensor, block: Tensor, attention_mask: AttentionMask) -> Tensor:
         """x [B, T, D] went into the first block, `block` came out. What nobody may look at counts as zeros."""
-        seen = sight.mask.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
+        seen = attention_mask.mask.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
         mixed = self.conv((x * seen).mT).mT
         return self.norm(block + self.activation(self.dropout(mixed)))

@@ -49,9 +49,9 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
 
-    def places(self, real: Tensor | None) -> Tensor | None:
+    def places(self, padding_mask: Tensor | None) -> Tensor | None:
         """Which of the positions are real: those of the real tokens."""
-        return real
+        return padding_mask
 
     def forward(
         self,
@@ -59,13 +59,18 @@ class Embedding(nn.Module):
         start: int | Tensor = 0,
         *,
         end: int | None = None,
-        real: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         segments: Tensor | None = None,
         places: Tensor | None = None,
     ) -> Tensor:
         """tokens [B, T] from position `start` on; positions count from each row's first `real` token, or are the `places`
         [B, T]. A `start` that only the device knows lies before `end`."""
-        if isinstance(start, Tensor) and real is None and segments is None and places is None:
+        if (
+            isinstance(start, Tensor)
+            and padding_mask is None
+            and segments is None
+            and places is None
+        ):
             assert end is not None
             if (found := fused_step.embedded(self, tokens, start, end)) is not None:
                 return found
@@ -78,9 +83,11 @@ class Embedding(nn.Module):
                 else functional.embedding(segments, self.segments.weight)
             )
         if self.position is not None:
-            x = x + self._positions(self.position, start, tokens.shape[1], end, real, places)
+            x = x + self._positions(
+                self.position, start, tokens.shape[1], end, padding_mask, places
+            )
         if self.beside is not None:
-            waves = self._positions(self.beside, start, tokens.shape[1], end, real, places)
+            waves = self._positions(self.beside, start, tokens.shape[1], end, padding_mask, places)
             x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
         x = x if self.norm is None else self.norm(x)
         x = self.dropout(x)
@@ -92,7 +99,7 @@ class Embedding(nn.Module):
         start: int | Tensor,
         length: int,
         end: int | None,
-        real: Tensor | None,
+        padding_mask: Tensor | None,
         given: Tensor | None,
     ) -> Tensor:
         if given is not None:
@@ -102,11 +109,11 @@ class Embedding(nn.Module):
             rows, places = position.known(end), start
         else:
             rows = position.rows(start + length)
-            if real is None:
+            if padding_mask is None:
                 return rows[start : start + length]
-            places = torch.arange(start, start + length, device=real.device)
-        if real is not None:
-            places = (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(
+            places = torch.arange(start, start + length, device=padding_mask.device)
+        if padding_mask is not None:
+            places = (places - padding_mask.long().argmax(dim=1, keepdim=True)).clamp_min(
                 0
             )  # [B, T] after the first token
         return functional.embedding(places, rows)

@@ -50,11 +50,11 @@ class Patches(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def places(self, real: Tensor | None) -> Tensor | None:
+    def places(self, padding_mask: Tensor | None) -> Tensor | None:
         """An image has no padding."""
         return None
 
-    def forward(self, pixels: Tensor, *, real: Tensor | None = None) -> Tensor:
+    def forward(self, pixels: Tensor, *, padding_mask: Tensor | None = None) -> Tensor:
         """pixels [B, channels, size, size] → [B, extras + patches, D], rows of patches one after the other"""
         if pixels.shape[1:] != (self.channels, self.size, self.size):
             raise DataError(
@@ -98,10 +98,10 @@ class Spectrogram(nn.Module):
         self.position = position
         self.dropout = Dropout(dropout)
 
-    def places(self, real: Tensor | None) -> Tensor | None:
-        return None if real is None else real[:, ::2]
+    def places(self, padding_mask: Tensor | None) -> Tensor | None:
+        return None if padding_mask is None else padding_mask[:, ::2]
 
-    def forward(self, features: Tensor, *, real: Tensor | None = None) -> Tensor:
+    def forward(self, features: Tensor, *, padding_mask: Tensor | None = None) -> Tensor:
         """features [B, mels, N] → [B, ⌈N / 2⌉, D]"""
         x = self.activation(self.first(features))  # [B, D, N]
         x = self.activation(self.second(x)).mT
@@ -208,17 +208,17 @@ class Waveform(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def places(self, real: Tensor | None) -> Tensor | None:
+    def places(self, padding_mask: Tensor | None) -> Tensor | None:
         """The positions that no padding has a part in: those that each row would have alone."""
-        if real is None:
+        if padding_mask is None:
             return None
-        lengths, whole = real.sum(dim=1), real.shape[1]
+        lengths, whole = padding_mask.sum(dim=1), padding_mask.shape[1]
         for kernel, stride in self.strides:
             lengths, whole = (lengths - kernel) // stride + 1, (whole - kernel) // stride + 1
-        return torch.arange(whole, device=real.device) < lengths[:, None]
+        return torch.arange(whole, device=padding_mask.device) < lengths[:, None]
 
     def forward(
-        self, waves: Tensor, *, real: Tensor | None = None, masked: Tensor | None = None
+        self, waves: Tensor, *, padding_mask: Tensor | None = None, masked: Tensor | None = None
     ) -> Tensor:
         """waves [B, samples] → [B, T, D]; `masked` [B, T] says at which positions the mask stands in for what is heard."""
         self._check(waves.shape[1])
@@ -229,7 +229,7 @@ class Waveform(nn.Module):
         if masked is not None:
             assert self.mask is not None, "this model has no mask"
             x = torch.where(masked[..., None], self.mask, x)
-        places = self.places(real)
+        places = self.places(padding_mask)
         if places is not None:
             x = x * places[..., None]  # what is near an end hears silence beyond it
         x = x + self.position(x)

@@ -34,12 +34,14 @@ ROWS = 64
 _NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
-def fits(stack: Stack, x: Tensor, sight: AttentionMask, states: Sequence[LayerCache]) -> bool:
+def fits(
+    stack: Stack, x: Tensor, attention_mask: AttentionMask, states: Sequence[LayerCache]
+) -> bool:
     """Whether `step` knows all the parts of this stack, and what it has to look at."""
     return (
         few(x)
         and not stack.training
-        and sight.relative is None
+        and attention_mask.relative is None
         and known(stack)
         and all(_slots(state, len(x)) for state in states)
     )
@@ -109,8 +111,8 @@ def _usual(attention: Attention) -> bool:
 def step(
     stack: Stack,
     x: Tensor,
-    sight: AttentionMask,
-    memory_sight: AttentionMask | None,
+    attention_mask: AttentionMask,
+    memory_mask: AttentionMask | None,
     states: Sequence[LayerCache],
 ) -> Tensor:
     """x [rows, 1, D], one new token each, through all blocks and what is after the last."""
@@ -121,7 +123,7 @@ def step(
         block = cast("Block", stack.blocks[i % len(stack.blocks)])
         for residual, sublayer in zip(
             cast(Sequential, block.residual).each,
-            _sublayers(block, sight, memory_sight, states[i]),
+            _sublayers(block, attention_mask, memory_mask, states[i]),
             strict=True,
         ):
             norm = told(residual.norm)  # type: ignore[arg-type]
@@ -140,12 +142,15 @@ def step(
 
 
 def _sublayers(
-    block: Block, sight: AttentionMask, memory_sight: AttentionMask | None, state: LayerCache
+    block: Block,
+    attention_mask: AttentionMask,
+    memory_mask: AttentionMask | None,
+    state: LayerCache,
 ) -> Iterator[Callable[[Tensor, Told | None, Tensor], Sum]]:
     """Each takes x, the norm that is still to be taken of it (of one row alone), and the residual sum, and adds to that."""
-    yield lambda x, norm, rest: _self(block.attention, x, norm, rest, sight, state)
+    yield lambda x, norm, rest: _self(block.attention, x, norm, rest, attention_mask, state)
     if (cross := block.cross) is not None:
-        yield lambda x, norm, rest: _cross(cross, x, norm, rest, memory_sight, state)
+        yield lambda x, norm, rest: _cross(cross, x, norm, rest, memory_mask, state)
     yield lambda x, norm, rest: _feed(
         cast("FeedForward | GatedFeedForward", block.feedforward), x, norm, rest
     )
@@ -156,7 +161,7 @@ def _self(
     x: Tensor,
     norm: Told | None,
     rest: Tensor,
-    sight: AttentionMask,
+    attention_mask: AttentionMask,
     state: LayerCache,
 ) -> Sum:
     from regard.core.kernels.decode_step import attend, linear
@@ -169,10 +174,10 @@ def _self(
     q, k, v = (
         piece.view(len(x), -1, 1, part.d_k) for piece in made.split(part.qkv.parts, dim=-1)
     )  # [rows, H or G, 1, K]
-    seen = None if sight.all or sight.bounded else sight.additive
+    seen = None if attention_mask.all or attention_mask.bounded else attention_mask.additive
     mixed = attend(
         q, past.k[:, :, :, 0], past.v[:, :, :, 0], seen, mixer.scale, last=past.place, new=(k, v),
-        angles=sight.angles if attention.rope is not None else None, settled=True,
+        angles=attention_mask.angles if attention.rope is not None else None, settled=True,
     )  # fmt: skip
     return _added(mixed.view(len(x), -1), attention.output, rest)
 
@@ -182,7 +187,7 @@ def _cross(
     x: Tensor,
     norm: Told | None,
     rest: Tensor,
-    sight: AttentionMask | None,
+    attention_mask: AttentionMask | None,
     state: LayerCache,
 ) -> Sum:
     from regard.core.kernels.decode_step import attend, linear
@@ -191,10 +196,15 @@ def _cross(
     assert isinstance(part, CrossProjection)
     assert isinstance(mixer, softmax_attention.SoftmaxAttention)
     assert memory is not None
-    assert sight is not None
+    assert attention_mask is not None
     q = linear(x, part.q.weight, part.q.whole_bias(), norm=norm).view(len(x), -1, 1, part.d_k)
     mixed = attend(
-        q, memory.k, memory.v, None if sight.all else sight.additive, mixer.scale, settled=True
+        q,
+        memory.k,
+        memory.v,
+        None if attention_mask.all else attention_mask.additive,
+        mixer.scale,
+        settled=True,
     )
     return _added(mixed.view(len(x), -1), attention.output, rest)
 

@@ -99,15 +99,15 @@ class Pool(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, real: Tensor | None = None, tokens: Tensor | None = None
+        self, x: Tensor, padding_mask: Tensor | None = None, tokens: Tensor | None = None
     ) -> Tensor:
-        pooled = self._one(x, real, tokens)
+        pooled = self._one(x, padding_mask, tokens)
         pooled = self.dropout(pooled if self.norm is None else self.norm(pooled))
         if self.dense is not None and self.activation is not None:
             pooled = self.activation(self.dense(pooled))
         return pooled if self.project is None else self.project(pooled)
 
-    def _one(self, x: Tensor, real: Tensor | None, tokens: Tensor | None) -> Tensor:
+    def _one(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
         if self.which == "first":
             return x[:, 0]
         if self.which == "end":
@@ -116,11 +116,15 @@ class Pool(nn.Module):
             return x[torch.arange(x.shape[0], device=x.device), ends]
         if self.which == "last":
             places = torch.arange(x.shape[1], device=x.device)
-            last = places[-1:] if real is None else torch.where(real, places, 0).amax(dim=1)
+            last = (
+                places[-1:]
+                if padding_mask is None
+                else torch.where(padding_mask, places, 0).amax(dim=1)
+            )
             return x[torch.arange(x.shape[0], device=x.device), last]
-        if real is None:
+        if padding_mask is None:
             return x.mean(dim=1)
-        weight = real.to(x.dtype)[..., None]
+        weight = padding_mask.to(x.dtype)[..., None]
         return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
 
 

@@ -26,8 +26,8 @@ class EluFeatures(nn.Module):
     def queries(self, q: Tensor) -> Tensor:
         return functional.elu(q) + 1
 
-    def keys(self, k: Tensor, real: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-        return (functional.elu(k) + 1) * real, torch.zeros_like(least)
+    def keys(self, k: Tensor, padding_mask: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        return (functional.elu(k) + 1) * padding_mask, torch.zeros_like(least)
 
 
 class FavorFeatures(nn.Module):
@@ -61,13 +61,17 @@ class FavorFeatures(nn.Module):
         exponents = self._exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
-    def keys(self, k: Tensor, real: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(self, k: Tensor, padding_mask: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
         """Features over e^m, and m, which is at least `least`: the largest exponent of a head, so that nothing overflows."""
         exponents = self._exponents(k)
-        most = exponents.detach().masked_fill(~real, float("-inf")).amax(dim=(-1, -2), keepdim=True)
+        most = (
+            exponents.detach()
+            .masked_fill(~padding_mask, float("-inf"))
+            .amax(dim=(-1, -2), keepdim=True)
+        )
         most = torch.maximum(most, least)
         most = most.masked_fill(most == float("-inf"), 0.0)
-        return (exponents - most).masked_fill(~real, float("-inf")).exp(), most
+        return (exponents - most).masked_fill(~padding_mask, float("-inf")).exp(), most
 
     def _exponents(self, x: Tensor) -> Tensor:
         x = x * self.root
@@ -110,11 +114,16 @@ class LinearAttention(nn.Module):
         self.features = features
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, past: Cache | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attention_mask: AttentionMask,
+        past: Cache | None = None,
     ) -> Tensor:
-        causal, real = sight.factors()
+        causal, padding_mask = attention_mask.factors()
         with torch.autocast(q.device.type, enabled=False):
-            fq, fk, ones, total = self._featured(q, k, v, real[:, -k.shape[2] :], past)
+            fq, fk, ones, total = self._featured(q, k, v, padding_mask[:, -k.shape[2] :], past)
             mixed = _prefix_sums(fq, fk, ones, total) if causal else fq @ (fk.mT @ ones)[:, :, None]
             if isinstance(past, PrefixSumCache):
                 past.total = total + fk.mT @ ones
@@ -123,7 +132,7 @@ class LinearAttention(nn.Module):
         return out.flatten(1, 2).to(q.dtype)
 
     def _featured(
-        self, q: Tensor, k: Tensor, v: Tensor, real: Tensor, past: Cache | None
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor, past: Cache | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Features of q [B, G, H/G, T, F] and k [B, G, S, F]; v with a column of ones, whose sums are the weights; and the
         sum of the past, to the scale of these features."""
@@ -133,22 +142,27 @@ class LinearAttention(nn.Module):
             if isinstance(past, PrefixSumCache)
             else PrefixSumCache.empty(k, self.features.count, v.shape[-1])
         )
-        fk, most = self.features.keys(k, real[:, None, :, None], state.most)
+        fk, most = self.features.keys(k, padding_mask[:, None, :, None], state.most)
         total = state.total * (state.most - most).exp()
         state.most = most
         ones = torch.cat([v, v.new_ones(*v.shape[:3], 1)], dim=-1)
         return self.features.queries(q).unflatten(1, (k.shape[1], -1)), fk, ones, total
 
     def weights(
-        self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        attention_mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
     ) -> Tensor:
         """The effective weights, which `forward` never makes."""
-        _, real = sight.factors()
-        fq, fk, _, _ = self._featured(q, k, k, real, None)
+        _, padding_mask = attention_mask.factors()
+        fq, fk, _, _ = self._featured(q, k, k, padding_mask, None)
         chosen = torch.arange(q.shape[1], device=q.device) if heads is None else heads
         fk = fk[:, chosen // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
         weights = fq.flatten(1, 2)[:, chosen][:, :, rows] @ fk.mT
-        weights = weights.masked_fill(~sight.asked(rows), 0.0)
+        weights = weights.masked_fill(~attention_mask.asked(rows), 0.0)
         total = weights.sum(dim=-1, keepdim=True)
         return weights / total.masked_fill(total == 0, 1.0)
 
@@ -158,7 +172,7 @@ class LinearAttention(nn.Module):
         rows: int,
         capacity: int,
         shape: tuple[int, int, int],
-        behind: int | None,
+        max_lookback: int | None,
     ) -> PrefixSumCache:
         """An empty sum for `rows` sequences of any length; `shape` is (G, K, E)."""
         groups, _, d_v = shape

@@ -51,10 +51,15 @@ class Linformer(nn.Module):
         self.lengths = lengths
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, past: Cache | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attention_mask: AttentionMask,
+        past: Cache | None = None,
     ) -> Tensor:
-        _, real = sight.factors()
-        seen = real[:, None, :, None]
+        _, padding_mask = attention_mask.factors()
+        seen = padding_mask[:, None, :, None]
         k, v = self.lengths(k * seen, v * seen)
         dropout = self.dropout if self.training else 0.0
         gqa = q.shape[1] != k.shape[1]
@@ -63,19 +68,24 @@ class Linformer(nn.Module):
         )
 
     def weights(
-        self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        attention_mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
     ) -> Tensor:
         """What each place's value is multiplied with in the end. These need not be positive nor sum to one."""
-        _, real = sight.factors()
+        _, padding_mask = attention_mask.factors()
         few = per_query_head(
-            self.lengths.of_keys(k.shape[2]) @ (k * real[:, None, :, None]), q.shape[1]
+            self.lengths.of_keys(k.shape[2]) @ (k * padding_mask[:, None, :, None]), q.shape[1]
         )
         weights = torch.softmax(q[:, :, rows] * self.scale @ few.mT, dim=-1)
         back = self.lengths.of_values(k.shape[2])
         found: Tensor = (
             weights
             @ (back if len(back) == 1 else back.repeat_interleave(q.shape[1] // len(back), dim=0))
-            * (real[:, None, None, :])
+            * (padding_mask[:, None, None, :])
         )
         return found if heads is None else found[:, heads]
 
@@ -85,6 +95,6 @@ class Linformer(nn.Module):
         rows: int,
         capacity: int,
         shape: tuple[int, int, int],
-        behind: int | None,
+        max_lookback: int | None,
     ) -> KVCache:
         raise AssertionError("a projection of the whole length has no past")  # the spec refuses it

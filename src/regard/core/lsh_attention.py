@@ -55,7 +55,7 @@ class LshAttention(ChunkedAttention):
             *self.shape, self.rounds * sum(factors) // 2, generator=chance, device="cpu"
         )
 
-    def _order(self, q: Tensor, real: Tensor) -> Tensor:
+    def _order(self, q: Tensor, padding_mask: Tensor) -> Tensor:
         """Sorted by bucket, in a bucket by place; padding comes last."""
         length = self._filled(q.shape[2])
         factors = self.buckets or twice(length // self.chunk, self.limit)
@@ -70,7 +70,7 @@ class LshAttention(ChunkedAttention):
         ):
             bucket = bucket + several * torch.cat([part, -part], dim=-1).argmax(dim=-1)
             several *= factor
-        bucket = bucket.transpose(2, 3).masked_fill(~real[:, None, None], several)
+        bucket = bucket.transpose(2, 3).masked_fill(~padding_mask[:, None, None], several)
         bucket = functional.pad(bucket, (0, length - q.shape[2]), value=several)
         return bucket.argsort(dim=-1, stable=True)
 

@@ -32,7 +32,9 @@ class MaskPattern:
     """Abstract. `allows` gets index tensors shaped to broadcast to [B, H, T, S] and returns booleans that do."""
 
     stride = 1  # places whose distance is no multiple of it never look at each other
-    behind: int | None = None  # how many places before its own a query may look at; None: no limit
+    max_lookback: int | None = (
+        None  # how many places before its own a query may look at; None: no limit
+    )
     anchored = False  # whether it matters where a sequence begins, and not only how far apart two places are
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -78,7 +80,7 @@ class CausalMask(MaskPattern):
     window: int | None = None
 
     @property
-    def behind(self) -> int | None:  # type: ignore[override]
+    def max_lookback(self) -> int | None:  # type: ignore[override]
         return None if self.window is None else self.window - 1
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -93,10 +95,10 @@ class CausalMask(MaskPattern):
 class PaddingMask(MaskPattern):
     """Only real tokens are seen: `real[b, s]` is True where row b holds a token at position s."""
 
-    real: Tensor  # [B, S] bool
+    padding_mask: Tensor  # [B, S] bool
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return self.real[batch, key]
+        return self.padding_mask[batch, key]
 
     def outline(self) -> MaskPattern:
         return FullMask()
@@ -124,9 +126,10 @@ class And(MaskPattern):
         return max(self.first.stride, self.second.stride)
 
     @property
-    def behind(self) -> int | None:  # type: ignore[override]
+    def max_lookback(self) -> int | None:  # type: ignore[override]
         return min(
-            (b for b in (self.first.behind, self.second.behind) if b is not None), default=None
+            (b for b in (self.first.max_lookback, self.second.max_lookback) if b is not None),
+            default=None,
         )
 
     @property
@@ -163,8 +166,8 @@ class Or(MaskPattern):
         return self.first.stride if self.first.stride == self.second.stride else 1
 
     @property
-    def behind(self) -> int | None:  # type: ignore[override]
-        one, other = self.first.behind, self.second.behind
+    def max_lookback(self) -> int | None:  # type: ignore[override]
+        one, other = self.first.max_lookback, self.second.max_lookback
         return None if one is None or other is None else max(one, other)
 
     @property
@@ -242,13 +245,13 @@ class AttentionMask:
         start: int | None = None,
         step: int = 1,
         everywhere: tuple[Tensor, MaskPattern] | None = None,
-        sighted: bool = False,
+        never_fully_masked: bool = False,
         places: Tensor | None = None,
         last: tuple[Tensor, int] | None = None,
     ) -> None:
         self.last = last
         self.places = queries if places is None else places
-        self.sighted = sighted
+        self.never_fully_masked = never_fully_masked
         self.pattern = pattern
         self.queries, self._keys = queries, keys  # [T], [S]
         self.batch = batch
@@ -314,7 +317,7 @@ class AttentionMask:
         return self.rows(self.queries)
 
     @cached_property
-    def blind(self) -> Tensor:
+    def fully_masked(self) -> Tensor:
         """[B or 1, H or 1, T or 1, 1], True for queries that may look at nothing."""
         return ~self.mask.any(dim=-1, keepdim=True)
 
@@ -339,7 +342,7 @@ class AttentionMask:
 
     def factors(self) -> tuple[bool, Tensor]:
         """Whether queries see nothing behind them, and which keys are real [B or 1, S], for mixers that know no more."""
-        parts, causal, real = [self.pattern], False, None
+        parts, causal, padding_mask = [self.pattern], False, None
         while parts:
             match parts.pop():
                 case And(first, second):
@@ -347,7 +350,11 @@ class AttentionMask:
                 case CausalMask(None):
                     causal = True
                 case PaddingMask(mask):
-                    real = mask[:, self.keys] if real is None else real & mask[:, self.keys]
+                    padding_mask = (
+                        mask[:, self.keys]
+                        if padding_mask is None
+                        else padding_mask & mask[:, self.keys]
+                    )
                 case FullMask():
                     pass
                 case other:
@@ -355,7 +362,9 @@ class AttentionMask:
                         f"this attention cannot be restricted to {type(other).__name__}",
                         "use the softmax mixer",
                     )
-        return causal, torch.ones_like(self.keys, dtype=torch.bool)[None] if real is None else real
+        return causal, torch.ones_like(self.keys, dtype=torch.bool)[
+            None
+        ] if padding_mask is None else padding_mask
 
     def every(self, stride: int, first: int) -> AttentionMask:
         """The queries `first`, `first` + stride, … and the keys at such distances from them."""

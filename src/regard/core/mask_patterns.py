@@ -24,7 +24,7 @@ class DilatedMask(MaskPattern):
         return self.step
 
     @property
-    def behind(self) -> int:  # type: ignore[override]
+    def max_lookback(self) -> int:  # type: ignore[override]
         return self.size * self.step
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class BlockLocalMask(MaskPattern):
     neighbours: int = 0
 
     @property
-    def behind(self) -> int:  # type: ignore[override]
+    def max_lookback(self) -> int:  # type: ignore[override]
         return self.size * (self.neighbours + 1) - 1
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -197,8 +197,8 @@ class ShiftedMask(MaskPattern):
         return self.inner.stride
 
     @property
-    def behind(self) -> int | None:  # type: ignore[override]
-        return self.inner.behind
+    def max_lookback(self) -> int | None:  # type: ignore[override]
+        return self.inner.max_lookback
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         by = self.by[batch]

@@ -36,7 +36,7 @@ class MixtureOfExperts(nn.Module):
         self.top, self.capacity, self.balance = top, capacity, balance
 
     def forward(
-        self, x: Tensor, losses: dict[str, Tensor] | None = None, trace: Probe | None = None
+        self, x: Tensor, losses: dict[str, Tensor] | None = None, probe: Probe | None = None
     ) -> Tensor:
         places = x.reshape(-1, x.shape[-1])  # [N, D]
         probabilities = torch.softmax(self.router(places).float(), dim=-1)  # [N, E]
@@ -54,8 +54,8 @@ class MixtureOfExperts(nn.Module):
             dim=-1
         ) - 1  # how many came before, at the expert that is asked
         late = queue >= slots
-        if trace is not None:
-            trace.through("dropped", late.float().mean())
+        if probe is not None:
+            probe.through("dropped", late.float().mean())
         # Dropped places share one slot behind all others, which is never read.
         where = (chosen.T.flatten() * slots + queue).masked_fill(late, slots * len(self.experts))
         held = places.new_zeros(slots * len(self.experts) + 1, places.shape[-1])

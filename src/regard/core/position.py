@@ -245,16 +245,18 @@ class Disentangled(nn.Module):
         rows = self._bucket(queries[:, None] - keys[None, :]) + self.side
         return Relative(self, vectors, rows.clamp(0, 2 * self.side - 1))
 
-    def _bucket(self, behind: Tensor) -> Tensor:
+    def _bucket(self, max_lookback: Tensor) -> Tensor:
         """Distances up to half of the buckets are exact; farther ones are logarithmic up to `distance`, rounded up."""
         if self.buckets is None:
-            return behind
+            return max_lookback
         exact = self.buckets // 2
         # In float32, as the checkpoints were trained with: rounding up makes the last bit matter.
         whole = torch.tensor((self.distance - 1) / exact, device="cpu").log().item()
-        ratio = (behind.abs().clamp_min(exact) / exact).log() / whole
+        ratio = (max_lookback.abs().clamp_min(exact) / exact).log() / whole
         logarithmic = (ratio * (exact - 1)).ceil().long() + exact
-        return torch.where(behind.abs() < exact, behind, behind.sign() * logarithmic)
+        return torch.where(
+            max_lookback.abs() < exact, max_lookback, max_lookback.sign() * logarithmic
+        )
 
 
 class Relative(NamedTuple):
@@ -364,13 +366,15 @@ class RelativeSinusoids(nn.Module):
 
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries to look with, and what is added to their scores before these are scaled: [B, H, T, S]."""
-        behind = queries[:, None] - keys[None, :]
-        first = behind.min()
+        max_lookback = queries[:, None] - keys[None, :]
+        first = max_lookback.min()
         distances = torch.arange(queries.shape[0] + keys.shape[0] - 1, device=q.device) + first
         waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)
         far = self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)  # [H, R, K]
         each = (q + self.position) @ far.mT  # [B, H, T, R]
-        return q + self.content, each.gather(-1, (behind - first).expand(*each.shape[:2], -1, -1))
+        return q + self.content, each.gather(
+            -1, (max_lookback - first).expand(*each.shape[:2], -1, -1)
+        )
 
     def keep(self, heads: Tensor) -> None:
         """Only these heads."""

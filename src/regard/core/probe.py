@@ -25,7 +25,12 @@ PARTS = ("weights", "q", "k", "v")  # what can be asked of an attention's argume
 
 class AttentionKernel(Protocol):
     def weights(
-        self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        attention_mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
     ) -> Tensor: ...
 
 
@@ -33,7 +38,9 @@ class AttentionKernel(Protocol):
 class SelectsKeys(Protocol):
     """A mixer that looks at fewer keys than the pattern allows, by what stands there."""
 
-    def visible(self, q: Tensor, k: Tensor, sight: AttentionMask, rows: Tensor) -> Tensor: ...
+    def visible(
+        self, q: Tensor, k: Tensor, attention_mask: AttentionMask, rows: Tensor
+    ) -> Tensor: ...
 
 
 class HasHeads(Protocol):
@@ -42,7 +49,7 @@ class HasHeads(Protocol):
     @property
     def heads(self) -> int: ...
     @property
-    def handed_on(self) -> Tensor: ...
+    def out_weight(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -53,19 +60,19 @@ class AttentionCall:
     q: Tensor  # [B, H, T, K]
     k: Tensor  # [B, G, S, K]
     v: Tensor  # [B, G, S, E]
-    sight: AttentionMask
+    attention_mask: AttentionMask
 
     def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         """[B, heads, rows, S]: attention weights of the query rows and heads asked for, or of all."""
         if rows is None:
             rows = torch.arange(self.q.shape[2], device=self.q.device)
-        return self.mixer.weights(self.q, self.k, self.sight, rows, heads)
+        return self.mixer.weights(self.q, self.k, self.attention_mask, rows, heads)
 
     def visible(self, rows: Tensor) -> Tensor:
         """[B or 1, H or 1, rows or 1, S]: which keys these query rows could look at."""
         if isinstance(self.mixer, SelectsKeys):
-            return self.mixer.visible(self.q, self.k, self.sight, rows)
-        return self.sight.asked(rows)
+            return self.mixer.visible(self.q, self.k, self.attention_mask, rows)
+        return self.attention_mask.asked(rows)
 
 
 class Probe:

@@ -57,13 +57,13 @@ class Stack(nn.Module):
         self.universal = universal
         self.recompute = False
 
-    def sight(
+    def attention_mask(
         self,
         start: int | Tensor,
         length: int,
         batch: int,
         padding: MaskPattern,
-        real: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         global_tokens: Tensor | None = None,
         end: int | None = None,
         descent: Tensor | None = None,
@@ -79,16 +79,18 @@ class Stack(nn.Module):
             keys, queries, begin = end, start, None
             last = (start, 1 if descent is None else descent.shape[1])
         else:
-            end, behind, begin = start + length, self.behind, start
-            keys = torch.arange(0 if behind is None else max(0, start - behind), end, device=device)
+            end, max_lookback, begin = start + length, self.max_lookback, start
+            keys = torch.arange(
+                0 if max_lookback is None else max(0, start - max_lookback), end, device=device
+            )
             queries = keys if start == 0 else keys[-length:]
         if descent is not None:
             width = descent.shape[1]
             keys, queries = listed(keys, device).repeat_interleave(width), queries.expand(width)
             padding = padding & BeamMask(descent)
         pattern = self.pattern.over(end, device)
-        if real is not None and pattern.anchored:
-            pattern = ShiftedMask(pattern, real.long().argmax(dim=1))
+        if padding_mask is not None and pattern.anchored:
+            pattern = ShiftedMask(pattern, padding_mask.long().argmax(dim=1))
         if global_tokens is not None:
             pattern = pattern | GlobalTokenMask(global_tokens, keys=self.own_globals)
         pattern = pattern & padding
@@ -107,7 +109,7 @@ class Stack(nn.Module):
         )
         return AttentionMask(
             pattern, queries, keys, batch, None, angles, relative, term=term, start=begin, everywhere=everywhere,
-            sighted=begin is None, places=_counted(queries, real), last=last,
+            never_fully_masked=begin is None, places=_counted(queries, padding_mask), last=last,
         )  # fmt: skip
 
     @property
@@ -116,10 +118,11 @@ class Stack(nn.Module):
         return next(self.blocks[0].residual.parameters()).device  # type: ignore[union-attr]
 
     @property
-    def behind(self) -> int | None:
+    def max_lookback(self) -> int | None:
         """How many places before those that come are needed; None: all."""
         return min(
-            (far for far in (self.pattern.behind, self.memory) if far is not None), default=None
+            (far for far in (self.pattern.max_lookback, self.memory) if far is not None),
+            default=None,
         )
 
     @property
@@ -138,51 +141,71 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         memory: Tensor | Sequence[Tensor] | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
         states: Sequence[LayerCache] | None = None,
-        trace: Probe | None = None,
+        probe: Probe | None = None,
         losses: dict[str, Tensor] | None = None,
         each: list[Tensor] | None = None,
     ) -> Tensor:
         """A `memory` is one for all layers, or one each. `losses` takes up what parts want minimised besides, by name;
         `each` what each layer makes."""
-        self._settle(sight, memory_sight)
+        self._settle(attention_mask, memory_mask)
         if (
             states is not None
-            and trace is None
+            and probe is None
             and each is None
-            and fused_step.fits(self, x, sight, states)
+            and fused_step.fits(self, x, attention_mask, states)
         ):
-            return fused_step.step(self, x, sight, memory_sight, states)
+            return fused_step.step(self, x, attention_mask, memory_mask, states)
         streams = (
             self.blocks[0].residual
             if isinstance(self.blocks[0].residual, ReversibleResidual)
             else None
         )
         x = x if streams is not None else _narrow(x)
-        embedded = x = trace.through("embedded", x) if trace else x
+        embedded = x = probe.through("embedded", x) if probe else x
         if streams is not None:
             x = doubled(x)
-            if self.training and trace is None and states is None and each is None:
-                return self.finish(streams.merged(self._reversibly(x, sight, memory, memory_sight)))
+            if self.training and probe is None and states is None and each is None:
+                return self.finish(
+                    streams.merged(self._reversibly(x, attention_mask, memory, memory_mask))
+                )
         halting = self.universal.begin() if self.universal is not None else None
         for i in range(self.layers):
             block = self.blocks[i % len(self.blocks)]
-            before = x = x if self.universal is None else self.universal.tell(x, sight.places, i)
-            look = trace.scope(str(i)) if trace else None
+            before = x = (
+                x if self.universal is None else self.universal.tell(x, attention_mask.places, i)
+            )
+            look = probe.scope(str(i)) if probe else None
             seen = _of(memory, i)
             if self.recompute and self.training and states is None:
                 x = checkpoint(
-                    block, x, sight, seen, memory_sight, None, look, losses, use_reentrant=False
+                    block,
+                    x,
+                    attention_mask,
+                    seen,
+                    memory_mask,
+                    None,
+                    look,
+                    losses,
+                    use_reentrant=False,
                 )
             else:
-                x = block(x, sight, seen, memory_sight, states[i] if states else None, look, losses)
+                x = block(
+                    x,
+                    attention_mask,
+                    seen,
+                    memory_mask,
+                    states[i] if states else None,
+                    look,
+                    losses,
+                )
             if halting is not None:
                 halting.add(before, x, last=i == self.layers - 1)
             if i == 0 and self.beside is not None:
-                x = self.beside(embedded, x, sight)
+                x = self.beside(embedded, x, attention_mask)
             x = look.through("residual", x) if look else x
             if each is not None:
                 each.append(x)
@@ -192,20 +215,22 @@ class Stack(nn.Module):
             if losses is not None:
                 losses["ponder"] = halting.ponder()
         x = self.finish(x if streams is None else streams.merged(x))
-        return trace.through("output", x) if trace else x
+        return probe.through("output", x) if probe else x
 
     def _reversibly(
         self,
         x: Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         memory: Tensor | Sequence[Tensor] | None,
-        memory_sight: AttentionMask | None,
+        memory_mask: AttentionMask | None,
     ) -> Tensor:
         steps = []
         for i in range(self.layers):
             block = cast(Block, self.blocks[i % len(self.blocks)])
             assert isinstance(block.residual, ReversibleResidual)
-            steps += block.residual.steps(block.sublayers(sight, _of(memory, i), memory_sight))
+            steps += block.residual.steps(
+                block.sublayers(attention_mask, _of(memory, i), memory_mask)
+            )
         outside = (
             () if memory is None else (memory,) if isinstance(memory, Tensor) else tuple(memory)
         )
@@ -221,9 +246,9 @@ class Stack(nn.Module):
                 found[f"{i}.cross"] = block.cross
         return found
 
-    def _settle(self, sight: AttentionMask, memory_sight: AttentionMask | None) -> None:
+    def _settle(self, attention_mask: AttentionMask, memory_mask: AttentionMask | None) -> None:
         block = self.blocks[0]
-        for attention, seen in ((block.attention, sight), (block.cross, memory_sight)):
+        for attention, seen in ((block.attention, attention_mask), (block.cross, memory_mask)):
             if (
                 attention is not None
                 and seen is not None
@@ -240,13 +265,13 @@ class Stack(nn.Module):
         rows: int,
         capacity: int,
         memory: Tensor | Sequence[Tensor] | None = None,
-        memory_sight: AttentionMask | None = None,
+        memory_mask: AttentionMask | None = None,
     ) -> list[LayerCache]:
         """An empty state for each application of a block; what of the memory is real is said again at each step."""
         applied = [self.blocks[i % len(self.blocks)] for i in range(self.layers)]
-        behind, like = self.behind, next(self.parameters())
+        max_lookback, like = self.max_lookback, next(self.parameters())
         return [
-            block.start(rows, capacity, _of(memory, i), behind, like)
+            block.start(rows, capacity, _of(memory, i), max_lookback, like)
             for i, block in enumerate(applied)
         ]  # type: ignore[operator]
 
@@ -271,8 +296,10 @@ def _of(memory: Tensor | Sequence[Tensor] | None, layer: int) -> Tensor | None:
     return memory if memory is None or isinstance(memory, Tensor) else memory[layer]
 
 
-def _counted(places: Tensor, real: Tensor | None) -> Tensor:
+def _counted(places: Tensor, padding_mask: Tensor | None) -> Tensor:
     """[T], or [B, T] counted from the first real place of each row."""
     return (
-        places if real is None else (places - real.long().argmax(dim=1, keepdim=True)).clamp_min(0)
+        places
+        if padding_mask is None
+        else (places - padding_mask.long().argmax(dim=1, keepdim=True)).clamp_min(0)
     )

@@ -55,12 +55,12 @@ def plan(
 
 def padding(lengths: NDArray[Any], batches: Iterable[Rows], multiple: int = 1) -> float:
     """The share of padding among all cells of these batches, between 0 and 1."""
-    real = cells = 0
+    padding_mask = cells = 0
     for rows in batches:
         part = lengths[rows]
-        real += int(part.sum())
+        padding_mask += int(part.sum())
         cells += len(rows) * int(_rounded(part.max(axis=0), multiple).sum())
-    return 1 - real / cells if cells else 0.0
+    return 1 - padding_mask / cells if cells else 0.0
 
 
 def _rounded(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:
@@ -169,8 +169,8 @@ def collate(
         )
         labels, source_real = _taller(labels, height, IGNORED), _taller(source_real, height, False)
         source_real[len(rows) :, 0] = True
-    real = {} if source_real.all() else {"real": source_real}
-    arrays = {"source": source, "target": target_in, "labels": labels, **real}
+    padding_mask = {} if source_real.all() else {"padding_mask": source_real}
+    arrays = {"source": source, "target": target_in, "labels": labels, **padding_mask}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return Batch(tensors, int(target_real.sum()), rows)
 
@@ -188,10 +188,10 @@ def _filled(
     starts, lengths = column.offsets[rows], column.lengths[rows]
     width = max(int(_rounded(lengths.max(), multiple)), multiple)
     steps = np.arange(width)
-    real = steps < lengths[:, None]
+    padding_mask = steps < lengths[:, None]
     cells = np.full((len(rows), width), pad, dtype=np.int64)
-    cells[real] = column.tokens[(starts[:, None] + steps)[real]]
-    return cells, real
+    cells[padding_mask] = column.tokens[(starts[:, None] + steps)[padding_mask]]
+    return cells, padding_mask
 
 
 class Order:

@@ -209,8 +209,10 @@ def _decode_batch(
     draft: speculative_decoding.DraftModel | None,
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
-    tokens, real = _stacked(sources, ends.pad, model.pads)
-    encoded: Any = model.encode(tokens.to(device), None if real is None else real.to(device))
+    tokens, padding_mask = _stacked(sources, ends.pad, model.padding_side)
+    encoded: Any = model.encode(
+        tokens.to(device), None if padding_mask is None else padding_mask.to(device)
+    )
     limits = torch.tensor([settings.limit(_length(source)) for source in sources], device=device)
     # A language model goes on from the last token of its prompt, a translation begins with tokens of its own.
     start = (ends.start,) if isinstance(ends.start, int) else ends.start
@@ -277,7 +279,9 @@ def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tens
     if (lengths == longest).all():
         return torch.tensor(sources, dtype=torch.long), None
     places = np.arange(longest)
-    real = places < lengths[:, None] if side == "behind" else places >= longest - lengths[:, None]
-    tokens = np.full(real.shape, pad)
-    tokens[real] = np.concatenate(sources)  # row by row, which is how they are told apart
-    return torch.from_numpy(tokens), torch.from_numpy(real)
+    padding_mask = (
+        places < lengths[:, None] if side == "right" else places >= longest - lengths[:, None]
+    )
+    tokens = np.full(padding_mask.shape, pad)
+    tokens[padding_mask] = np.concatenate(sources)  # row by row, which is how they are told apart
+    return torch.from_numpy(tokens), torch.from_numpy(padding_mask)

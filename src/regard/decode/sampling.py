@@ -129,7 +129,7 @@ def _usual(model: EncoderDecoder | Decoder) -> bool:
     return (
         isinstance(stack, Stack)
         and stack.pattern == CausalMask()
-        and stack.behind is None
+        and stack.max_lookback is None
         and fused_step.known(stack)
     )
 

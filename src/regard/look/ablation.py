@@ -106,9 +106,11 @@ def ablation(
 def said(subject: Subject, data: Batch, off: Sequence[Head] = ()) -> Tensor:
     """What the model says of a batch with some heads off; nothing at places of padding."""
     with at_rest(subject.model):
-        result = run(subject.model, data.inputs, data.outputs, data.real, _off(subject, off))
+        result = run(
+            subject.model, data.inputs, data.outputs, data.padding_mask, _off(subject, off)
+        )
     each = data.outputs is None and result.ndim == 3
-    return result * data.real[..., None] if each else result
+    return result * data.padding_mask[..., None] if each else result
 
 
 def moved(usual: Tensor, other: Tensor) -> float:
@@ -197,7 +199,7 @@ def chosen_right(subject: Subject, choices: Choices, off: Sequence[Head] = ()) -
     """[B] whether the right option has the highest score."""
     data, model = choices.data, subject.model
     with at_rest(model):
-        vectors = hidden(model, data.inputs, data.outputs, data.real, _off(subject, off))
+        vectors = hidden(model, data.inputs, data.outputs, data.padding_mask, _off(subject, off))
         rows = torch.arange(len(vectors), device=vectors.device)
         picked = vectors[rows, list(choices.places)][
             :, None

@@ -126,7 +126,7 @@ def entropy(found: Look, kind: str = "*") -> Entropy:
     flags = {}
     for i, name in enumerate(names):
         call = found.call(name)
-        output = attentions(found.subject.model)[name].handed_on
+        output = attentions(found.subject.model)[name].out_weight
         for column, values in zip(
             (nats, share, favourite, force), _measured(call, output), strict=True
         ):
@@ -161,10 +161,10 @@ def _measured(call: AttentionCall, output: Tensor) -> tuple[Tensor, Tensor, Tens
         # Effective weights may be negative (Linformer): what counts is how large they are. Those of softmax stay as they are.
         sizes = weights[0].abs()
         sizes = sizes / sizes.sum(dim=-1, keepdim=True).clamp_min(1e-30)
-        surprise = torch.special.entr(sizes).sum(dim=-1, dtype=torch.float64)  # [H, rows]
+        nll = torch.special.entr(sizes).sum(dim=-1, dtype=torch.float64)  # [H, rows]
         seen = call.visible(rows)[0].sum(dim=-1).double().expand(many, len(rows))
-        nats += surprise.sum(dim=1)
-        share += torch.where(seen > 1, surprise / seen.log().clamp_min(1e-9), 0.0).sum(dim=1)
+        nats += nll.sum(dim=1)
+        share += torch.where(seen > 1, nll / seen.log().clamp_min(1e-9), 0.0).sum(dim=1)
         received += sizes.sum(dim=1)  # [H, S]
         added = torch.einsum("hre,dhe->hrd", (weights @ values)[0], maps)
         force += torch.linalg.vector_norm(added, dim=-1).sum(dim=1, dtype=torch.float64)

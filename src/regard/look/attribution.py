@@ -78,7 +78,7 @@ def attribution(
     with at_rest(model):
         edits = switched_off(model, off)
         reading = read(subject, text, target, off)
-        said = run(model, reading.inputs, reading.outputs, trace=Probe(edits=edits))[0]
+        said = run(model, reading.inputs, reading.outputs, probe=Probe(edits=edits))[0]
     whole = said[None] if said.ndim == 1 else said  # [places, scores]
     every = range(len(whole)) if places is None else (place % len(whole) for place in places)
     chosen = list(dict.fromkeys(every))
@@ -140,7 +140,7 @@ def _gradients(
         inputs = reading.inputs.clone().expand(count, *reading.inputs.shape[1:])
         outputs = None if reading.outputs is None else reading.outputs.clone().expand(count, -1)
         said = run(
-            model, inputs, outputs, trace=Probe(edits=edits | {name: leaf(name) for name in names})
+            model, inputs, outputs, probe=Probe(edits=edits | {name: leaf(name) for name in names})
         )
         rows = torch.arange(count, device=said.device)
         scores = said[rows, answers] if pooled else said[rows, places, answers]

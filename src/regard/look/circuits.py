@@ -220,15 +220,15 @@ def referents(
         for name in attentions(subject.model)
         if name.startswith("encoder.") or name.endswith(".cross")
     ]
-    trace = Probe(names, switched_off(subject.model, off))
+    probe = Probe(names, switched_off(subject.model, off))
     with at_rest(subject.model):
-        hidden(subject.model, data.inputs, data.outputs, data.real, trace)
+        hidden(subject.model, data.inputs, data.outputs, data.padding_mask, probe)
     known = [_places(subject, sentence) for sentence in asked if sentence.triple is not None]
     found = np.full(
         (len(names), max(attentions(subject.model)[name].heads for name in names), 4), np.nan
     )
     for i, name in enumerate(names):
-        weights = array(trace.weights(name))  # [B, H, T, S]
+        weights = array(probe.weights(name))  # [B, H, T, S]
         from_it = (
             [words[2][0] for words in known] if name.startswith("encoder.") else choices.places
         )

@@ -116,7 +116,7 @@ def _sums(model: Model, data: Batch) -> dict[str, Tensor]:
     with torch.inference_mode(False), torch.enable_grad(), at_rest(model, gradients=True):
         given = [
             None if part is None else part.clone()
-            for part in (data.inputs, data.outputs, data.real)
+            for part in (data.inputs, data.outputs, data.padding_mask)
         ]
         assert given[0] is not None
         said = run(model, given[0], given[1], given[2], Probe(edits=edits))
@@ -135,4 +135,4 @@ def _sums(model: Model, data: Batch) -> dict[str, Tensor]:
 def _own(said: Tensor, data: Batch) -> Tensor:
     """The likeliest answer, for the input or for each real place of it."""
     best = said.detach().argmax(dim=-1)
-    return best if best.ndim == 1 else best.masked_fill(~data.real, -1)
+    return best if best.ndim == 1 else best.masked_fill(~data.padding_mask, -1)

@@ -125,15 +125,15 @@ class _Tally:
 
 def _count(subject: Subject, sentences: Sequence[Sentence], tally: _Tally) -> None:
     data = batched(subject, [s.source for s in sentences], [s.target for s in sentences])
-    trace = Probe(tally.names)
+    probe = Probe(tally.names)
     with at_rest(subject.model):
-        hidden(subject.model, data.inputs, data.outputs, data.real, trace)
-    weights = [trace.weights(name) for name in tally.names]  # [B, H, T, T] each
+        hidden(subject.model, data.inputs, data.outputs, data.padding_mask, probe)
+    weights = [probe.weights(name) for name in tally.names]  # [B, H, T, T] each
     every = torch.arange(data.inputs.shape[1], device=data.inputs.device)
-    mask = trace.attentions[tally.names[0]].visible(every).any(dim=1, keepdim=True)
+    mask = probe.attentions[tally.names[0]].visible(every).any(dim=1, keepdim=True)
     mask = mask.expand(len(sentences), 1, len(every), len(every))[:, 0]
     seen = array(mask.sum(dim=-1))  # [B, T]
-    lengths = data.real.sum(dim=1).tolist()
+    lengths = data.padding_mask.sum(dim=1).tolist()
     for role, spots in _pointed(subject, sentences, lengths).items():
         rows, queries, keys, shares, pairs = spots
         if not pairs:

@@ -79,10 +79,10 @@ class Look:
     """What one run showed. `look["decoder.2.residual"]` is a probe that was asked for, without the dimension of the batch;
     `weights` computes those of an attention for just the rows and heads asked."""
 
-    def __init__(self, subject: Subject, reading: Reading, trace: Probe) -> None:
+    def __init__(self, subject: Subject, reading: Reading, probe: Probe) -> None:
         self.subject = subject
         self.reading = reading
-        self.trace = trace
+        self.probe = probe
 
     @property
     def source(self) -> tuple[str, ...]:
@@ -108,10 +108,10 @@ class Look:
             raise SettingError(
                 f"nothing was asked of {name!r}", did_you_mean(name, self.names) + "; see `ask`"
             )
-        if name in self.trace.tensors:
-            return self.trace.tensors[name]
+        if name in self.probe.tensors:
+            return self.probe.tensors[name]
         attention, _, part = name.rpartition(".")
-        call = self.trace.attentions[attention]
+        call = self.probe.attentions[attention]
         return {
             "weights": call.weights,
             "q": lambda: call.q,
@@ -121,14 +121,14 @@ class Look:
 
     def call(self, name: str) -> AttentionCall:
         """The recorded arguments of an attention, as `encoder.3.self`."""
-        if name not in self.trace.attentions:
+        if name not in self.probe.attentions:
             known = (
-                did_you_mean(name, self.trace.attentions)
-                if self.trace.attentions
+                did_you_mean(name, self.probe.attentions)
+                if self.probe.attentions
                 else "ask for '*.weights'"
             )
             raise SettingError(f"the attention {name!r} was not recorded", known)
-        return self.trace.attentions[name]
+        return self.probe.attentions[name]
 
     def weights(
         self, name: str, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
@@ -182,10 +182,10 @@ class Look:
 
     def _has(self, name: str) -> bool:
         attention, _, part = name.rpartition(".")
-        return name in self.trace.tensors or (
+        return name in self.probe.tensors or (
             part in PARTS
-            and attention in self.trace.attentions
-            and any(fnmatchcase(name, pattern) for pattern in self.trace.wanted)
+            and attention in self.probe.attentions
+            and any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
         )
 
 
@@ -207,12 +207,12 @@ def look(
     asked = checked(subject, ask)
     with at_rest(subject.model):
         reading = read(subject, text, target, off)
-        trace = Probe(asked, switched_off(subject.model, off))
+        probe = Probe(asked, switched_off(subject.model, off))
         if asked:
             # The scores of a large vocabulary can cost as much as all the rest: they are made if they are asked for.
             said = any(fnmatchcase("logits", pattern) for pattern in asked)
-            (run if said else hidden)(subject.model, reading.inputs, reading.outputs, trace=trace)
-    return Look(subject, reading, trace)
+            (run if said else hidden)(subject.model, reading.inputs, reading.outputs, probe=probe)
+    return Look(subject, reading, probe)
 
 
 def checked(subject: Subject, ask: Sequence[str]) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ def layers_of(found: Look, kind: str) -> list[str]:
     """The recorded attentions of a kind (`self`, `cross`, or a stack's, as `encoder.*.self`), first layer first."""
     names = [
         name
-        for name in found.trace.attentions
+        for name in found.probe.attentions
         if fnmatchcase(name, kind if "." in kind else f"*.{kind}")
     ]
     if not names:

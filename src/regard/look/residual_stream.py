@@ -76,7 +76,7 @@ def lens(found: Look, *, top: int = 5, places: Sequence[int] | None = None) -> L
         f"{name}.embedded",
         *(f"{name}.{i}.residual" for i in range(stacks(model)[name].layers)),
     ]
-    missing = [n for n in names if n not in found.trace.tensors]
+    missing = [n for n in names if n not in found.probe.tensors]
     if missing:
         raise SettingError(
             f"{missing[0]} was not recorded", "ask for '*.embedded' and '*.residual'"
@@ -197,7 +197,7 @@ def patching(
         ]
         clean = Probe(names)
         said, wrong = (
-            run(model, one.inputs, one.outputs, trace=clean),
+            run(model, one.inputs, one.outputs, probe=clean),
             run(model, two.inputs, one.outputs),
         )
         answers = (
@@ -219,10 +219,10 @@ def patching(
         ]
         found = []
         for each in names:
-            trace = Probe(edits={each: _diagonal(clean.tensors[each])})
+            probe = Probe(edits={each: _diagonal(clean.tensors[each])})
             assert rows[0] is not None
             found.append(
-                array(_score(run(model, rows[0], rows[1], trace=trace), place, answer, versus))
+                array(_score(run(model, rows[0], rows[1], probe=probe), place, answer, versus))
             )
     scores = np.stack(found)
     gap = after - before
@@ -262,9 +262,9 @@ def patched(
         one = read(subject, text, target)
         two = _aligned(subject, one, other)
         clean = Probe([name])
-        said = run(subject.model, one.inputs, one.outputs, trace=clean)
+        said = run(subject.model, one.inputs, one.outputs, probe=clean)
         edits: dict[str, Edit] = {name: lambda _: clean.tensors[name]}
-        return said, run(subject.model, two.inputs, one.outputs, trace=Probe(edits=edits))
+        return said, run(subject.model, two.inputs, one.outputs, probe=Probe(edits=edits))
 
 
 def _aligned(subject: Subject, one: Reading, other: str) -> Reading:

@@ -249,41 +249,41 @@ def run(
     model: Model,
     inputs: Tensor,
     outputs: Tensor | None = None,
-    real: Tensor | None = None,
-    trace: Probe | None = None,
+    padding_mask: Tensor | None = None,
+    probe: Probe | None = None,
 ) -> Tensor:
     """What the model says at last: scores of tokens [B, T, V] or of labels, or where it has none of these, its vectors."""
-    result = top(model, hidden(model, inputs, outputs, real, trace), real, inputs)
-    return trace.through("logits", result) if trace else result
+    result = top(model, hidden(model, inputs, outputs, padding_mask, probe), padding_mask, inputs)
+    return probe.through("logits", result) if probe else result
 
 
 def hidden(
     model: Model,
     inputs: Tensor,
     outputs: Tensor | None = None,
-    real: Tensor | None = None,
-    trace: Probe | None = None,
+    padding_mask: Tensor | None = None,
+    probe: Probe | None = None,
 ) -> Tensor:
     """What the last stack gives, before a vocabulary or labels are looked up; of two towers, the vector of the input."""
     match model:
         case EncoderDecoder():
             assert outputs is not None
-            return model(inputs, outputs, real, trace)[0]
+            return model(inputs, outputs, padding_mask, probe)[0]
         case Decoder():
-            return model(inputs, real, trace)[0]
+            return model(inputs, padding_mask, probe)[0]
         case Encoder():
-            return model(inputs, real, trace=trace)[0]
+            return model(inputs, padding_mask, probe=probe)[0]
         case MemoryNetwork():
-            return model(*MemoryNetwork.apart(inputs), trace)[0]
+            return model(*MemoryNetwork.apart(inputs), probe)[0]
         case DualEncoder():
             return (
-                model.images(inputs, trace)
+                model.images(inputs, probe)
                 if inputs.is_floating_point()
-                else model.texts(inputs, real, trace)
+                else model.texts(inputs, padding_mask, probe)
             )
 
 
-def top(model: Model, hidden: Tensor, real: Tensor | None, inputs: Tensor) -> Tensor:
+def top(model: Model, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor) -> Tensor:
     """What stands on top of the last stack."""
     if isinstance(model, DualEncoder):
         return hidden
@@ -291,29 +291,33 @@ def top(model: Model, hidden: Tensor, real: Tensor | None, inputs: Tensor) -> Te
         return model.head(hidden)
     assert isinstance(model, Encoder)
     if model.labels is not None:
-        return model.classes(hidden, real, inputs)
-    return hidden if model.pool is None else model.pool(hidden, model.input.places(real), inputs)
+        return model.classes(hidden, padding_mask, inputs)
+    return (
+        hidden
+        if model.pool is None
+        else model.pool(hidden, model.input.places(padding_mask), inputs)
+    )
 
 
 class Steered:
     """A model as decoding sees it, whose every call goes through one trace."""
 
-    def __init__(self, model: EncoderDecoder | Decoder, trace: Probe) -> None:
-        self.model, self.trace = model, trace
-        self.pads, self.training = model.pads, model.training
+    def __init__(self, model: EncoderDecoder | Decoder, probe: Probe) -> None:
+        self.model, self.probe = model, probe
+        self.padding_side, self.training = model.padding_side, model.training
 
-    def encode(self, tokens: Tensor, real: Tensor | None = None) -> Any:
+    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Any:
         if isinstance(self.model, Decoder):
-            return self.model.encode(tokens, real)
-        return self.model.encode(tokens, real, self.trace)
+            return self.model.encode(tokens, padding_mask)
+        return self.model.encode(tokens, padding_mask, self.probe)
 
     def start(self, encoded: Any, *, width: int = 1, capacity: int) -> DecoderState:
         if isinstance(self.model, Decoder):
-            return self.model.start(encoded, width=width, capacity=capacity, trace=self.trace)
+            return self.model.start(encoded, width=width, capacity=capacity, probe=self.probe)
         return self.model.start(encoded, width=width, capacity=capacity)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        return self.model.step(tokens, state, self.trace)
+        return self.model.step(tokens, state, self.probe)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self.model.parameters()
@@ -382,14 +386,14 @@ class Batch:
     """Texts of a batch, padded behind: `asked` holds what the model is to say at each place, −1 where nothing is asked."""
 
     inputs: Tensor  # [B, S]
-    real: Tensor  # [B, S] bool
+    padding_mask: Tensor  # [B, S] bool
     outputs: Tensor | None  # [B, T]
     asked: Tensor  # [B, T]
 
     def first(self, count: int) -> Batch:
         """Its first few texts."""
         outputs = None if self.outputs is None else self.outputs[:count]
-        return Batch(self.inputs[:count], self.real[:count], outputs, self.asked[:count])
+        return Batch(self.inputs[:count], self.padding_mask[:count], outputs, self.asked[:count])
 
 
 def batch(subject: Subject, texts: Sequence[str], targets: Sequence[str] | None = None) -> Batch:
@@ -398,17 +402,17 @@ def batch(subject: Subject, texts: Sequence[str], targets: Sequence[str] | None 
     if not rows:
         raise DataError("there are no texts to run the model on", "give at least one")
     inputs = _padded(rows, subject.device)
-    real = inputs >= 0
+    padding_mask = inputs >= 0
     if not isinstance(subject.model, EncoderDecoder):
         asked = torch.cat([inputs[:, 1:], torch.full_like(inputs[:, :1], -1)], dim=1)
-        return Batch(inputs.clamp_min(0), real, None, asked)
+        return Batch(inputs.clamp_min(0), padding_mask, None, asked)
     if targets is None:
         raise DataError("an encoder–decoder needs the targets of its texts", "give pairs of texts")
     answers = [subject.writes.ids(text) for text in targets]
     start = subject.start
     asked = _padded([[-1] * (len(start) - 1) + ids for ids in answers], subject.device)
     outputs = _padded([[*start, *ids[:-1]] for ids in answers], subject.device).clamp_min(0)
-    return Batch(inputs.clamp_min(0), real, outputs, asked)
+    return Batch(inputs.clamp_min(0), padding_mask, outputs, asked)
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

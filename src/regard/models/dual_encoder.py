@@ -14,7 +14,7 @@ from regard import spec as kinds
 from regard.data.image import Picture, Preparation
 from regard.errors import DataError
 from regard.model import DualEncoder
-from regard.models.image_encoder import preparation, prepared, sight
+from regard.models.image_encoder import attention_mask, preparation, prepared
 from regard.models.labels import Scores, scored
 from regard.models.text_encoder import TextEncoder
 from regard.models.with_tokenizer import WithText
@@ -48,7 +48,7 @@ class DualEncoderModel(WithText):
             source = self.reader.subject().source
         except DataError:  # without a tokenizer, pictures can still be looked at
             source = None
-        return Subject(self.model, source, medium=sight(self))
+        return Subject(self.model, source, medium=attention_mask(self))
 
     def embed_text(self, text: str | Sequence[str]) -> Tensor:
         """[D] for a text, [N, D] for a list, each of length 1."""

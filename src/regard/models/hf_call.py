@@ -93,18 +93,18 @@ def run(
             assert isinstance(description, kinds.Encoder)
             return _encoder(model, description, config, given)
         case Decoder():
-            hidden, _ = model(given["input_ids"], real(given.get("attention_mask")))
+            hidden, _ = model(given["input_ids"], padding_mask(given.get("attention_mask")))
             return Output(logits=model.head(hidden))
         case EncoderDecoder():
             return _encoder_decoder(model, given)
         case DualEncoder():
             return _pair(model, given)
         case MemoryNetwork():
-            masks = [real(given.get(name)) for name in ("story_mask", "question_mask")]
+            masks = [padding_mask(given.get(name)) for name in ("story_mask", "question_mask")]
             return Output(logits=model.head(model(given["story"], given["question"], *masks)[0]))
 
 
-def real(mask: Tensor | None) -> Tensor | None:
+def padding_mask(mask: Tensor | None) -> Tensor | None:
     """Which positions are no padding; None where all are, which is faster."""
     if mask is None or bool(mask.all()):
         return None
@@ -117,11 +117,11 @@ def _encoder(
     config: Mapping[str, Any],
     given: Mapping[str, Tensor],
 ) -> Output:
-    inputs, mask = next(iter(given.values())), real(given.get("attention_mask"))
+    inputs, mask = next(iter(given.values())), padding_mask(given.get("attention_mask"))
     if mask is None and description.pool is not None and description.pool.which == "last":
         # Which token is the last one of a text, transformers sees by what fills the rows.
         fills = config.get("pad_token_id")
-        mask = None if fills is None else real(inputs != fills)
+        mask = None if fills is None else padding_mask(inputs != fills)
     beside = {"segments": given["token_type_ids"]} if "token_type_ids" in given else {}
     hidden, _ = model(inputs, mask, **beside)
     architecture = str((config.get("architectures") or [""])[0])
@@ -183,14 +183,14 @@ def _encoder_decoder(model: EncoderDecoder, given: Mapping[str, Tensor]) -> Outp
             "decoder_attention_mask has padding in front of tokens", "pad the targets behind"
         )
     # Padding behind targets is seen by nothing before it. A spectrogram is heard whole, silence too, as it was in training.
-    mask = None if "input_features" in given else real(given.get("attention_mask"))
+    mask = None if "input_features" in given else padding_mask(given.get("attention_mask"))
     encoded = model.encode(next(iter(given.values())), mask)
     logits = model.head(model.decode(given["decoder_input_ids"], encoded))
     return Output(logits=logits, encoder_last_hidden_state=encoded.memory)
 
 
 def _pair(model: DualEncoder, given: Mapping[str, Tensor]) -> Output:
-    texts = model.texts(given["input_ids"], real(given.get("attention_mask")))
+    texts = model.texts(given["input_ids"], padding_mask(given.get("attention_mask")))
     images = model.images(given["pixel_values"])
     scores = texts @ images.mT * model.scale.exp()
     return Output(

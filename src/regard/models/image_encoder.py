@@ -62,7 +62,7 @@ class ImageEncoder(Model):
     def subject(self) -> Subject:
         from regard.look import Subject
 
-        return Subject(self.model, medium=sight(self))
+        return Subject(self.model, medium=attention_mask(self))
 
     def _vector(self, pixels: Tensor) -> Tensor:
         plain = self.spec.pool is not None and self.spec.pool.activation is None
@@ -78,7 +78,7 @@ def preparation(held: Model) -> Preparation:
     return read(held.folder)
 
 
-def sight(held: Any) -> Medium:
+def attention_mask(held: Any) -> Medium:
     """How pictures are looked at by a model that has a `preparation`."""
     from regard.look import Given, Medium
 

@@ -203,7 +203,7 @@ class LanguageModel(Model):
             piece += 1
 
     def _draft(self, other: LanguageModel) -> DraftModel:
-        if not self.words.speaks_as(other.words):
+        if not self.words.same_vocabulary(other.words):
             raise ModelError(
                 "the draft has another vocabulary", "use a smaller model with the same tokenizer"
             )
@@ -241,7 +241,7 @@ class LanguageModel(Model):
 
     # ------------------------------------------------------------------ scores
 
-    def surprise(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
+    def nll(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
         """−log p of the texts in nats, summed, and how many tokens that was. A first token that nothing comes before is not
         counted. Texts that are longer than the model can see, or than `tokens`, are read in parts."""
         rows = [self.words.prompt(text) for text in ([texts] if isinstance(texts, str) else texts)]
@@ -254,7 +254,7 @@ class LanguageModel(Model):
 
     def perplexity(self, texts: str | Sequence[str]) -> float:
         """exp(−log p per token)."""
-        total, count = self.surprise(texts)
+        total, count = self.nll(texts)
         return math.exp(min(total / max(1, count), 700.0))
 
     @torch.inference_mode()
@@ -271,15 +271,15 @@ class LanguageModel(Model):
                 [torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1
             )
             ids = ids.to(self.device)
-            real = ids >= 0
-            seen = None if bool(real.all()) else real[:, :-1]
+            padding_mask = ids >= 0
+            seen = None if bool(padding_mask.all()) else padding_mask[:, :-1]
             hidden, _ = self.model(ids[:, :-1].clamp_min(0), seen)
             logits = self.model.head(hidden[:, first - 1 :]).float()
             chosen = functional.log_softmax(logits, dim=-1).gather(
                 -1, ids[:, first:, None].clamp_min(0)
             )[..., 0]
             for i, row, kept in zip(
-                numbers, chosen.tolist(), real[:, first:].tolist(), strict=True
+                numbers, chosen.tolist(), padding_mask[:, first:].tolist(), strict=True
             ):
                 results[i] = [value for value, counts in zip(row, kept, strict=True) if counts]
         return results

@@ -71,10 +71,12 @@ class SentencePooling:
         text = self.prompt + text.strip()
         return text.lower() if self.lower else text
 
-    def __call__(self, hidden: Tensor, real: Tensor | None) -> Tensor:
+    def __call__(self, hidden: Tensor, padding_mask: Tensor | None) -> Tensor:
         """[B, T, D] → [B, D], or wider where several modes stand side by side."""
         here = (
-            torch.ones_like(hidden[..., :1]) if real is None else real[..., None].to(hidden.dtype)
+            torch.ones_like(hidden[..., :1])
+            if padding_mask is None
+            else padding_mask[..., None].to(hidden.dtype)
         )
         vectors = torch.cat([_MODES[mode](hidden, here) for mode in self.modes], dim=-1)
         return functional.normalize(vectors, dim=-1) if self.normalize else vectors

@@ -274,10 +274,10 @@ class CTCModel(Model):
                 self.device
             )
             lengths = torch.tensor([len(waves[i]) for i in rows], device=self.device)
-            real = torch.arange(given.shape[1], device=self.device) < lengths[:, None]
-            hidden, _ = self.model(given, real if len(rows) > 1 else None)
+            padding_mask = torch.arange(given.shape[1], device=self.device) < lengths[:, None]
+            hidden, _ = self.model(given, padding_mask if len(rows) > 1 else None)
             best = self.model.classes(hidden, None).argmax(dim=-1).cpu()
-            places = self.model.input.places(real)
+            places = self.model.input.places(padding_mask)
             assert places is not None
             for i, ids, here in zip(rows, best, places.cpu(), strict=True):
                 results[i] = ids[here].tolist()

@@ -111,9 +111,13 @@ class TextEncoder(WithText):
         rows = self._encode([self.sentence.text(one) for one in texts], cut, self.sentence.most)
         pool = self.model.pool
         if pool is not None and self.spec.pool is not None and self.spec.pool.width is not None:
-            vectors = self._map(rows, lambda hidden, real, ids: pool(hidden, real, ids))
+            vectors = self._map(
+                rows, lambda hidden, padding_mask, ids: pool(hidden, padding_mask, ids)
+            )
         else:
-            vectors = self._map(rows, lambda hidden, real, ids: self.sentence(hidden, real))
+            vectors = self._map(
+                rows, lambda hidden, padding_mask, ids: self.sentence(hidden, padding_mask)
+            )
         if isinstance(text, str):
             return vectors[0]
         return (
@@ -218,7 +222,7 @@ class TextEncoder(WithText):
                     f"text {number} has {row.ids.count(mask)} masks, not one",
                     f"write {self.text.names['mask']} where a word is missing; fill several one after the other",
                 )
-        scores = self._map(rows, lambda hidden, real, ids: head(hidden[ids == mask]))
+        scores = self._map(rows, lambda hidden, padding_mask, ids: head(hidden[ids == mask]))
         found = [
             self._fillings(t, row, s, mask, top)
             for t, row, s in zip(texts, rows, scores, strict=True)
@@ -262,8 +266,8 @@ class TextEncoder(WithText):
 
     # -------------------------------------------------------------- underneath
 
-    def _classes(self, hidden: Tensor, real: Tensor | None, ids: Tensor) -> Tensor:
-        return self.model.classes(hidden, real, ids)
+    def _classes(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
+        return self.model.classes(hidden, padding_mask, ids)
 
     def _needs(self, task: kinds.HeadTask, verb: str) -> None:
         if not isinstance(self.spec.labels, kinds.ClassifierHead) or self.spec.labels.task != task:
@@ -344,13 +348,15 @@ class TextEncoder(WithText):
         )
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         padded = any(len(row) < longest for row in rows)
-        real = torch.arange(longest, device=self.device) < lengths[:, None] if padded else None
+        padding_mask = (
+            torch.arange(longest, device=self.device) < lengths[:, None] if padded else None
+        )
         beside = {}
         if self.spec.tokens.segments > 1:
             segments = [row.type_ids + [0] * (longest - len(row)) for row in rows]
             beside["segments"] = torch.tensor(segments, device=self.device)
-        hidden, _ = self.model(ids, real, **beside)
-        return top(hidden, real, ids)
+        hidden, _ = self.model(ids, padding_mask, **beside)
+        return top(hidden, padding_mask, ids)
 
 
 def _many(given: Any) -> tuple[list[Any], bool]:

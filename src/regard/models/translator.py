@@ -176,7 +176,7 @@ class Translator(Model):
         return self.target_tokenizer.decode(hypothesis.tokens)
 
     @torch.inference_mode()
-    def surprise(
+    def nll(
         self, sources: Sequence[str], targets: Sequence[str], tokens: int = 4096
     ) -> tuple[float, int]:
         """−log p of the targets given their sources, in nats, summed, and how many tokens that was (end tokens included)."""
@@ -207,5 +207,5 @@ class Translator(Model):
 
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """exp(−log p per target token), unsmoothed."""
-        total, count = self.surprise(sources, targets)
+        total, count = self.nll(sources, targets)
         return math.exp(min(total / max(1, count), 700.0))

@@ -109,8 +109,8 @@ class Opened:
 
 
 def _bytes(found: Look) -> int:
-    parts = [t for call in found.trace.attentions.values() for t in (call.q, call.k, call.v)]
-    return sum(t.numel() * t.element_size() for t in [*parts, *found.trace.tensors.values()])
+    parts = [t for call in found.probe.attentions.values() for t in (call.q, call.k, call.v)]
+    return sum(t.numel() * t.element_size() for t in [*parts, *found.probe.tensors.values()])
 
 
 class Shelf:

@@ -125,7 +125,7 @@ def look(shelf: Shelf, ask: OfInput) -> Answer:
             "rows": list(found.labels(name)[0]),
             "columns": list(found.labels(name)[1]),
         }
-        for name, call in found.trace.attentions.items()
+        for name, call in found.probe.attentions.items()
     }
     answer: dict[str, Any] = {
         "version": opened.version,
@@ -194,7 +194,7 @@ def _loss(opened: Opened, reading: Reading, off: Sequence[Head]) -> float | None
     inside = opened.subject.model
     with at_rest(inside):
         scores = run(
-            inside, reading.inputs, reading.outputs, trace=Probe(edits=switched_off(inside, off))
+            inside, reading.inputs, reading.outputs, probe=Probe(edits=switched_off(inside, off))
         )
     wanted = torch.tensor(reading.next, device=scores.device)
     return functional.cross_entropy(scores[0, : len(wanted)].float(), wanted).item()
@@ -254,7 +254,7 @@ def alignment(shelf: Shelf, ask: OfLayer) -> Answer:
     _, found = _looked(shelf, ask)
     layer, layers = (
         ask.layer,
-        len([name for name in found.trace.attentions if name.endswith(".cross")]),
+        len([name for name in found.probe.attentions if name.endswith(".cross")]),
     )
     if layer is None and layers:
         layer = int(looking.entropy(found, "cross").share.mean(axis=1).argmin())
@@ -309,7 +309,7 @@ def tensor(shelf: Shelf, ask: OfTensor) -> Answer:
     """A corner of what passes a station: the numbers themselves, of one head where there are heads."""
     _, found = _looked(shelf, ask, ("*",))
     attention, _, part = ask.name.rpartition(".")
-    if part == "weights" and attention in found.trace.attentions:
+    if part == "weights" and attention in found.probe.attentions:
         call = found.call(attention)
         shape = [call.q.shape[1], call.q.shape[2], call.k.shape[2]]
         values = found.weights(
@@ -331,7 +331,7 @@ def tensor(shelf: Shelf, ask: OfTensor) -> Answer:
 def _places(found: looking.Look, name: str) -> tuple[list[str], list[str]]:
     """The tokens that the rows of a tensor stand for, and its columns where they are tokens too."""
     attention, _, part = name.rpartition(".")
-    if attention in found.trace.attentions:
+    if attention in found.probe.attentions:
         queries, keys = found.labels(attention)
         return list(keys if part in ("k", "v") else queries), list(
             keys
@@ -362,7 +362,7 @@ def entropy(shelf: Shelf, ask: OfInput) -> Answer:
 
 def rollout(shelf: Shelf, ask: OfStack) -> Answer:
     _, found = _looked(shelf, ask)
-    places = max(call.q.shape[2] for call in found.trace.attentions.values())
+    places = max(call.q.shape[2] for call in found.probe.attentions.values())
     if places**2 > CELLS:
         raise SettingError(
             f"{places} places, each with each, are too many at once", "give a shorter text"

@@ -146,7 +146,7 @@ class Exact:
             )
         return found
 
-    def speaks_as(self, other: Exact) -> bool:
+    def same_vocabulary(self, other: Exact) -> bool:
         """Whether both have the same tokens under the same ids."""
         return self._vocabulary == other._vocabulary
 

@@ -96,7 +96,7 @@ class Framed:
         finally:
             self._backend.no_truncation()
 
-    def speaks_as(self, other: Framed) -> bool:
+    def same_vocabulary(self, other: Framed) -> bool:
         """Whether both have the same tokens under the same ids."""
         return self._backend.get_vocab() == other._backend.get_vocab()
 

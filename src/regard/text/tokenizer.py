@@ -193,7 +193,7 @@ class Tokenizer:
         """Token → id, in the order of the ids (a copy)."""
         return dict(self._vocabulary)
 
-    def speaks_as(self, other: Tokenizer) -> bool:
+    def same_vocabulary(self, other: Tokenizer) -> bool:
         """Whether both have the same tokens under the same ids."""
         return self._vocabulary == other._vocabulary
 

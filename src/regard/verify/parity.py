@@ -64,9 +64,13 @@ def parity(
         )
     pairs = []
     for name in shared:
-        ours, real = found[name]
+        ours, padding_mask = found[name]
         other = wanted[name] if wanted[name].ndim == ours.ndim else wanted[name][..., None]
-        pairs.append((name, ours, other) if real is None else (name, ours[real], other[real]))
+        pairs.append(
+            (name, ours, other)
+            if padding_mask is None
+            else (name, ours[padding_mask], other[padding_mask])
+        )
     return comparison(model, batch, opened.kind)(NAME, *pairs)
 
 
@@ -97,8 +101,8 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
 def _outputs(theirs: Any, batch: Batch, model: kinds.Model) -> dict[str, Tensor]:
     """Theirs, under the names of `batch.outputs`."""
     given: dict[str, Any] = dict(batch.given)
-    if isinstance(model, kinds.Decoder) and batch.real is not None and batch.front:
-        given["position_ids"] = (batch.real.cumsum(1) - 1).clamp_min(
+    if isinstance(model, kinds.Decoder) and batch.padding_mask is not None and batch.front:
+        given["position_ids"] = (batch.padding_mask.cumsum(1) - 1).clamp_min(
             0
         )  # theirs count padding in front, if not told
     with torch.inference_mode():

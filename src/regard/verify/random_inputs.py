@@ -32,7 +32,7 @@ class Batch:
     front: bool  # padding stands before the shorter rows, as a language model needs it
 
     @property
-    def real(self) -> Tensor | None:
+    def padding_mask(self) -> Tensor | None:
         return self.given.get("attention_mask")
 
     def like(self, model: CoreModel) -> Batch:
@@ -49,12 +49,12 @@ class Batch:
         whole = self.given[self.main]
         places = torch.arange(whole.shape[1], device=whole.device)
         lengths = torch.tensor(self.lengths, device=whole.device)[:, None]
-        real = places >= whole.shape[1] - lengths if self.front else places < lengths
-        hidden = ~real.view(*real.shape, *[1] * (whole.ndim - 2))
+        padding_mask = places >= whole.shape[1] - lengths if self.front else places < lengths
+        hidden = ~padding_mask.view(*padding_mask.shape, *[1] * (whole.ndim - 2))
         given = {
             **self.given,
             self.main: whole.masked_fill(hidden, pad),
-            "attention_mask": real.long(),
+            "attention_mask": padding_mask.long(),
         }
         return replace(self, given=given)
 
@@ -65,8 +65,8 @@ class Batch:
             for name, tensor in self.given.items()
             if name != "attention_mask"
         }
-        if self.real is not None:
-            keep = self.real[row].bool()
+        if self.padding_mask is not None:
+            keep = self.padding_mask[row].bool()
             ragged = [self.main, "token_type_ids"]
             given |= {name: given[name][:, keep] for name in ragged if name in given}
         return replace(self, given=given, lengths=self.lengths[row : row + 1])
@@ -76,14 +76,14 @@ class Found(NamedTuple):
     """An output, and where it is real if it has one value for each position of a padded input."""
 
     tensor: Tensor
-    real: Tensor | None = None
+    padding_mask: Tensor | None = None
 
     def row(self, i: int) -> Tensor:
-        return self.tensor[i] if self.real is None else self.tensor[i][self.real[i]]
+        return self.tensor[i] if self.padding_mask is None else self.tensor[i][self.padding_mask[i]]
 
     @property
     def seen(self) -> Tensor:
-        return self.tensor if self.real is None else self.tensor[self.real]
+        return self.tensor if self.padding_mask is None else self.tensor[self.padding_mask]
 
 
 def padding(config: Mapping[str, Any]) -> int:
@@ -231,24 +231,24 @@ def rounding(model: CoreModel, batch: Batch) -> dict[str, float]:
 
 
 def outputs(model: CoreModel, given: Mapping[str, Tensor]) -> dict[str, Found]:
-    real = given["attention_mask"].bool() if "attention_mask" in given else None
+    padding_mask = given["attention_mask"].bool() if "attention_mask" in given else None
     match model:
         case EncoderDecoder():
-            encoded = model.encode(_main(given), real)
+            encoded = model.encode(_main(given), padding_mask)
             logits = model.head(model.decode(given["decoder_input_ids"], encoded))
             return {
                 "logits": Found(logits),
-                "encoder_last_hidden_state": Found(encoded.memory, encoded.real),
+                "encoder_last_hidden_state": Found(encoded.memory, encoded.padding_mask),
             }
         case Decoder():
-            hidden, _ = model(given["input_ids"], real)
+            hidden, _ = model(given["input_ids"], padding_mask)
             return {
-                "logits": Found(model.head(hidden), real),
-                "last_hidden_state": Found(hidden, real),
+                "logits": Found(model.head(hidden), padding_mask),
+                "last_hidden_state": Found(hidden, padding_mask),
             }
         case DualEncoder():
             texts, images = (
-                model.texts(given["input_ids"], real),
+                model.texts(given["input_ids"], padding_mask),
                 model.images(given["pixel_values"]),
             )
             scores = texts @ images.mT * model.scale.exp()
@@ -258,9 +258,11 @@ def outputs(model: CoreModel, given: Mapping[str, Tensor]) -> dict[str, Found]:
                 "image_embeds": Found(images),
             }
         case Encoder():
-            return _encoder(model, given, real)
+            return _encoder(model, given, padding_mask)
         case MemoryNetwork():
-            told = None if real is None else real[..., None].expand_as(given["story"])
+            told = (
+                None if padding_mask is None else padding_mask[..., None].expand_as(given["story"])
+            )
             scores = model.head(model(given["story"], given["question"], told)[0])
             return {"logits": Found(scores)}
 
@@ -270,11 +272,13 @@ def _main(given: Mapping[str, Tensor]) -> Tensor:
     return next(given[name] for name in names if name in given)
 
 
-def _encoder(model: Encoder, given: Mapping[str, Tensor], real: Tensor | None) -> dict[str, Found]:
+def _encoder(
+    model: Encoder, given: Mapping[str, Tensor], padding_mask: Tensor | None
+) -> dict[str, Found]:
     inputs = _main(given)
     beside = {"segments": given["token_type_ids"]} if "token_type_ids" in given else {}
-    hidden, _ = model(inputs, real, **beside)
-    places = model.input.places(real)
+    hidden, _ = model(inputs, padding_mask, **beside)
+    places = model.input.places(padding_mask)
     found = {"last_hidden_state": Found(hidden, places)}
     if model.pool is not None:
         text = "text_embeds" if "input_ids" in given else "image_embeds"
@@ -285,7 +289,7 @@ def _encoder(model: Encoder, given: Mapping[str, Tensor], real: Tensor | None) -
             model.head(hidden), places
         )
     if model.labels is not None:
-        scores = model.classes(hidden, real, inputs)
+        scores = model.classes(hidden, padding_mask, inputs)
         each = not isinstance(model.labels, DistilledHead) and model.labels.each
         found["seq_relationship_logits" if model.head is not None else "logits"] = Found(
             scores, places if each else None

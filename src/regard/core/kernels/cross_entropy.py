@@ -57,16 +57,16 @@ def _single(
     place = tl.program_id(0).to(tl.int64)
     row = logits + place * width
     label = tl.load(labels + place)
-    real = label >= 0
+    padding_mask = label >= 0
     label = tl.maximum(label, 0)
     normaliser, plain = _normaliser(row, size, PLAIN, BLOCK)
-    surprise = normaliser - tl.load(row + label).to(tl.float32)
-    loss = (1 - smoothing - rest) * surprise + rest * (size * normaliser - plain)
-    tl.store(surprises + place, tl.where(real, surprise, 0.0))
-    tl.store(losses + place, tl.where(real, loss, 0.0))
+    nll = normaliser - tl.load(row + label).to(tl.float32)
+    loss = (1 - smoothing - rest) * nll + rest * (size * normaliser - plain)
+    tl.store(surprises + place, tl.where(padding_mask, nll, 0.0))
+    tl.store(losses + place, tl.where(padding_mask, loss, 0.0))
     places = tl.arange(0, BLOCK)
-    rest = tl.where(real, rest, 0.0)
-    normaliser = tl.where(real, normaliser, float("inf"))  # of padding all is zero
+    rest = tl.where(padding_mask, rest, 0.0)
+    normaliser = tl.where(padding_mask, normaliser, float("inf"))  # of padding all is zero
     for begin in range(0, width, BLOCK):
         columns = begin + places
         inside = columns < size
@@ -77,7 +77,7 @@ def _single(
             mask=columns < width,
         )
     tl.debug_barrier()  # one number of what was just written is another
-    tl.store(row + label, tl.exp(-surprise) - (1 - smoothing), mask=real)
+    tl.store(row + label, tl.exp(-nll) - (1 - smoothing), mask=padding_mask)
 
 
 @triton.jit
@@ -88,11 +88,11 @@ def _twins(
     place = tl.program_id(0).to(tl.int64)
     one, other = logits + place * width, logits + (place + pairs) * width
     label = tl.load(labels + place)
-    real = label >= 0
+    padding_mask = label >= 0
     label = tl.maximum(label, 0)
     first, first_plain = _normaliser(one, size, PLAIN, BLOCK)
     second, second_plain = _normaliser(other, size, PLAIN, BLOCK)
-    surprise = (
+    nll = (
         first + second - tl.load(one + label).to(tl.float32) - tl.load(other + label).to(tl.float32)
     ) / 2
     everyone = (size * (first + second) - first_plain - second_plain) / 2
@@ -105,9 +105,9 @@ def _twins(
         apart = tl.where(seen, a - b, 0.0)
         there += tl.sum(tl.exp(a) * apart, axis=0)  # KL(p‖q)
         here -= tl.sum(tl.exp(b) * apart, axis=0)  # KL(q‖p)
-    loss = (1 - smoothing - rest) * surprise + rest * everyone + agreement * (there + here) / 2
-    tl.store(surprises + place, tl.where(real, surprise, 0.0))
-    tl.store(losses + place, tl.where(real, loss, 0.0))
+    loss = (1 - smoothing - rest) * nll + rest * everyone + agreement * (there + here) / 2
+    tl.store(surprises + place, tl.where(padding_mask, nll, 0.0))
+    tl.store(losses + place, tl.where(padding_mask, loss, 0.0))
     for begin in range(0, width, BLOCK):
         columns = begin + places
         seen = columns < size
@@ -117,8 +117,10 @@ def _twins(
         wanted = tl.where(columns == label, 1 - smoothing, rest)
         to_one = (p - wanted + agreement * (p * (a - b - there) + p - q)) / 2
         to_other = (q - wanted + agreement * (q * (b - a - here) + q - p)) / 2
-        tl.store(one + columns, tl.where(real & seen, to_one, 0.0), mask=columns < width)
-        tl.store(other + columns, tl.where(real & seen, to_other, 0.0), mask=columns < width)
+        tl.store(one + columns, tl.where(padding_mask & seen, to_one, 0.0), mask=columns < width)
+        tl.store(
+            other + columns, tl.where(padding_mask & seen, to_other, 0.0), mask=columns < width
+        )
 
 
 class OverVocabulary(torch.autograd.Function):
@@ -160,9 +162,9 @@ class OverVocabulary(torch.autograd.Function):
                     to_bias += logits[:, : len(table)].sum(dim=0, dtype=torch.float32)
         ctx.save_for_backward(to_x, to_table, to_bias)
         ctx.kinds = (x.dtype, table.dtype, None if bias is None else bias.dtype)
-        loss, surprise = sums.unbind()
-        ctx.mark_non_differentiable(surprise)
-        return loss, surprise
+        loss, nll = sums.unbind()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -387,13 +387,13 @@ def _few_queries(
         mixed += value.to(tl.float32)[None, :]
     for begin in range(0, end, BS):
         at = begin + s
-        real = at < end
+        padding_mask = at < end
         key_at = k + b * k_b + g * k_g + at[:, None].to(tl.int64) * k_s + low[None, :]
-        k1 = tl.load(key_at, mask=real[:, None], other=0.0)
-        k2 = tl.load(key_at + HALF, mask=real[:, None], other=0.0)
+        k1 = tl.load(key_at, mask=padding_mask[:, None], other=0.0)
+        k2 = tl.load(key_at + HALF, mask=padding_mask[:, None], other=0.0)
         scores = tl.dot(first, tl.trans(k1), input_precision=EXACT)
         scores = tl.dot(second, tl.trans(k2), scores, input_precision=EXACT) * scale
-        visible = there[:, None] & real[None, :]
+        visible = there[:, None] & padding_mask[None, :]
         if MASK == 1:
             visible = visible & (tl.load(seen_at + at[None, :] * m_s, mask=visible, other=0) != 0)
         if MASK == 2:
@@ -405,7 +405,7 @@ def _few_queries(
         shrunk = tl.exp(top - safe)
         total = total * shrunk + tl.sum(weights, axis=1)
         value_at = v + b * v_b + g * v_g + at[:, None].to(tl.int64) * v_s + wide[None, :]
-        values = tl.load(value_at, mask=real[:, None], other=0.0)
+        values = tl.load(value_at, mask=padding_mask[:, None], other=0.0)
         mixed = tl.dot(
             weights.to(values.dtype), values, mixed * shrunk[:, None], input_precision=EXACT
         )

@@ -15,25 +15,27 @@ ROWS = 16  # of a batch that are looked at; explicit weights of more would tell 
 
 
 @torch.inference_mode()
-def gaze(forward: Callable[[Probe], object], real: Mapping[str, Tensor | None]) -> dict[str, Any]:
+def gaze(
+    forward: Callable[[Probe], object], padding_mask: Mapping[str, Tensor | None]
+) -> dict[str, Any]:
     """The mean entropy in nats over heads and places: of each attention, and of all of them together.
 
     `forward` runs a few rows through the model with a trace; `real` says, by the stack that looks, which places are none of
     padding ([B, T], or None for all). The model must be at rest, so that no random number is drawn.
     """
-    trace = Probe(["*.weights"])
-    forward(trace)
+    probe = Probe(["*.weights"])
+    forward(probe)
     found = {}
-    for name, call in trace.attentions.items():
-        places = real[name.split(".")[0]]
+    for name, call in probe.attentions.items():
+        places = padding_mask[name.split(".")[0]]
         total = count = 0.0
         for rows, weights in in_rows(call):
             p = weights.double().clamp_min(0)
-            surprise = (
+            nll = (
                 -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)
             )  # [B, rows]; entr would be compiled at its first use
-            seen = torch.ones_like(surprise) if places is None else places[:, rows].double()
-            total, count = total + (surprise * seen).sum().item(), count + seen.sum().item()
+            seen = torch.ones_like(nll) if places is None else places[:, rows].double()
+            total, count = total + (nll * seen).sum().item(), count + seen.sum().item()
         found[name] = total / max(1.0, count)
     if not found:
         return {}

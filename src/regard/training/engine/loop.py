@@ -167,8 +167,8 @@ class Loop:
         redraw(self.model, progress.step)
         with self._watched():
             verdict = self.step(batches, progress.step, self.settings.seed)
-        skipped, _, loss, surprise = verdict.unbind()
-        counted = torch.stack([loss, surprise, self.step.tokens])
+        skipped, _, loss, nll = verdict.unbind()
+        counted = torch.stack([loss, nll, self.step.tokens])
         self.window += torch.where(skipped.bool(), 0.0, counted)
         if self.ema is not None:
             assert isinstance(self.kept, Ema)
@@ -255,7 +255,7 @@ class Loop:
     def _log(self) -> None:
         self._inspect()
         progress = self.progress
-        loss, surprise, tokens = self.window.tolist()
+        loss, nll, tokens = self.window.tolist()
         self.window.zero_()
         seconds = self._tick()
         rate = (progress.tokens - self.logged[1]) / max(1e-9, seconds - self.logged[0])
@@ -264,7 +264,7 @@ class Loop:
             {
                 "step": progress.step,
                 "loss": loss / max(1.0, tokens),
-                "nll": surprise / max(1.0, tokens),
+                "nll": nll / max(1.0, tokens),
                 "gradient_norm": self.norm,
                 "learning_rate": self.updater.schedule(progress.step),
                 "epoch": progress.epoch,
@@ -324,8 +324,8 @@ class Loop:
         self._inspect()
         self._tick()
         progress = self.progress
-        loss, surprise, tokens = self.window.tolist()
-        progress.window = (loss, surprise, tokens)
+        loss, nll, tokens = self.window.tolist()
+        progress.window = (loss, nll, tokens)
         progress.metrics_position = self.metrics.position()
         groups = {"weights": self._current(), "optimizer": self.updater.state()}
         if self.ema is not None:

@@ -105,7 +105,7 @@ class Optimizer:
                 }
 
 
-def perplexity(surprise: float, tokens: int) -> float:
+def perplexity(nll: float, tokens: int) -> float:
     """exp of the mean unsmoothed −log p, infinity rather than an overflow."""
-    mean = surprise / max(1, tokens)
+    mean = nll / max(1, tokens)
     return math.exp(mean) if mean < 700 else math.inf

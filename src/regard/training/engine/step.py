@@ -55,9 +55,9 @@ class Step:
 
     def _gradients(self, tensors: Mapping[str, Tensor]) -> Tensor:
         with self.precision():
-            loss, surprise = self.loss(tensors)
+            loss, nll = self.loss(tensors)
         (loss * (self.updater.scale / self.tokens)).backward()
-        return torch.stack([loss.detach(), surprise]).double()
+        return torch.stack([loss.detach(), nll]).double()
 
     def _update(self, totals: Tensor) -> Tensor:
         norm, skipped = self.updater.update(totals[0])

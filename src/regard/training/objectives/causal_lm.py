@@ -58,10 +58,10 @@ class CausalLM:
         hidden, others = self.model(tensors["tokens"])
         labels = tensors["labels"]
         if self.teacher is None or not self.model.training:  # a validation is of the labels alone
-            loss, surprise = over_vocabulary(self.model.head, hidden, labels)
+            loss, nll = over_vocabulary(self.model.head, hidden, labels)
         else:
-            loss, surprise = self.teacher.loss(self.model.head(hidden), labels, tensors)
-        return beside(loss, others, labels.numel()), surprise
+            loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors)
+        return beside(loss, others, labels.numel()), nll
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         decode = self.writer.words.decode
@@ -73,12 +73,12 @@ class CausalLM:
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
         """loss (per token) over the whole held-out text, perplexity, and some text."""
         return (
-            told(self.writer, self.settings, self.held_out[:1].tolist(), *self.surprise(precision))
+            told(self.writer, self.settings, self.held_out[:1].tolist(), *self.nll(precision))
             | self._gaze()
         )
 
     @torch.inference_mode()
-    def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
+    def nll(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
         """−log p of every held-out token but the first, read in windows that do not overlap."""
         self.model.eval()
         device, length = self.writer.device, self.context
@@ -100,16 +100,16 @@ class CausalLM:
         width = min(self.context, len(self.held_out) - 1)
         places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
         few = windows(self.held_out, places, width).to(self.writer.device).tensors
-        return gaze(lambda trace: self.model(few["tokens"], trace=trace), {"decoder": None})
+        return gaze(lambda probe: self.model(few["tokens"], probe=probe), {"decoder": None})
 
 
 def told(
-    writer: LanguageModel, settings: Train, first: list[int], surprise: float, tokens: int
+    writer: LanguageModel, settings: Train, first: list[int], nll: float, tokens: int
 ) -> dict[str, Any]:
     """What a validation says: loss a token, perplexity, and some text that begins with these tokens."""
     found: dict[str, Any] = {
-        "loss": surprise / tokens,
-        "perplexity": perplexity(surprise, tokens),
+        "loss": nll / tokens,
+        "perplexity": perplexity(nll, tokens),
         "tokens": tokens,
     }
     if settings.samples:

@@ -70,8 +70,13 @@ class Denoising(TextRows):
         shifted = functional.pad(
             torch.where(labels < 0, self.pad, labels)[:, :-1], (1, 0), value=self.start
         )
-        real = torch.arange(source.shape[1]) < lengths[:, None]
-        tensors = {"source": source, "real": real, "target": shifted, "labels": labels}
+        padding_mask = torch.arange(source.shape[1]) < lengths[:, None]
+        tensors = {
+            "source": source,
+            "padding_mask": padding_mask,
+            "target": shifted,
+            "labels": labels,
+        }
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
     def _damaged(self, corpus: Corpus, row: int, epoch: int) -> tuple[list[int], list[int]]:
@@ -88,9 +93,9 @@ class Denoising(TextRows):
         return [*first, *seen.tolist(), self.end], [*first, *target.tolist(), self.end]
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, others = self.model(tensors["source"], tensors["target"], tensors["real"])
-        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        return beside(loss, others, (tensors["labels"] >= 0).sum()), surprise
+        hidden, others = self.model(tensors["source"], tensors["target"], tensors["padding_mask"])
+        loss, nll = over_vocabulary(self.model.head, hidden, tensors["labels"])
+        return beside(loss, others, (tensors["labels"] >= 0).sum()), nll
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:

@@ -36,10 +36,10 @@ class Teacher:
         """What training minimises, and −log p of the labels, summed over the real ones."""
         with torch.no_grad():
             lesson = self.ask(tensors)
-        loss, surprise = cross_entropy(logits, labels, smoothing)
+        loss, nll = cross_entropy(logits, labels, smoothing)
         return (1 - self.share) * loss + self.share * divergence(
             lesson, logits, labels, self.temperature
-        ), surprise
+        ), nll
 
 
 def of_translator(recipe: Recipe, student: Translator) -> Teacher | None:
@@ -52,7 +52,7 @@ def of_translator(recipe: Recipe, student: Translator) -> Teacher | None:
         (held.source_tokenizer, student.source_tokenizer),
         (held.target_tokenizer, student.target_tokenizer),
     )
-    _understood(recipe, all(theirs.speaks_as(ours) for theirs, ours in sides))
+    _understood(recipe, all(theirs.same_vocabulary(ours) for theirs, ours in sides))
     ends = [(each.start, each.target_tokenizer.eos) for each in (held, student)]
     if ends[0] != ends[1]:
         raise ModelError(
@@ -69,7 +69,9 @@ def of_translator(recipe: Recipe, student: Translator) -> Teacher | None:
     model = held.model
 
     def ask(tensors: Mapping[str, Tensor]) -> Tensor:
-        return model.head(model(tensors["source"], tensors["target"], tensors.get("real"))[0])
+        return model.head(
+            model(tensors["source"], tensors["target"], tensors.get("padding_mask"))[0]
+        )
 
     return Teacher(ask, recipe.teaching, recipe.temperature)
 
@@ -80,7 +82,7 @@ def of_writer(recipe: Recipe, student: LanguageModel) -> Teacher | None:
         return None
     if not isinstance(held, LanguageModel):
         raise _other(recipe, "writes")
-    _understood(recipe, held.words.speaks_as(student.words))
+    _understood(recipe, held.words.same_vocabulary(student.words))
     _long_enough(held.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
     model = held.model
     return Teacher(
@@ -95,7 +97,7 @@ def of_reader(recipe: Recipe, student: TextEncoder) -> Teacher | None:
         return None
     if not isinstance(held, TextEncoder) or held.model.labels is None:
         raise _other(recipe, "has labels")
-    _understood(recipe, held.text.speaks_as(student.text))
+    _understood(recipe, held.text.same_vocabulary(student.text))
     if list(held.labels) != list(student.labels):
         raise ModelError(
             f"the teacher knows the labels {', '.join(held.labels)}, the student {', '.join(student.labels)}",
@@ -106,8 +108,8 @@ def of_reader(recipe: Recipe, student: TextEncoder) -> Teacher | None:
 
     def ask(tensors: Mapping[str, Tensor]) -> Tensor:
         beside = {"segments": tensors["segments"]} if segments and "segments" in tensors else {}
-        hidden, _ = model(tensors["tokens"], tensors["real"], **beside)
-        return model.classes(hidden, tensors["real"], tensors["tokens"])
+        hidden, _ = model(tensors["tokens"], tensors["padding_mask"], **beside)
+        return model.classes(hidden, tensors["padding_mask"], tensors["tokens"])
 
     return Teacher(ask, recipe.teaching, recipe.temperature)
 

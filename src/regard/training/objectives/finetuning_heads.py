@@ -103,7 +103,8 @@ class HeadObjective(ABC, Generic[Example]):
         width = max(longest, min(-(-longest // self.multiple) * self.multiple, self.most))
         tensors = {
             "tokens": _padded([row.ids for row in taken], width, self.reader.text.pad),
-            "real": torch.arange(width) < torch.tensor([len(row.ids) for row in taken])[:, None],
+            "padding_mask": torch.arange(width)
+            < torch.tensor([len(row.ids) for row in taken])[:, None],
             "labels": self.labels(taken, width),
         }
         if self.reader.spec.tokens.segments > 1:
@@ -123,14 +124,14 @@ class HeadObjective(ABC, Generic[Example]):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         scores, others = self.scores(tensors)
-        loss, surprise = self.judged(scores, tensors)
-        return beside(loss, others, self.weight(tensors["labels"])), surprise
+        loss, nll = self.judged(scores, tensors)
+        return beside(loss, others, self.weight(tensors["labels"])), nll
 
     def scores(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Those of the labels, and the losses beside."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        hidden, others = self.model(tensors["tokens"], tensors["real"], **segments)
-        return self.model.classes(hidden, tensors["real"], tensors["tokens"]), others
+        hidden, others = self.model(tensors["tokens"], tensors["padding_mask"], **segments)
+        return self.model.classes(hidden, tensors["padding_mask"], tensors["tokens"]), others
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": row, "text": self.reader.text.decode(self.train[row].ids)} for row in rows]
@@ -255,7 +256,7 @@ class QuestionAnswering(HeadObjective[Question]):
 
     def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean of −log p of the first and of the last token, each among the real ones."""
-        scores = scores.float().masked_fill(~tensors["real"][..., None], float("-inf"))
+        scores = scores.float().masked_fill(~tensors["padding_mask"][..., None], float("-inf"))
         loss = functional.cross_entropy(scores, tensors["labels"], reduction="sum") / 2
         return loss, loss.detach()
 

@@ -27,39 +27,35 @@ class _Smoothed(torch.autograd.Function):
         ctx: Any, logits: Tensor, labels: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         rest = smoothing / (logits.shape[-1] - 1)
-        real = labels != IGNORED
+        padding_mask = labels != IGNORED
         index = labels.clamp_min(0)[:, None]
         wide = logits.float()
         normaliser = wide.logsumexp(dim=-1)  # [N]
-        surprise = normaliser - wide.gather(1, index)[:, 0]  # −log p(label)
-        everyone = (
-            wide.shape[-1] * normaliser - wide.sum(dim=-1) if smoothing else surprise
-        )  # Σ −log p
-        loss = (1 - smoothing - rest) * surprise + rest * everyone
-        ctx.save_for_backward(logits, normaliser, index, real)
+        nll = normaliser - wide.gather(1, index)[:, 0]  # −log p(label)
+        everyone = wide.shape[-1] * normaliser - wide.sum(dim=-1) if smoothing else nll  # Σ −log p
+        loss = (1 - smoothing - rest) * nll + rest * everyone
+        ctx.save_for_backward(logits, normaliser, index, padding_mask)
         ctx.smoothing, ctx.rest = smoothing, rest
-        surprise_sum = torch.where(real, surprise, 0.0).sum()
+        surprise_sum = torch.where(padding_mask, nll, 0.0).sum()
         ctx.mark_non_differentiable(surprise_sum)
-        return torch.where(real, loss, 0.0).sum(), surprise_sum
+        return torch.where(padding_mask, loss, 0.0).sum(), surprise_sum
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits, normaliser, index, real = ctx.saved_tensors
+        logits, normaliser, index, padding_mask = ctx.saved_tensors
         gradient = (logits.float() - normaliser[:, None]).exp_()  # p
         gradient.sub_(ctx.rest) if ctx.rest else None
         gradient.scatter_add_(
             1, index, gradient.new_full(index.shape, -(1 - ctx.smoothing - ctx.rest))
         )
-        gradient.mul_((grads[0] * real)[:, None])
+        gradient.mul_((grads[0] * padding_mask)[:, None])
         return gradient.to(logits.dtype), None, None
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """logits [..., V], labels [...] → (smoothed loss, unsmoothed −log p), both summed over the real tokens."""
-    loss, surprise = _Smoothed.apply(
-        logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing
-    )
-    return loss, surprise
+    loss, nll = _Smoothed.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing)
+    return loss, nll
 
 
 def disagreement(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
@@ -83,16 +79,16 @@ class _Softened(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, lesson: Tensor, real: Tensor, temperature: float
+        ctx: Any, logits: Tensor, lesson: Tensor, padding_mask: Tensor, temperature: float
     ) -> Tensor:
         told, own = (
             functional.log_softmax(each.float() / temperature, dim=-1) for each in (lesson, logits)
         )
         likely = told.exp()
         apart = (told.sub_(own).mul_(likely)).sum(dim=-1)
-        gradient = own.exp_().sub_(likely).mul_((temperature * real)[:, None])
+        gradient = own.exp_().sub_(likely).mul_((temperature * padding_mask)[:, None])
         ctx.save_for_backward(gradient.to(logits.dtype))
-        return temperature**2 * torch.where(real, apart, 0.0).sum()
+        return temperature**2 * torch.where(padding_mask, apart, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
@@ -104,8 +100,10 @@ def divergence(lesson: Tensor, logits: Tensor, labels: Tensor, temperature: floa
     """τ² KL(teacher‖student) of both distributions softened by the temperature τ, summed over the real tokens; τ² keeps the
     gradients at their size (Hinton et al. 2015). `lesson` and `logits` are [..., V], and only the latter learn."""
     width = logits.shape[-1]
-    real = labels.reshape(-1) != IGNORED
-    return _Softened.apply(logits.reshape(-1, width), lesson.reshape(-1, width), real, temperature)  # type: ignore[no-any-return]
+    padding_mask = labels.reshape(-1) != IGNORED
+    return _Softened.apply(
+        logits.reshape(-1, width), lesson.reshape(-1, width), padding_mask, temperature
+    )  # type: ignore[no-any-return]
 
 
 def over_vocabulary(
@@ -123,15 +121,15 @@ def over_vocabulary(
         return OverVocabulary.apply(  # type: ignore[no-any-return]
             head.ready(hidden), head.table.weight, head.bias, labels, smoothing, agreement
         )
-    real = labels != IGNORED
+    padding_mask = labels != IGNORED
     if (
-        hidden.device.type == "cpu" and not real.all()
+        hidden.device.type == "cpu" and not padding_mask.all()
     ):  # nobody waits for a device: no scores are made for padding
-        rows = real.nonzero()[:, 0]
+        rows = padding_mask.nonzero()[:, 0]
         hidden, labels = hidden.index_select(0, rows), labels.index_select(0, rows)
     logits = head(hidden)
-    loss, surprise = cross_entropy(logits, labels, smoothing)
+    loss, nll = cross_entropy(logits, labels, smoothing)
     if not agreement:
-        return loss, surprise
+        return loss, nll
     one, other = logits.chunk(2)
-    return loss / 2 + agreement * disagreement(one, other, labels.chunk(2)[0]), surprise / 2
+    return loss / 2 + agreement * disagreement(one, other, labels.chunk(2)[0]), nll / 2

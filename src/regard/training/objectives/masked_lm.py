@@ -50,7 +50,7 @@ class Hiding(TextRows):
         labels = self.padded([labels for _, labels, *_ in made], IGNORED, least=least)
         tensors = {"tokens": tokens, "labels": labels}
         lengths = torch.tensor([len(seen) for seen, *_ in made])
-        tensors["real"] = torch.arange(tokens.shape[1]) < lengths[:, None]
+        tensors["padding_mask"] = torch.arange(tokens.shape[1]) < lengths[:, None]
         if self.settings.next_sentence:
             tensors["segments"] = self.padded(
                 [segments for _, _, segments, _ in made], 0, least=least
@@ -91,25 +91,29 @@ class MaskedLM(Hiding):
         self.model = model
 
     def _forward(
-        self, tensors: Mapping[str, Tensor], trace: Probe | None = None
+        self, tensors: Mapping[str, Tensor], probe: Probe | None = None
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
         """Scores of tokens [B, T, V], and of whether the second part is a stranger [B, 2]; and the losses beside."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        hidden, others = self.model(tensors["tokens"], tensors["real"], trace=trace, **segments)
+        hidden, others = self.model(
+            tensors["tokens"], tensors["padding_mask"], probe=probe, **segments
+        )
         assert self.model.head is not None
-        strangers = self.model.classes(hidden, tensors["real"]) if "stranger" in tensors else None
+        strangers = (
+            self.model.classes(hidden, tensors["padding_mask"]) if "stranger" in tensors else None
+        )
         return self.model.head(hidden), strangers, others
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean over guessed tokens plus the mean over pairs; as a sum over tokens, for the step divides by them."""
         logits, strangers, others = self._forward(tensors)
-        loss, surprise = cross_entropy(logits, tensors["labels"])
+        loss, nll = cross_entropy(logits, tensors["labels"])
         if strangers is not None:
             others = {
                 **others,
                 "pairs": functional.cross_entropy(strangers.float(), tensors["stranger"]),
             }
-        return beside(loss, others, (tensors["labels"] >= 0).sum()), surprise
+        return beside(loss, others, (tensors["labels"] >= 0).sum()), nll
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
@@ -131,11 +135,11 @@ class MaskedLM(Hiding):
                 pairs += len(strangers)
                 known += int((strangers.argmax(dim=-1) == batch.tensors["stranger"]).sum())
             if len(samples) < self.settings.samples:
-                tokens, real = batch.tensors["tokens"][0], batch.tensors["real"][0]
-                filled = torch.where(labels[0] >= 0, best[0], tokens)[real]
+                tokens, padding_mask = batch.tensors["tokens"][0], batch.tensors["padding_mask"][0]
+                filled = torch.where(labels[0] >= 0, best[0], tokens)[padding_mask]
                 samples.append(
                     {
-                        "text": self.shown(tokens[real].tolist()),
+                        "text": self.shown(tokens[padding_mask].tolist()),
                         "guess": self.shown(filled.tolist()),
                     }
                 )
@@ -145,5 +149,5 @@ class MaskedLM(Hiding):
             "accuracy": 100.0 * right / count,
         }
         found |= {"next_accuracy": 100.0 * known / pairs} if pairs else {}
-        found |= gaze(lambda trace: self._forward(few, trace), {"encoder": few["real"]})
+        found |= gaze(lambda probe: self._forward(few, probe), {"encoder": few["padding_mask"]})
         return {**found, "tokens": count, "samples": samples}

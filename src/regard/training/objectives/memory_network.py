@@ -117,8 +117,8 @@ class StoryQuestions:
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         scores, others = self.scores(tensors)
-        loss, surprise = cross_entropy(scores, tensors["labels"], self.settings.label_smoothing)
-        return beside(loss, others, len(tensors["labels"])), surprise
+        loss, nll = cross_entropy(scores, tensors["labels"], self.settings.label_smoothing)
+        return beside(loss, others, len(tensors["labels"])), nll
 
     def scores(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         hidden, others = self.model(*MemoryNetwork.apart(tensors["text"]))

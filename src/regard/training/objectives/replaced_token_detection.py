@@ -54,20 +54,20 @@ class ReplacedTokenDetection(Hiding):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean over guessed tokens plus 50 times the mean over all; as a sum over guessed ones, as the step divides."""
-        guesses, surprise, scores, replaced, others = self._forward(tensors)
-        judged = {"judged": WEIGHT * _mean(scores, replaced, tensors["real"])}
-        return beside(guesses, judged | others, (tensors["labels"] >= 0).sum()), surprise
+        guesses, nll, scores, replaced, others = self._forward(tensors)
+        judged = {"judged": WEIGHT * _mean(scores, replaced, tensors["padding_mask"])}
+        return beside(guesses, judged | others, (tensors["labels"] >= 0).sum()), nll
 
     def _forward(
         self, tensors: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
         """The generator's loss and −log p, the discriminator's scores [B, T], and where it should say yes; and the losses
         beside, of both."""
-        tokens, labels, real = tensors["tokens"], tensors["labels"], tensors["real"]
-        hidden, ours = self.generator(tokens, real)
+        tokens, labels, padding_mask = tensors["tokens"], tensors["labels"], tensors["padding_mask"]
+        hidden, ours = self.generator(tokens, padding_mask)
         assert self.generator.head is not None
         logits = self.generator.head(hidden)
-        loss, surprise = cross_entropy(logits, labels)
+        loss, nll = cross_entropy(logits, labels)
         with torch.no_grad():
             noise = -torch.log(
                 -torch.log(torch.rand_like(logits, dtype=torch.float32).clamp_(1e-9, 1 - 1e-7))
@@ -75,9 +75,9 @@ class ReplacedTokenDetection(Hiding):
             drawn = (logits.float() + noise).argmax(dim=-1)
             shown = torch.where(labels >= 0, drawn, tokens)
             replaced = (labels >= 0) & (drawn != labels)
-        hidden, theirs = self.discriminator(shown, real)
+        hidden, theirs = self.discriminator(shown, padding_mask)
         others = {f"generator {name}": part for name, part in ours.items()} | theirs
-        return loss, surprise, self.discriminator.classes(hidden, real)[..., 0], replaced, others
+        return loss, nll, self.discriminator.classes(hidden, padding_mask)[..., 0], replaced, others
 
     @torch.inference_mode()
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
@@ -90,14 +90,19 @@ class ReplacedTokenDetection(Hiding):
         total, guessed = torch.zeros(2, dtype=torch.float64), 0
         cells = right = fakes = found = 0
         for batch in self.held_out_batches():
-            real = batch.tensors["real"]
+            padding_mask = batch.tensors["padding_mask"]
             with precision:
-                _, surprise, scores, replaced, _ = self._forward(batch.tensors)
+                _, nll, scores, replaced, _ = self._forward(batch.tensors)
             total += (
-                torch.stack([_mean(scores, replaced, real) * real.sum(), surprise]).double().cpu()
+                torch.stack([_mean(scores, replaced, padding_mask) * padding_mask.sum(), nll])
+                .double()
+                .cpu()
             )
             said = scores > 0
-            cells, right = cells + int(real.sum()), right + int(((said == replaced) & real).sum())
+            cells, right = (
+                cells + int(padding_mask.sum()),
+                right + int(((said == replaced) & padding_mask).sum()),
+            )
             fakes, found = fakes + int(replaced.sum()), found + int((said & replaced).sum())
             guessed += batch.tokens
         loss = total[0].item() / cells
@@ -111,8 +116,8 @@ class ReplacedTokenDetection(Hiding):
         }
 
 
-def _mean(scores: Tensor, replaced: Tensor, real: Tensor) -> Tensor:
+def _mean(scores: Tensor, replaced: Tensor, padding_mask: Tensor) -> Tensor:
     each = functional.binary_cross_entropy_with_logits(
         scores.float(), replaced.float(), reduction="none"
     )
-    return torch.where(real, each, 0.0).sum() / real.sum()
+    return torch.where(padding_mask, each, 0.0).sum() / padding_mask.sum()

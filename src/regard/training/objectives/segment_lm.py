@@ -71,12 +71,12 @@ class SegmentLM(CausalLM):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         began = {name: part * tensors["goes_on"] for name, part in self.carry.items()}
-        loss, surprise, after = self._read(tensors, began)
+        loss, nll, after = self._read(tensors, began)
         for name, part in after.items():
             self.carry[name].copy_(
                 part
             )  # the buffers stay where they are, so that a recorded step finds them
-        return loss, surprise
+        return loss, nll
 
     def _read(
         self, tensors: Mapping[str, Tensor], began: Mapping[str, Tensor]
@@ -90,12 +90,12 @@ class SegmentLM(CausalLM):
             }
             state.past = replace(state.past, **own)  # type: ignore[type-var]
         hidden, others = self.model(tensors["tokens"], states=states)
-        loss, surprise = over_vocabulary(self.model.head, hidden, tensors["labels"])
+        loss, nll = over_vocabulary(self.model.head, hidden, tensors["labels"])
         after = {name: part.detach() for name, part in _parts(states).items()}
-        return beside(loss, others, tensors["labels"].numel()), surprise, after
+        return beside(loss, others, tensors["labels"].numel()), nll, after
 
     @torch.inference_mode()
-    def surprise(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
+    def nll(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
         """−log p of every held-out token but the first, read in streams as training reads."""
         self.model.eval()
         count, device = len(self.held_out) - 1, self.writer.device
@@ -107,8 +107,8 @@ class SegmentLM(CausalLM):
                 self.held_out, np.arange(rows) * length + first, min(self.context, length - first)
             )
             with precision:
-                _, surprise, carry = self._read(batch.to(device).tensors, carry)
-            total += surprise.double()
+                _, nll, carry = self._read(batch.to(device).tensors, carry)
+            total += nll.double()
         if rest := count - rows * length:
             batch = windows(self.held_out, np.array([count - rest]), rest).to(device)
             with precision:

@@ -64,22 +64,32 @@ class SequenceToSequence:
 
     def collate(self, corpus: Corpus, rows: Any, budget: int = 0) -> Batch:
         translator = self.translator
-        pads = {"source_pad": translator.ends.pad, "target_pad": translator.target_tokenizer.pad}
+        padding_side = {
+            "source_pad": translator.ends.pad,
+            "target_pad": translator.target_tokenizer.pad,
+        }
         return collate(
-            corpus, rows, **pads, start=translator.start, multiple=self.multiple, budget=budget
+            corpus,
+            rows,
+            **padding_side,
+            start=translator.start,
+            multiple=self.multiple,
+            budget=budget,
         )
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         agreement = self.settings.agreement
         if agreement:
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
-        hidden, others = self.model(tensors["source"], tensors["target"], tensors.get("real"))
+        hidden, others = self.model(
+            tensors["source"], tensors["target"], tensors.get("padding_mask")
+        )
         labels, smoothing = tensors["labels"], self.settings.label_smoothing
         if self.teacher is None:
-            loss, surprise = over_vocabulary(self.model.head, hidden, labels, smoothing, agreement)
+            loss, nll = over_vocabulary(self.model.head, hidden, labels, smoothing, agreement)
         else:
-            loss, surprise = self.teacher.loss(self.model.head(hidden), labels, tensors, smoothing)
-        return beside(loss, others, (labels >= 0).sum() / (2 if agreement else 1)), surprise
+            loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors, smoothing)
+        return beside(loss, others, (labels >= 0).sum() / (2 if agreement else 1)), nll
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         source, target = self.translator.source_tokenizer, self.translator.target_tokenizer
@@ -96,10 +106,10 @@ class SequenceToSequence:
         """loss (unsmoothed, per token), perplexity, attention entropy; the metric if it needs translations; some samples."""
         if self.held_out is None:
             return None
-        surprise, tokens = self._surprise(self.held_out, precision)
+        nll, tokens = self._surprise(self.held_out, precision)
         found: dict[str, Any] = {
-            "loss": surprise / tokens,
-            "perplexity": perplexity(surprise, tokens),
+            "loss": nll / tokens,
+            "perplexity": perplexity(nll, tokens),
         }
         found |= self._gaze(self.held_out)
         metric, samples = self.settings.metric, self.settings.samples
@@ -134,7 +144,9 @@ class SequenceToSequence:
             batch = self.collate(corpus, rows).to(self.device)
             with precision:
                 hidden, _ = self.model(
-                    batch.tensors["source"], batch.tensors["target"], batch.tensors.get("real")
+                    batch.tensors["source"],
+                    batch.tensors["target"],
+                    batch.tensors.get("padding_mask"),
                 )
                 logits = self.model.head(hidden)
             total += cross_entropy(logits, batch.tensors["labels"])[1].double()
@@ -144,9 +156,10 @@ class SequenceToSequence:
     def _gaze(self, corpus: Corpus) -> dict[str, Any]:
         """Attention entropy on the first few held-out pairs."""
         few = self.collate(corpus, np.arange(min(ROWS, len(corpus)))).to(self.device).tensors
-        real = {"encoder": few.get("real"), "decoder": few["labels"] >= 0}
+        padding_mask = {"encoder": few.get("padding_mask"), "decoder": few["labels"] >= 0}
         return gaze(
-            lambda trace: self.model(few["source"], few["target"], few.get("real"), trace), real
+            lambda probe: self.model(few["source"], few["target"], few.get("padding_mask"), probe),
+            padding_mask,
         )
 
 
