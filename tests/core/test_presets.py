@@ -36,12 +36,12 @@ def kept(found: Any) -> spec.Model:
     return found[0] if isinstance(found, tuple) else found
 
 
-@pytest.mark.parametrize(("family", "name", "millions", "within"), PUBLISHED)
+@pytest.mark.parametrize(("family", "name", "millions", "tolerance"), PUBLISHED)
 def test_sizes_are_the_published_ones(
-    family: Any, name: str, millions: float, documents: float
+    family: Any, name: str, millions: float, tolerance: float
 ) -> None:
     assert size.parameters(kept(family.preset(name))) == pytest.approx(
-        millions * 1e6, rel=documents
+        millions * 1e6, rel=tolerance
     )
 
 

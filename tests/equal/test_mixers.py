@@ -300,7 +300,7 @@ def test_documents_in_one_row_are_as_if_alone() -> None:
         torch.testing.assert_close(
             together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9
         )
-    with pytest.raises(ModelError, match="restricted to Documents"):
+    with pytest.raises(ModelError, match="restricted to DocumentMask"):
         made(ENCODERS["elu"])(tokens, documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import models
 
 from regard import disk, memory, spec
+from regard import models as api
 from regard.build import build
 from regard.errors import CheckpointError, DataError, ModelError
 from regard.families import folder as folders
@@ -190,7 +191,7 @@ def test_a_tokenizer_that_makes_its_library_panic(tmp_path: Path) -> None:
     ):
         (tmp_path / "tokenizer.json").write_text(text)
         with pytest.raises(DataError, match="tokenizer"):
-            models.load(tmp_path)
+            api.load(tmp_path)
 
 
 def test_nothing_of_a_folder_is_executed(tmp_path: Path) -> None:
