@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import __version__, spec
+from regard.build import outline
 from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS
-from regard.families.tensor_table import Rename, Rule, build_on_meta
+from regard.families.tensor_table import Rename, Rule
 
 SPEC_TYPES = (object, object)  # any model, over any input
 PREFIX = ""
@@ -44,4 +45,4 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Mod
 
 
 def tensor_table(model: spec.Model, positions: int) -> list[Rule]:
-    return [Rename(name, name) for name, _ in build_on_meta(model).named_parameters()]
+    return [Rename(name, name) for name, _ in outline(model).named_parameters()]

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import spec
-from regard.build import CoreModel, build
 from regard.errors import ModelError
 
 Shapes = Mapping[str, torch.Size]
@@ -382,17 +380,3 @@ def _wrong_shape(name: str, shape: Sequence[int], expected: Sequence[int]) -> Mo
         f"{name} has the shape {tuple(shape)}, but {tuple(expected)} is expected",
         "compare the sizes in config.json with the weights, or fetch the folder again",
     )
-
-
-# ------------------------------------------------------------------ the meta device
-
-
-def build_on_meta(model: spec.Model) -> CoreModel:
-    """The model on PyTorch's meta device: every name and shape, at no cost in time or memory."""
-    try:
-        with torch.device("meta"):
-            return build(model)
-    except (RuntimeError, OverflowError, TypeError) as error:
-        raise ModelError(
-            f"no model of these sizes can be built: {error}", "correct the sizes in config.json"
-        ) from None
