@@ -27,7 +27,7 @@ from regard.decode.strategy import (
 )
 from regard.decode.topk import top
 from regard.errors import SettingError
-from regard.families.gpt_presets import preset
+from regard.families.gpt2 import preset
 from regard.model import Decoder, EncoderDecoder
 
 ENDS = SpecialTokens(pad=0, start=1, end=2, banned=(0, 1, 3))

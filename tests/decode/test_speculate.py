@@ -18,7 +18,7 @@ from regard.decode.sampling import filtered
 from regard.decode.speculative_decoding import DraftModel, settle
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
 from regard.errors import ModelError, SettingError
-from regard.families import gpt_presets
+from regard.families import gpt2
 from regard.model import Decoder
 from regard.models.language_model import LanguageModel
 
@@ -28,7 +28,7 @@ ENDS = SpecialTokens(0, None, 2, (0,))
 def made(seed: int, vocabulary: int = 9, layers: int = 1) -> Decoder:
     torch.manual_seed(seed)
     model = build(
-        gpt_presets.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)
+        gpt2.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)
     ).eval()
     with torch.no_grad():
         for parameter in model.parameters():

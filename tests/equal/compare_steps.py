@@ -17,7 +17,7 @@ from regard.core.kernels import decode_step
 from regard.core.position import Rope
 from regard.core.softmax_attention import attention_weights, per_query_head
 from regard.families import folder as folders
-from regard.families import gpt_presets, transformer
+from regard.families import gpt2, transformer
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -142,7 +142,7 @@ for rows, offset in itertools.product((1, 5), (0, 2)):
     same(decode_step.look_up(tokens, table, 1.0, None, place), table[tokens])
 
 # Whole models: logits of some steps, with and without the kernels.
-llama = folders.FAMILIES["llama"].spec(
+llama = folders.FAMILIES["llama"].to_spec(
     {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 41, "hidden_size": 64,
         "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -151,7 +151,7 @@ llama = folders.FAMILIES["llama"].spec(
 )  # fmt: skip
 small: dict[str, Any] = {"d_model": 64, "heads": 2, "layers": 2, "d_ff": 96}
 for name, model in {
-    "gpt": build(gpt_presets.preset("tiny", 41, 32, **small)),
+    "gpt": build(gpt2.preset("tiny", 41, 32, **small)),
     "llama": build(llama),
     "post": build(transformer.preset("tiny", 41, 41, share="all", **small)),
     "pre": build(transformer.preset("tiny", 41, 41, share="all", residual=R.PreNorm(), **small)),

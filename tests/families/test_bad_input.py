@@ -20,7 +20,7 @@ from regard import models as api
 from regard.build import build
 from regard.errors import CheckpointError, DataError, ModelError
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.families.transformer import transformer
 from zoo import ZOO, save
 

@@ -129,10 +129,11 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     back = tmp_path / "ours"
     back.mkdir()
     disk.write_json(
-        back / "config.json", folders.describe(opened.spec, None, opened.positions, opened.kind)
+        back / "config.json",
+        folders.describe(opened.spec, None, opened.positions, opened.model_type),
     )
     folders.write_weights(
-        back / "model.safetensors", found, opened.spec, opened.positions, opened.kind
+        back / "model.safetensors", found, opened.spec, opened.positions, opened.model_type
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)

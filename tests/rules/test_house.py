@@ -97,16 +97,24 @@ def test_modules_are_made_in_the_core_only() -> None:
 # What several families share, and the folder around them; every other file of the room is one family.
 SHARED = (
     "__init__",
-    "chunked",
-    "encoder",
-    "folder",
-    "judge",
-    "parts",
-    "rotary",
-    "sequence",
-    "table",
-    "tower",
-    "write",
+    "attention_options",
+    "bert_layout",
+    "block_config",
+    "chunked_layers",
+    "classifier_labels",
+    "clip_tower",
+    "config_schema",
+    "encoder_layer",
+    "fairseq_layout",
+    "files",
+    "presets",
+    "reading",
+    "registry",
+    "rope_config",
+    "sequence_classifier",
+    "special_tokens",
+    "tensor_table",
+    "writing",
 )
 FAMILIES = [path for path in FILES if room(path) == "families" and path.stem not in SHARED]
 
@@ -114,9 +122,9 @@ FAMILIES = [path for path in FILES if room(path) == "families" and path.stem not
 @pytest.mark.parametrize("path", FAMILIES, ids=lambda p: p.stem)
 def test_a_family_is_one_short_file(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 125
-    assert max(map(len, text.splitlines())) <= 128
-    assert "PREFIX" in text or "Kin(" in text or "Tower(" in text, (
+    assert len(text.splitlines()) <= 275
+    assert max(map(len, text.splitlines())) <= 100
+    assert "PRESETS" in text or "PREFIX" in text or "Family(" in text, (
         "a file that is no family belongs to SHARED"
     )
 

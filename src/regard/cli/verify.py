@@ -74,7 +74,7 @@ def command(
             json.dumps(
                 {
                     "model": model,
-                    "family": opened.kind,
+                    "family": opened.model_type,
                     "seed": seed,
                     "holds": not failed,
                     "checks": told,

@@ -15,7 +15,7 @@ from regard.build import CoreModel
 from regard.convert import ctranslate2, onnx
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
-from regard.families.folder_write import SHARD, write_model
+from regard.families.folder import SHARD_SIZE, write_model
 from regard.parameter_count import parameter_count
 from regard.verify.invariants import Comparison, Finding
 from regard.verify.random_inputs import padding, random_batch, run
@@ -50,7 +50,7 @@ class Converted:
 
 
 def convert(
-    source: str | Path, out: str | Path, to: str = "huggingface", *, shard: int = SHARD
+    source: str | Path, out: str | Path, to: str = "huggingface", *, shard: int = SHARD_SIZE
 ) -> Converted:
     """Writes the model of `source` to the new folder `out`: all of it or nothing."""
     source, out = Path(source), Path(out)
@@ -82,7 +82,7 @@ Writer = Callable[[Path, Path, CoreModel, folders.ModelFolder, int], Callable[[]
 def _huggingface(
     source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
 ) -> Callable[[], list[Finding]]:
-    kind = None if opened.kind == "regard" else opened.kind
+    kind = None if opened.model_type == "regard" else opened.model_type
     said = folders.describe(opened.spec, opened.ids, opened.positions, kind)["model_type"]
     if said == "regard":
         raise ModelError(
@@ -102,7 +102,7 @@ def _folder(
     source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, kind: str, shard: int
 ) -> Callable[[], list[Finding]]:
     with disk.committing(out) as temporary:
-        write_model(temporary, opened, kind=kind, shard=shard)
+        write_model(temporary, opened, model_type=kind, shard_size=shard)
         _beside(source, temporary, opened, out.name, kind)
     return lambda: _reopened(out, model, opened)
 

@@ -419,7 +419,7 @@ def _whisper(ct2: Any, model: EncoderDecoder, part: kinds.EncoderDecoder) -> Any
 
 def _describe_sound(config: Any, folder: Path, part: kinds.EncoderDecoder) -> None:
     """What is never said, which tokens are languages, and where words can be found in the sound."""
-    said = folders.generation(folder) or {}
+    said = folders.read_generation_config(folder) or {}
     layers, heads = part.decoder.layers, part.decoder.block.attention.heads
     config.suppress_ids = said.get("suppress_tokens") or []
     config.suppress_ids_begin = said.get("begin_suppress_tokens") or []
@@ -466,7 +466,7 @@ def _compare_decoder(
     window = pattern.window if isinstance(pattern, CausalMask) else None
     batch = replace(batch, given={"input_ids": tokens[:, :window]})
     found = _tensor(theirs.forward_batch(_texts(batch.given["input_ids"], names)))
-    check = comparison(model, batch, opened.kind)
+    check = comparison(model, batch, opened.model_type)
     yield check(NAME, ("logits", found, run(model, batch)["logits"].tensor))
     end = opened.config.get("eos_token_id")
     if window is not None and window < tokens.shape[1] and isinstance(end, int):
@@ -507,7 +507,7 @@ def _compare_sequences(
     scored = theirs.score_batch(_texts(sources, names[0]), _texts(targets, names[1]))
     found = torch.tensor([row.log_probs for row in scored])
     logits = run(model, batch)["logits"].tensor
-    check = comparison(model, batch, opened.kind)
+    check = comparison(model, batch, opened.model_type)
     check.rounding = {"log probabilities": check.rounding["logits"]}
     return check(NAME, ("log probabilities", found, _chosen(logits, labels)))
 
@@ -529,7 +529,7 @@ def _compare_sound(
     features = batch.given["input_features"]
     view = ct2.StorageView.from_array(features.numpy())
     wanted = run(model, batch)["encoder_last_hidden_state"].tensor
-    check = comparison(model, batch, opened.kind)
+    check = comparison(model, batch, opened.model_type)
     yield check(
         f"{NAME}, encoder", ("encoder_last_hidden_state", _tensor(theirs.encode(view)), wanted)
     )

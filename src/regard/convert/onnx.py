@@ -72,7 +72,7 @@ def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
             raise ModelError(
                 f"the ONNX exporter of PyTorch cannot trace this model: {line.strip()[:300]}",
                 f"its choices may be beyond the exporter: the families of Hugging Face's that regard opens were traced with "
-                f"torch 2.13, and this is a {type(opened.spec).__name__} ({opened.kind}) with {torch.__version__}",
+                f"torch 2.13, and this is a {type(opened.spec).__name__} ({opened.model_type}) with {torch.__version__}",
             ) from error
         assert program is not None
         _refuse_fixed(program, axes)
@@ -121,7 +121,7 @@ def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Fi
         }
 
     batch = _batch(opened)
-    wanted, check = run(model, batch), comparison(model, batch, opened.kind)
+    wanted, check = run(model, batch), comparison(model, batch, opened.model_type)
     found = asked(batch)
     pairs = [
         (name, wanted[name]._replace(tensor=found[name]).seen, wanted[name].seen)

@@ -37,7 +37,9 @@ def _input_config(model: spec.Encoder) -> dict[str, Any]:
     return {
         "vocab_size": model.tokens.vocabulary,
         "max_position_embeddings": _position_count(model),
-        "eos_token_id": (pooled.token or _LEGACY_END) if isinstance(pooled, spec.EndToken) else None,
+        "eos_token_id": (pooled.token or _LEGACY_END)
+        if isinstance(pooled, spec.EndToken)
+        else None,
     }
 
 

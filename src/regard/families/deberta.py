@@ -192,9 +192,7 @@ def _relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.D
     distance = values["max_relative_positions"] or learned_positions(model).length
     block = model.stack.block
     norm = block.norm if norm_name == "layer_norm" else None
-    return spec.Disentangled(
-        distance, values["position_buckets"], both_or_one, norm, block.dropout
-    )
+    return spec.Disentangled(distance, values["position_buckets"], both_or_one, norm, block.dropout)
 
 
 # ------------------------------------------------------------------ tensors

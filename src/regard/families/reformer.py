@@ -133,9 +133,7 @@ def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, A
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(
-    config: Mapping[str, Any], stored: Collection[str] = ()
-) -> spec.Decoder | spec.Encoder:
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder | spec.Encoder:
     config = {key: value for key, value in config.items() if value is not None}
     values = _SCHEMA.parse({"classifier_dropout": config.get("hidden_dropout_prob"), **config})
     architecture = _architecture(config, stored)

@@ -169,9 +169,7 @@ def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]
     patches = model.patches
     d_model = model.d_model
     hf_shape = (d_model, patches.channels, patches.patch, patches.patch)
-    rules: list[Rule] = [
-        Reshape(f"{name}.project.weight", f"{hf}.weight", hf_shape, (d_model, -1))
-    ]
+    rules: list[Rule] = [Reshape(f"{name}.project.weight", f"{hf}.weight", hf_shape, (d_model, -1))]
     if patches.bias:
         rules.append(Rename(f"{name}.project.bias", f"{hf}.bias"))
     return rules

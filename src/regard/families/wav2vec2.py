@@ -206,9 +206,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return rules
 
 
-def _convolution_rules(
-    convolution: spec.Convolution, i: int, prefix: str
-) -> list[ParameterRule]:
+def _convolution_rules(convolution: spec.Convolution, i: int, prefix: str) -> list[ParameterRule]:
     name = f"input.convolutions.{i}"
     hf = f"{prefix}feature_extractor.conv_layers.{i}"
     rules = module_rules(name, f"{hf}.conv", convolution.bias)

@@ -111,14 +111,14 @@ def _held(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
                 )
                 banned = frozenset(translator.ends.banned)
-                translator.defaults = defaults(folders.generation(folder), opened.config, banned)
+                translator.defaults = defaults(folders.read_generation_config(folder), opened.config, banned)
                 return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
             words = Exact.open(folder) if holds_tokenizer(folder) else None
-            config = opened.config | folders.said_of_tokens(folder)
+            config = opened.config | folders.generation_token_ids(folder)
             writer = LanguageModel(model, opened.spec, words, config)
-            writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
+            writer.defaults = defaults(folders.read_generation_config(folder), opened.config, frozenset())
             return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return TextEncoder(model, opened.spec, None, opened.config)

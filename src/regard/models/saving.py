@@ -78,7 +78,7 @@ def described(
     """config.json of a model that was opened with `config`, in the words of the same family; `more` is added."""
     opened = folders.ModelFolder(description, {}, None, dict(config))
     return _carried(
-        folders.describe(description, None, opened.positions, opened.kind) | dict(more or {}),
+        folders.describe(description, None, opened.positions, opened.model_type) | dict(more or {}),
         config,
     )
 
@@ -88,7 +88,7 @@ def write_weights(
 ) -> None:
     """The weights as `described` announces them."""
     opened = folders.ModelFolder(description, {}, None, dict(config))
-    folders.write_weights(path, model, description, opened.positions, opened.kind)
+    folders.write_weights(path, model, description, opened.positions, opened.model_type)
 
 
 def copy_beside(home: Path, folder: Path, names: Sequence[str]) -> None:

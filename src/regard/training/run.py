@@ -244,7 +244,7 @@ def _describe_folder(place: RunFolder, recipe: Recipe, translator: Translator) -
         "gnmt" if isinstance(recipe.penalty, GNMTPenalty) else "power",
     )
     generation = folders.generation_config(
-        ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha}
+        ids, beam=recipe.decode.beam, length_penalty=alpha, search={kind: alpha}
     )
     pad, start, end, unk = source.tokens(
         [source.pad, source.bos, source.eos, source.unk or source.pad]

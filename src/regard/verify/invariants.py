@@ -18,7 +18,7 @@ from regard.build import CoreModel
 from regard.core import softmax_attention
 from regard.core.cache import TokenHistory
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.model import Decoder, EncoderDecoder
 from regard.verify.random_inputs import Batch, Found, front_end, padding, random_batch, run
 

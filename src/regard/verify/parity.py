@@ -41,7 +41,7 @@ def parity(
         raise SettingError(
             "--against transformers needs the package transformers", "pip install transformers"
         ) from None
-    if opened.kind == "regard":
+    if opened.model_type == "regard":
         raise ModelError(
             f"{folder} is in regard's own format, which transformers does not know",
             "leave --against out",
@@ -71,7 +71,7 @@ def parity(
             if padding_mask is None
             else (name, ours[padding_mask], other[padding_mask])
         )
-    return comparison(model, batch, opened.kind)(NAME, *pairs)
+    return comparison(model, batch, opened.model_type)(NAME, *pairs)
 
 
 def comparison(model: CoreModel, batch: Batch, kind: str) -> Comparison:
@@ -83,7 +83,7 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
     """As the class that config.json names. Nothing is downloaded and no code of the folder runs."""
     named = (
         opened.config.get("architectures")
-        or folders.describe(opened.spec, kind=opened.kind)["architectures"]
+        or folders.describe(opened.spec, model_type=opened.model_type)["architectures"]
     )[0]
     kind = getattr(transformers, str(named), None) or transformers.AutoModel
     transformers.utils.logging.set_verbosity_error()

@@ -14,7 +14,7 @@ from regard.data import builtin, text_files
 from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
-from regard.families.folder import with_end
+from regard.families.folder import append_end_token
 from regard.models import load_translator, open_tokenizers
 from regard.text.tokenizer import Tokenizer
 from regard.training.objectives.distillation import found
@@ -237,7 +237,7 @@ def _tokenizers(
 
 def _ended(tokenizer: Tokenizer) -> Tokenizer:
     """A model that is trained from nothing has its sources with the end token behind them, whatever the file says."""
-    return Tokenizer.from_json(with_end(tokenizer.to_json(), tokenizer.tokens([tokenizer.eos])[0]))
+    return Tokenizer.from_json(append_end_token(tokenizer.to_json(), tokenizer.tokens([tokenizer.eos])[0]))
 
 
 def _write_jsonl(path: Path, pairs: list[Pair]) -> None:
