@@ -14,7 +14,7 @@ import regard
 from regard.decode.strategy import BeamSearch, Greedy, Sampling
 from regard.errors import DataError, ModelError, SettingError
 from regard.models import LanguageModel
-from regard.text.exact import Exact, SpecialIds
+from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -32,7 +32,7 @@ CONFIGS: dict[str, Any] = {
 def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with sharp predictions, and a tokenizer without padding or start, as GPT-2's."""
     place = tmp_path_factory.mktemp(request.param)
-    words = Exact.learn([TEXT], "bpe", 300, SpecialIds(("<|endoftext|>",)))
+    words = train_lossless_tokenizer([TEXT], "bpe", 300, SpecialTokenTemplate(("<|endoftext|>",)))
     torch.manual_seed(3)
     config = CONFIGS[request.param](len(words))
     config.bos_token_id = config.eos_token_id = words.end

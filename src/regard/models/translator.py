@@ -19,7 +19,7 @@ from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, tell
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Between, Tokenizer
 
 if TYPE_CHECKING:
     from regard.look import Subject
@@ -48,15 +48,21 @@ class Translator(Model):
         self.source_tokenizer = source
         self.target_tokenizer = target
         self.start = start
-        banned = tuple(sorted((target.frame | {start}) - {target.eos}))
-        self.ends = SpecialTokens(source.pad, start, target.eos, banned, opening, closing)
+        pad, eos = source.required_token_id("pad"), target.required_token_id("eos")
+        banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
+        self.ends = SpecialTokens(pad, start, eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
         ends = self.ends
         ids = folders.SpecialTokenIds(
-            target.pad, self.start, target.eos, target.unk, ends.opening, ends.closing
+            target.required_token_id("pad"),
+            self.start,
+            ends.end,
+            target.special_token_id("unk"),
+            ends.opening,
+            ends.closing,
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -67,9 +73,8 @@ class Translator(Model):
     def subject(self) -> Subject:
         from regard.look import Subject, Words
 
-        before, after = self.source_tokenizer.around
-        source = Words.of(self.source_tokenizer, before=before, after=after)
-        target = Words.of(self.target_tokenizer, after=[self.target_tokenizer.eos])
+        source = Words.of(self.source_tokenizer)
+        target = Words.of(self.target_tokenizer.with_framing(Between(after=(self.ends.end,))))
         return Subject(self.model, source, target, self.ends)
 
     @overload
@@ -140,8 +145,8 @@ class Translator(Model):
         if language is None:
             return [], self.ends
         mark, opening = (
-            self.source_tokenizer.id(f">>{language}<<"),
-            self.target_tokenizer.id(language),
+            self.source_tokenizer.token_to_id(f">>{language}<<"),
+            self.target_tokenizer.token_to_id(language),
         )
         if mark is not None:
             return [mark], self.ends
@@ -154,7 +159,7 @@ class Translator(Model):
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
         return [
-            self.source_tokenizer.framed(ids) for ids in self.source_tokenizer.encode_batch(lines)
+            self.source_tokenizer.frame(ids) for ids in self.source_tokenizer.encode_batch(lines)
         ]
 
     def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
@@ -183,9 +188,7 @@ class Translator(Model):
         self.model.eval()
         device = next(self.model.parameters()).device
         left = self.encode(sources)
-        right = [
-            [*ids, self.target_tokenizer.eos] for ids in self.target_tokenizer.encode_batch(targets)
-        ]
+        right = [[*ids, self.ends.end] for ids in self.target_tokenizer.encode_batch(targets)]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
         for rows in batches(sizes, DecodingSettings(Greedy(), tokens=tokens)):
