@@ -53,8 +53,8 @@ EXCEPTIONS = {
 def entry(module: str) -> str:
     """The entry of LEVELS that a module belongs to: its file's own one, or its room."""
     parts = module.split(".")[1:]
-    own_entry = ".".join(parts[:2])
-    return own_entry if own_entry in LEVEL else parts[0]
+    file_entry = ".".join(parts[:2])
+    return file_entry if file_entry in LEVEL else parts[0]
 
 
 def is_exception(edge: Edge) -> bool:
@@ -130,7 +130,9 @@ NAMES = {"regard", "regard.core", "regard.core.norm", "regard.core.stack", "rega
 NAMES |= {"regard.core.kernels.topk", "regard.spec", "regard.errors"}
 
 
-def seen(source: str, importer: str = "regard.core.stack", file: str = "stack.py") -> list[str]:
+def shown_imports(
+    source: str, importer: str = "regard.core.stack", file: str = "stack.py"
+) -> list[str]:
     """What a module with this text imports, as `module` or `module:name`, with the time if late."""
     shown = []
     for edge in module_edges(source, importer, Path(file), NAMES):
@@ -170,14 +172,16 @@ def seen(source: str, importer: str = "regard.core.stack", file: str = "stack.py
     ],
 )
 def test_every_form_of_import_is_seen(source: str, expected: list[str]) -> None:
-    assert seen(source) == expected
+    assert shown_imports(source) == expected
 
 
 def test_a_package_counts_its_dots_from_itself() -> None:
-    assert seen("from . import topk", "regard.core.kernels", "__init__.py") == [
+    assert shown_imports("from . import topk", "regard.core.kernels", "__init__.py") == [
         "regard.core.kernels.topk"
     ]
-    assert seen("from .. import norm", "regard.core.kernels", "__init__.py") == ["regard.core.norm"]
+    assert shown_imports("from .. import norm", "regard.core.kernels", "__init__.py") == [
+        "regard.core.norm"
+    ]
 
 
 @pytest.mark.parametrize(
