@@ -109,10 +109,10 @@ def _import_statements(
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield node, when
     elif isinstance(node, ast.If) and _asks_for_type_checking(node.test):
-        for child in node.body:
-            yield from _import_statements(child, When.NEVER)
-        for child in node.orelse:
-            yield from _import_statements(child, when)
+        for statement in node.body:
+            yield from _import_statements(statement, When.NEVER)
+        for statement in node.orelse:
+            yield from _import_statements(statement, when)
     else:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and when is When.IMPORT:
             when = When.CALL
