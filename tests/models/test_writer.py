@@ -135,7 +135,7 @@ def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     )  # begins with the token that ends texts
     said = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(said | {"eos_token_id": [7, 8]}))
-    assert regard.load(folder).ends.also == (8,)
+    assert regard.load(folder).ends.extra_ends == (8,)
     (folder / "generation_config.json").write_text(json.dumps(said))
 
 

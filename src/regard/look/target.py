@@ -338,9 +338,9 @@ def translate(
     settings = settings or DecodingSettings(BeamSearch())
     known = room(subject, len(source))
     if known is not None:
-        settings = replace(settings, limit=replace(settings.limit, most=max(1, known)))
+        settings = replace(settings, limit=replace(settings.limit, maximum=max(1, known)))
     steered = cast(Any, Steered(model, Probe(edits=switched_off(model, off)))) if off else model
-    return decode(steered, [source], subject.ends, settings, watch=watch)[0]
+    return decode(steered, [source], subject.ends, settings, on_step=watch)[0]
 
 
 def room(subject: Subject, length: int) -> int | None:

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
-from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, Strategy
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
+from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
@@ -43,7 +43,7 @@ class Translator(Model):
         opening: int | None = None,
         closing: bool = False,
     ) -> None:
-        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `decode.search.Ends`."""
+        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `SpecialTokens`."""
         super().__init__(model, description, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
@@ -61,8 +61,8 @@ class Translator(Model):
             self.start,
             ends.end,
             target.special_token_id("unk"),
-            ends.opening,
-            ends.closing,
+            ends.forced_bos,
+            ends.forced_eos,
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -132,7 +132,7 @@ class Translator(Model):
         self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, kinds.LearnedPosition):
             settings = replace(
-                settings, limit=replace(settings.limit, most=self.spec.target.position.length)
+                settings, limit=replace(settings.limit, maximum=self.spec.target.position.length)
             )
         found = decode(self.model, sources, ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
@@ -154,7 +154,7 @@ class Translator(Model):
             raise SettingError(
                 f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
             )
-        return [], replace(self.ends, opening=opening)
+        return [], replace(self.ends, forced_bos=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
@@ -191,7 +191,7 @@ class Translator(Model):
         right = [[*ids, self.ends.end] for ids in self.target_tokenizer.encode_batch(targets)]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
-        for rows in batches(sizes, DecodingSettings(Greedy(), tokens=tokens)):
+        for rows in batch_by_length(sizes, tokens):
             source = pad_sequence(
                 [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
             )
