@@ -15,6 +15,7 @@ from regard.data import labelled
 from regard.data.labelled import Question, Words
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
+from regard.metrics.classification import classification_score
 from regard.metrics.entity_f1 import tagging_score
 from regard.metrics.question_answering import answer_score
 from regard.models import LanguageModel, TextEncoder, Translator

@@ -19,8 +19,9 @@ from torch.nn import functional
 from regard.data.batching import IGNORED, Batch, Order, Rows, plan
 from regard.data.labelled import Classed, Question, Words
 from regard.errors import DataError
-from regard.metrics.classification import ClassificationScore
-from regard.metrics.question_answering import AnswerScore
+from regard.metrics.classification import ClassificationScore, classification_score
+from regard.metrics.entity_f1 import tagging_score
+from regard.metrics.question_answering import AnswerScore, answer_score
 from regard.model import Encoder
 from regard.models.text_encoder import TextEncoder
 from regard.text.tokenizer import Tokenizer

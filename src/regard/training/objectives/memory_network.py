@@ -23,6 +23,7 @@ from regard.families import memory_network
 from regard.metrics.classification import (
     ClassificationAgainstMajority,
     ClassificationScore,
+    classification_score,
 )
 from regard.metrics.scores import AnyScore
 from regard.model import MemoryNetwork
