@@ -8,7 +8,7 @@ from typing import assert_never, overload
 import torch
 from torch import Tensor, nn
 
-from regard import memory, size, spec
+from regard import memory, spec
 from regard.baselines import additive_attention, convolutional, memory_network, recurrent
 from regard.core import (
     attention,
@@ -69,8 +69,10 @@ def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
-    if torch.get_default_device().type == "cpu":  # an outline on the meta device costs nothing
-        memory.require(size.parameters(model), "this model")
+    if torch.get_default_device().type == "cpu":
+        with torch.device("meta"):  # an outline: shapes without memory, no random numbers drawn
+            outline = build(model)
+        memory.require(trainable(outline), "this model")
     if isinstance(model, spec.DualEncoder):
         return DualEncoder(build(model.text), build(model.image), model.scale)
     if isinstance(model, spec.MemoryNetwork):

@@ -26,10 +26,10 @@ def command(model: str, as_json: bool) -> None:
     preset such as vaswani:base, or gpt:175b for a size of GPT-3.
     """
     from regard.show import page
-    from regard.show.resolve import subject as resolve
+    from regard.show.resolve import resolve
 
-    subject = resolve(model)
+    named_model = resolve(model)
     if as_json:
-        click.echo(json.dumps(page.data(subject), ensure_ascii=False))
+        click.echo(json.dumps(page.data(named_model), ensure_ascii=False))
     else:
-        page.show(subject)
+        page.show(named_model)

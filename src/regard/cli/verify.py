@@ -48,15 +48,16 @@ def command(
     """
     import torch
 
-    from regard import memory, size
+    from regard import memory
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
+    from regard.parameter_count import parameter_count
     from regard.verify.invariants import findings as check_invariants
     from regard.verify.parity import parity
 
     if precision == "float64":
         # A float64 takes the room of two float32 numbers, which `require` counts.
-        memory.require(2 * size.parameters(peek(model).spec), f"{model} in float64")
+        memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")
     core_model, opened = open_model(model)
     core_model.to(choose_device(device))
     findings: list[Finding] = []
