@@ -70,9 +70,7 @@ def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
     if torch.get_default_device().type == "cpu":
-        with torch.device("meta"):  # an outline: shapes without memory, no random numbers drawn
-            outline = build(model)
-        memory.require(trainable(outline), "this model")
+        memory.require(trainable(outline(model)), "this model")
     if isinstance(model, spec.DualEncoder):
         return DualEncoder(build(model.text), build(model.image), model.scale)
     if isinstance(model, spec.MemoryNetwork):
@@ -122,6 +120,18 @@ def build(model: spec.Model) -> CoreModel:
             )
         case _:
             assert_never(model)
+
+
+def outline(model: spec.Model) -> CoreModel:
+    """The model on the meta device: names and shapes without memory, no random numbers drawn."""
+    try:
+        with torch.device("meta"):
+            return build(model)
+    except (RuntimeError, OverflowError, TypeError) as error:  # more elements than 64 bits count
+        raise ModelError(
+            f"no model of these sizes can be built: {str(error).splitlines()[0]}",
+            "correct the sizes in config.json",
+        ) from None
 
 
 def trainable(model: nn.Module) -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from regard import spec
-from regard.build import build, trainable
+from regard.build import outline, trainable
 
 
 def parameter_count(model: spec.Model) -> int:
@@ -14,6 +12,4 @@ def parameter_count(model: spec.Model) -> int:
     Shared matrices count once. Modules on the meta device have shapes but no memory, so that
     a model of 540 billion parameters is counted in less than a tenth of a second.
     """
-    with torch.device("meta"):
-        outline = build(model)
-    return trainable(outline)
+    return trainable(outline(model))

@@ -260,7 +260,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "more layers": (edit_config(encoder_layers=3), ModelError, "lacks model.encoder.layers.2"),
     "fewer layers": (edit_config(encoder_layers=1), ModelError, "and 11 more, which nothing uses"),
     "wider": (edit_config(encoder_ffn_dim=41), ModelError, r"fc1\S+ has the shape \(40, 24\), but \(41, 24\)"),
-    "absurd": (edit_config(d_model=3 * 10**19), ModelError, "of memory, and"),
+    "absurd": (edit_config(d_model=3 * 10**19), ModelError, "no model of these sizes can be built"),
     "too large": (edit_config(encoder_ffn_dim=10**12), ModelError, r"take \S+ TB of memory, and \S+ \SB are free"),
     "trained bias": (edit_tensors(lambda t: t["final_logits_bias"].add_(1)), ModelError, "final_logits_bias"),
     "missing": (edit_tensors(lambda t: t.pop(NORM)), ModelError, f"lacks {NORM}"),

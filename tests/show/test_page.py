@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from regard import spec
+from regard.build import outline
 from regard.errors import ModelError
 from regard.families.folder import FAMILIES, describe
-from regard.families.tensor_table import outline
 from regard.families.transformer import transformer
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize

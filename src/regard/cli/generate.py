@@ -106,9 +106,10 @@ def _read_prompt() -> str:
 def _warn_of_unknown_tokens(language_model: LanguageModel, prompt: str) -> None:
     """Warns of what the vocabulary lacks: the model reads the unknown token in its place."""
     tokenizer = language_model.words
-    if tokenizer.unk is None:
+    unknown_id = tokenizer.special_token_id("unk")
+    if unknown_id is None:
         return
-    unknown = tokenizer.encode(prompt).count(tokenizer.unk)
+    unknown = tokenizer.encode(prompt).count(unknown_id)
     if unknown:
         print(
             f"{unknown} characters or words of the prompt are not in the vocabulary",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard import disk, memory
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.build import CoreModel, outline
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
 from regard.families import (
     albert,
@@ -54,7 +54,7 @@ from regard.families import (
     native as own,
 )
 from regard.families.sequence_classifier import WithSequenceClassifier
-from regard.families.tensor_table import Rule, aligned, outline, to_ours, to_theirs
+from regard.families.tensor_table import Rule, aligned, to_ours, to_theirs
 from regard.parameter_count import parameter_count
 
 WEIGHTS = "model.safetensors"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
 from regard import spec
-from regard.build import build
+from regard.build import outline
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,8 @@ class ParameterCounts:
     @classmethod
     def of(cls, model: spec.Model) -> ParameterCounts:
         """Counts the parameters of the model on the meta device, without memory for them."""
-        with torch.device("meta"):
-            outline = build(model)
-        return cls({n: p.numel() for n, p in outline.named_parameters() if p.requires_grad})
+        parameters = outline(model).named_parameters()
+        return cls({name: p.numel() for name, p in parameters if p.requires_grad})
 
     @property
     def total(self) -> int:
