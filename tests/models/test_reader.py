@@ -446,5 +446,5 @@ def test_a_reader_made_in_memory_is_saved_with_its_tokenizer(tmp_path: Path) -> 
     for found, wanted in zip(again.classify(TEXTS), first.classify(TEXTS), strict=True):
         assert found == pytest.approx(wanted, abs=1e-5)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    assert theirs(TEXTS[1])["input_ids"] == first.text.encode(TEXTS)[1].ids
+    assert theirs(TEXTS[1])["input_ids"] == first.text.encode_with_template(TEXTS)[1].ids
     assert (theirs.pad_token_id, theirs.mask_token_id) == (0, 4)

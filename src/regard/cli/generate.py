@@ -90,11 +90,8 @@ def command(
     chosen = chosen or writer.defaults.strategy or Sampling()
     if writer.defaults.most is None and writer.defaults.most_new is None:
         max_new_tokens = max_new_tokens or 200
-    unknown = (
-        []
-        if writer.words.unk is None
-        else [i for i in writer.words.encode(prompt) if i == writer.words.unk]
-    )
+    unknown_id = writer.words.special_token_id("unk")
+    unknown = [i for i in writer.words.encode(prompt) if i == unknown_id]
     if unknown:
         print(
             f"{len(unknown)} characters or words of the prompt are not in the vocabulary",

@@ -22,9 +22,11 @@ from regard.models.memory_network import MemoryNetworkModel
 from regard.models.speech import CTCModel, SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
-from regard.text.exact import Exact
-from regard.text.framed import holds_tokenizer, open_backend, open_target
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import (
+    holds_tokenizer,
+    open_language_model_tokenizer,
+    open_translation_tokenizers,
+)
 
 
 def load(
@@ -58,7 +60,7 @@ def load_translator(
     if isinstance(held.spec, kinds.EncoderDecoder | kinds.SequenceToSequence) and isinstance(
         held.spec.source, kinds.Tokens
     ):
-        open_tokenizers(Path(folder))  # says what is missing
+        open_translation_tokenizers(Path(folder))  # says what is missing
     kind = held.config.get("model_type")
     raise ModelError(
         f"{folder} holds a model that does not translate ({kind})",
@@ -105,7 +107,7 @@ def _held(
             opened.ids is not None
         ):
             if holds_tokenizer(folder):
-                (source, target), ids = open_tokenizers(folder), opened.ids
+                (source, target), ids = open_translation_tokenizers(folder), opened.ids
                 forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
                 translator = Translator(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
@@ -115,7 +117,7 @@ def _held(
                 return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
-            words = Exact.open(folder) if holds_tokenizer(folder) else None
+            words = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
             writer = LanguageModel(model, opened.spec, words, config)
             writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
@@ -131,16 +133,6 @@ def _held(
         case DualEncoder(), kinds.DualEncoder():
             return DualEncoderModel(model, opened.spec, None, opened.config)
     return Model(model, opened.spec, opened.config)
-
-
-def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source and the target side's, which may be one."""
-    backend, _, origin = open_backend(folder)
-    source, second = Tokenizer(backend, origin=origin), folder / "target_tokenizer.json"
-    if second.exists():
-        return source, Tokenizer.load(second)
-    other = open_target(folder)
-    return source, source if other is None else Tokenizer(other, origin=origin)
 
 
 def _recovered(

@@ -30,7 +30,7 @@ from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
 from regard.models.saving import TEXTS, copy_beside, described, write_weights
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed
+from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training import run_folder
 from regard.training.data.parallel_text import Pair, Prepared
 from regard.training.data.plain_text import texts
@@ -317,8 +317,8 @@ def with_head(
         text = held.text
     else:  # whose rows were never filled: others must know what with
         assert held.folder is not None, "models to fine-tune come from folders"
-        text = Framed.open(held.folder)
-        config.setdefault("pad_token_id", text.pad)
+        text = open_encoder_tokenizer(held.folder)
+        config.setdefault("pad_token_id", text.special_token_id("pad") or 0)
     reader = TextEncoder(model, description, text, config)
     reader.folder, reader.say = held.folder, held.say
     return reader

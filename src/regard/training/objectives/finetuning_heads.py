@@ -22,7 +22,7 @@ from regard.errors import DataError
 from regard.metrics.scores import ClassificationScore, EntityScore, found_score, graded, span_score
 from regard.model import Encoder
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed
+from regard.text.tokenizer import Tokenizer
 from regard.training.objectives.distillation import Teacher
 from regard.training.objectives.loss import beside, cross_entropy
 from regard.training.recipe.schema import Train
@@ -102,7 +102,9 @@ class HeadObjective(ABC, Generic[Example]):
         longest = max(len(row.ids) for row in taken)
         width = max(longest, min(-(-longest // self.multiple) * self.multiple, self.most))
         tensors = {
-            "tokens": _padded([row.ids for row in taken], width, self.reader.text.pad),
+            "tokens": _padded(
+                [row.ids for row in taken], width, self.reader.text.special_token_id("pad") or 0
+            ),
             "padding_mask": torch.arange(width)
             < torch.tensor([len(row.ids) for row in taken])[:, None],
             "labels": self.labels(taken, width),
@@ -168,7 +170,9 @@ class HeadObjective(ABC, Generic[Example]):
 class Classification(HeadObjective[Classed]):
     def rows(self, examples: Sequence[Classed]) -> list[Row]:
         known = {name: i for i, name in enumerate(self.reader.labels)}
-        encoded = self.reader.text.encode([example.whole for example in examples], self.most)
+        encoded = self.reader.text.encode_with_template(
+            [example.whole for example in examples], self.most
+        )
         return [
             Row(row.ids, row.type_ids, [_known(example.label, known)])
             for row, example in zip(encoded, examples, strict=True)
@@ -226,10 +230,10 @@ class TokenClassification(HeadObjective[Words]):
 
 
 def aligned(
-    text: Framed, examples: Sequence[Words], most: int | None = None
+    text: Tokenizer, examples: Sequence[Words], most: int | None = None
 ) -> list[tuple[Encoding, list[str | None]]]:
     """For each sentence, its tokens and their tags: the first token of a word has the word's, all others none."""
-    encoded = text.encode([" ".join(example.tokens) for example in examples], most)
+    encoded = text.encode_with_template([" ".join(example.tokens) for example in examples], most)
     found = []
     for row, example in zip(encoded, examples, strict=True):
         starts = [0, *accumulate(len(word) + 1 for word in example.tokens)][:-1]
@@ -271,7 +275,9 @@ class QuestionAnswering(HeadObjective[Question]):
         return found_score(texts, [example.text for example in examples])
 
 
-def windowed(text: Framed, example: Question, most: int) -> list[tuple[Encoding, tuple[int, int]]]:
+def windowed(
+    text: Tokenizer, example: Question, most: int
+) -> list[tuple[Encoding, tuple[int, int]]]:
     """The context in overlapping windows, each with the places of the answer's first and last token; where the answer is not
     wholly inside, both are 0, the first token, which says that there is none."""
     found = []

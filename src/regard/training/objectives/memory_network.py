@@ -24,7 +24,9 @@ from regard.metrics.scores import AnyScore, ClassificationScore, RegressionScore
 from regard.model import MemoryNetwork
 from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
-from regard.text.framed import Framed, words
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import word_level_json
 from regard.training.engine.logging import ProgressLog
 from regard.training.job import Job, multiple
 from regard.training.objectives.loss import beside, cross_entropy
@@ -93,7 +95,7 @@ class StoryQuestions:
 
     def rows(self, examples: Sequence[Classed]) -> list[tuple[list[list[int]], int]]:
         """The words of stories, and of their answers."""
-        answers = self.recaller.text.encode([example.label for example in examples])
+        answers = self.recaller.text.encode_with_template([example.label for example in examples])
         return [
             (self.recaller.words(e.text), a.ids[0]) for e, a in zip(examples, answers, strict=True)
         ]
@@ -164,9 +166,9 @@ def _lengths(rows: Sequence[tuple[list[list[int]], int]]) -> Any:
     return np.array([[len(story) * max(map(len, story))] for story, _ in rows])
 
 
-def _tokenizer(place: RunFolder, train: Sequence[Classed]) -> Framed:
+def _tokenizer(place: RunFolder, train: Sequence[Classed]) -> Tokenizer:
     path = place.folder / "tokenizer.json"
     if not path.exists():
         told = (" ".join([*sentences(example.text), example.label]) for example in train)
-        disk.write_file(path, words(told, framed=False))
-    return Framed.open(place.folder)
+        disk.write_file(path, word_level_json(told, cls_token=False))
+    return open_encoder_tokenizer(place.folder)

@@ -66,7 +66,7 @@ class SequenceToSequence:
         translator = self.translator
         padding_side = {
             "source_pad": translator.ends.pad,
-            "target_pad": translator.target_tokenizer.pad,
+            "target_pad": translator.target_tokenizer.required_token_id("pad"),
         }
         return collate(
             corpus,

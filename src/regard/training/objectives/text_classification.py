@@ -21,7 +21,9 @@ from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, RegressionScore
 from regard.models import choose_device
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed, words
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import word_level_json
 from regard.training.engine.initialization import draw
 from regard.training.engine.logging import ProgressLog
 from regard.training.job import Job, multiple
@@ -120,8 +122,8 @@ def files(
     return {name: str(place.data / f"{name}.jsonl") for name in counts}
 
 
-def _tokenizer(place: RunFolder, train: list[Classed]) -> Framed:
+def _tokenizer(place: RunFolder, train: list[Classed]) -> Tokenizer:
     path: Path = place.folder / "tokenizer.json"
     if not path.exists():
-        disk.write_file(path, words(example.text for example in train))
-    return Framed.open(place.folder)
+        disk.write_file(path, word_level_json(example.text for example in train))
+    return open_encoder_tokenizer(place.folder)
