@@ -34,9 +34,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
-    description = bert.preset(
-        "base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width
-    )
+    description = bert.preset("base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width)
     subject = Subject(build(description).eval().to(asked.device))
     ids = torch.randint(0, 1000, (1, asked.tokens), device=asked.device)
     name = f"encoder.{asked.layers // 2}.self"

@@ -22,9 +22,7 @@ def model(tmp_path: Path) -> Path:
     torch.manual_seed(1)
     place = tmp_path / "bert"
     place.mkdir()
-    description = bert.preset(
-        "tiny", len(WORDS), 16, d_model=16, d_ff=24, heads=2, layers=1
-    )
+    description = bert.preset("tiny", len(WORDS), 16, d_model=16, d_ff=24, heads=2, layers=1)
     (place / "config.json").write_text(json.dumps(folders.describe(description)))
     folders.write_weights(place / "model.safetensors", build(description), description)
     (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")

@@ -64,11 +64,10 @@ _PRESET_DEFAULTS = {
 
 
 def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
-    """A named size, any of whose settings can be changed.
+    """A named size. `attention` is an attention option.
 
-    `attention` is an attention option. With a `memory`, the model reads segments of `context`
-    tokens and has relative positions (Transformer-XL); `compressed` is an option for what leaves
-    the memory (Compressive Transformer).
+    With a `memory`, the model reads segments of `context` tokens and has relative positions
+    (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
     """
     s = transformer_settings("gpt", PRESETS, name, _PRESET_DEFAULTS, changes)
     dropout = s["dropout"]
@@ -202,9 +201,8 @@ class GptFamily:
         ]
         if model.stack.final:
             rules += module_rules("stack.final_norm", "transformer.ln_f")
-        rules.append(
-            Constant("transformer.position_ids", lambda: torch.arange(length), written=False)
-        )
+        position_ids = "transformer.position_ids"
+        rules.append(Constant(position_ids, lambda: torch.arange(length), written=False))
         return rules
 
     def _block_rules(self, length: int) -> list[Rule]:

@@ -179,10 +179,8 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
     # Version 1.0 scales and ties; 1.1 does neither.
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
-    if stored:
-        untied = not scaled and _LM_HEAD in stored
-    else:
-        untied = not scaled and not values["tie_word_embeddings"]
+    has_own_matrix = _LM_HEAD in stored if stored else not values["tie_word_embeddings"]
+    untied = has_own_matrix and not scaled
     lm_head = spec.LMHead(scale=d_model**-0.5 if scaled else 1.0)
     share: Any = "inputs" if untied else "all"
     return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, lm_head, share)
@@ -202,8 +200,8 @@ def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
     rules += _stack_rules("encoder", model.encoder)
     rules += _stack_rules("decoder", model.decoder)
     # The first files have a relative bias of cross-attention too, which T5's own code never used.
-    unused_bias = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-    rules.append(Unused(unused_bias))
+    cross = "decoder.block.0.layer.1.EncDecAttention"
+    rules.append(Unused(f"{cross}.relative_attention_bias.weight"))
     return rules
 
 

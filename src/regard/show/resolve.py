@@ -79,6 +79,10 @@ def _from_folder(folder: Path) -> NamedModel:
     architectures = opened.config.get("architectures")
     if not (isinstance(architectures, list) and architectures):
         # config.json need not name its class; then it is the one that we would write.
-        config = folders.describe(opened.spec, positions=opened.positions, model_type=opened.model_type)
+        config = folders.describe(
+            opened.spec, positions=opened.positions, model_type=opened.model_type
+        )
         architectures = config["architectures"]
-    return NamedModel(folder.name or str(folder), opened.spec, opened.model_type, str(architectures[0]))
+    return NamedModel(
+        folder.name or str(folder), opened.spec, opened.model_type, str(architectures[0])
+    )
