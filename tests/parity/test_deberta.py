@@ -242,6 +242,6 @@ def test_published_sizes(changes: dict[str, Any], millions: float) -> None:
     }
     with torch.device("meta"):
         model = transformers.DebertaV2Model(transformers.DebertaV2Config(**config))
-    counted = parameter_count(deberta.spec({"model_type": "deberta-v2", **config}))
+    counted = parameter_count(deberta.to_spec({"model_type": "deberta-v2", **config}))
     assert counted == sum(parameter.numel() for parameter in model.parameters())
     assert counted / 1e6 == pytest.approx(millions, abs=0.05)
