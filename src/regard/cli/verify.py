@@ -48,7 +48,7 @@ def command(
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
     from regard.parameter_count import parameter_count
-    from regard.verify.invariants import findings
+    from regard.verify.invariants import check_invariants
     from regard.verify.parity import parity
 
     if precision == "float64":
@@ -65,7 +65,7 @@ def command(
     if against:
         say(parity(model, opened_model, opened, seed))
     opened_model.to(getattr(torch, precision))
-    for finding in findings(opened_model, opened, seed):
+    for finding in check_invariants(opened_model, opened, seed):
         say(finding)
     failed = [finding for finding in found if finding.verdict == "fails"]
     if as_json:
