@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard import spec
 from regard.build import build
 from regard.core import softmax_attention
 from regard.core.cache import KVCache
@@ -47,9 +48,7 @@ def test_every_family_holds(name: str, tmp_path: Path) -> None:
     model, model_folder = opened(name, tmp_path)
     for finding in check_invariants(model, model_folder, seed=3):
         skipped = finding.name == "padded = unpadded" and name in PADDED
-        decodes = isinstance(
-            model_folder.spec, (folders.kinds.Decoder, folders.kinds.EncoderDecoder)
-        )
+        decodes = isinstance(model_folder.spec, (spec.Decoder, spec.EncoderDecoder))
         skipped |= finding.name == "cached = uncached" and (
             not decodes or name == "reformer"
         )  # which reads anew
@@ -148,7 +147,7 @@ def test_a_tensor_that_comes_back_otherwise_is_seen(
     model, model_folder = opened("bert", tmp_path)
     written = disk.write_tensors
 
-    def rounded(path, tensors):
+    def rounded(path: Path, tensors: dict[str, torch.Tensor]) -> Any:
         return written(path, {n: t.bfloat16().float() for n, t in tensors.items()})
 
     monkeypatch.setattr(disk, "write_tensors", rounded)
@@ -213,11 +212,11 @@ def test_the_command_says_what_it_found_and_fails_if_it_must(tmp_path: Path) -> 
 
 
 def test_our_own_format_has_no_counterpart(tmp_path: Path) -> None:
-    spec = transformer(37, 37, d_model=24, d_ff=40, heads=5, layers=1, d_k=4, d_v=4)
-    config = {**folders.describe(spec, folders.SpecialTokenIds(0, 1, 2)), "pad_token_id": 0}
-    weights = {name: tensor.detach() for name, tensor in build(spec).named_parameters()}
+    odd = transformer(37, 37, d_model=24, d_ff=40, heads=5, layers=1, d_k=4, d_v=4)
+    config = {**folders.describe(odd, folders.SpecialTokenIds(0, 1, 2)), "pad_token_id": 0}
+    weights = {name: tensor.detach() for name, tensor in build(odd).named_parameters()}
     write_model(
-        tmp_path, folders.ModelFolder(spec, weights, folders.SpecialTokenIds(0, 1, 2), config)
+        tmp_path, folders.ModelFolder(odd, weights, folders.SpecialTokenIds(0, 1, 2), config)
     )
     model, model_folder = folders.open_model(tmp_path)
     assert set(verdicts(model.double(), model_folder).values()) == {"holds"}

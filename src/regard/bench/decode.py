@@ -129,7 +129,7 @@ def ours(case: Case, home: Path, kind: str, device: torch.device) -> Decodes:
     else:
         held.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[kind])
     strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
-    settings = DecodingSettings(strategy, Limit(0, case.new), tokens=10**9)
+    settings = DecodingSettings(strategy, Limit(0, case.new), batch_tokens=10**9)
     framed = isinstance(model.spec, spec.EncoderDecoder)
     ends = SpecialTokens(IDS.pad, IDS.start if framed else None, IDS.end, (IDS.pad, IDS.end))
 

@@ -22,7 +22,7 @@ from regard.core.position import Sinusoidal
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Decoder, EncoderDecoder
-from regard.text.tokenizer import vocabulary_of
+from regard.text.tokenizer_files import read_vocabulary
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -132,7 +132,7 @@ def _vocabulary(folder: Path, size: int, file: str = "tokenizer.json") -> list[s
             f"{folder} has no {file}, and a CTranslate2 model holds its vocabulary",
             "put the tokenizer.json of the model there, or use --to onnx",
         )
-    tokens = vocabulary_of(folder / file)
+    tokens = read_vocabulary(folder / file)
     return [tokens.get(i) or f"<extra_id_{i}>" for i in range(size)]
 
 
