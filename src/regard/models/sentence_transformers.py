@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import disk
 from regard.errors import ModelError
 
 # The keys of a Pooling module's config.json, and what each makes of the states x [B, T, D] at real places w [B, T, 1].
@@ -46,7 +46,7 @@ class SentencePooling:
     def open(cls, folder: Path | None) -> SentencePooling:
         if folder is None or not (folder / "modules.json").is_file():
             return cls()
-        modules = _json(folder / "modules.json")
+        modules = disk.read_json(folder / "modules.json", ModelError)
         if not isinstance(modules, list) or not all(
             isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules
         ):
@@ -125,14 +125,4 @@ def _inside(folder: Path, path: str, name: str) -> dict[str, Any]:
     place = (folder / path / name).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise ModelError(f"modules.json leads out of {folder}: {path}", "fetch the folder again")
-    said = _json(place) if place.is_file() else {}
-    if not isinstance(said, dict):
-        raise ModelError(f"{place} holds no object", "fetch the folder again")
-    return said
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not valid JSON: {error}", "fetch the folder again") from None
+    return disk.read_json_object(place, ModelError)
