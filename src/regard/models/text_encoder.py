@@ -108,7 +108,9 @@ class TextEncoder(WithText):
         """[D] for a text, [N, D] for a list: as the folder says if it is one of sentence-transformers, the projected vector
         of a tower, otherwise the mean over the text's tokens. A text that is too long is an error, or `cut` and said."""
         texts = [text] if isinstance(text, str) else list(text)
-        rows = self._encode([self.sentence.text(one) for one in texts], cut, self.sentence.most)
+        rows = self._encode(
+            [self.sentence.prepare_text(one) for one in texts], cut, self.sentence.max_seq_length
+        )
         pool = self.model.pool
         if pool is not None and self.spec.pool is not None and self.spec.pool.width is not None:
             vectors = self._map(

@@ -18,7 +18,7 @@ from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.text.tokenizer import Between, Tokenizer
 
 if TYPE_CHECKING:
@@ -105,13 +105,19 @@ class Translator(Model):
     ) -> DecodingSettings:
         """What is not given is as the folder says it, in generation_config.json, or as usual here."""
         said = self.defaults
-        tell(self)
+        warn_of_unsupported(self)
         # There, what the decoder starts with counts as a token.
-        most = said.most_new or (None if said.most is None else max(1, said.most - 1))
+        most = said.max_new_tokens or (
+            None if said.max_length is None else max(1, said.max_length - 1)
+        )
         usual = Limit() if most is None else Limit(0.0, most)
-        least = said.least_new or max(0, said.least - 1)
+        least = said.min_new_tokens or max(0, said.min_length - 1)
         return DecodingSettings(
-            strategy or said.strategy or BeamSearch(), limit or usual, tokens, least, said.no_repeat
+            strategy or said.strategy or BeamSearch(),
+            limit or usual,
+            tokens,
+            least,
+            said.no_repeat_ngram_size,
         )
 
     def hypotheses(
