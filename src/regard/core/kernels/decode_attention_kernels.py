@@ -43,6 +43,7 @@ def grouped_query_attention(
     q2 = tl.load(query_at + HALF, mask=query_valid[:, None], other=0.0)
     dtype = q.dtype.element_ty
     if ROPE:
+        # (q1, q2) rotated by the angles of the newest position, and rounded as PyTorch rounds.
         c = tl.load(cos + half)[None, :]
         d = tl.load(sin + half)[None, :]
         one = q1.to(tl.float32)
@@ -56,7 +57,7 @@ def grouped_query_attention(
             end += columns
     top = tl.full([BQ], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BQ], dtype=tl.float32)
-    mixed = tl.zeros([BQ, K], dtype=tl.float32)
+    mixed = tl.zeros([BQ, K], dtype=tl.float32)  # Σ weight · value, not yet divided by total
     mask_at = mask + b * m_b + head[:, None] * m_h + t[:, None] * m_t
     if NEW:
         new_at = new_k + b * nk_b + g * nk_g + half
@@ -81,6 +82,7 @@ def grouped_query_attention(
         if MASK == 2:
             bias_at = mask + b * m_b + head * m_h + t * m_t + end * m_s
             top += tl.load(bias_at, mask=query_valid, other=0.0).to(tl.float32)
+        # The new key is the first one seen: its weight is exp(score − top) = 1.
         total += 1.0
         mixed += value.to(tl.float32)[None, :]
     for begin in range(0, end, BS):
@@ -169,6 +171,7 @@ def single_query_attention(
         top = tl.sum(query * key, axis=0) * scale
         if MASK == 2:
             top += tl.load(mask_at + end * m_s).to(tl.float32)
+        # The new key is the first one seen: its weight is exp(score − top) = 1.
         total = 1.0
         mixed = value.to(tl.float32)
     for begin in range(0, end, BS):

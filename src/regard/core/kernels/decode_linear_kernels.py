@@ -13,8 +13,9 @@ def _activation(x, KIND: tl.constexpr):
     if KIND == "relu":
         x = tl.maximum(x, 0.0)
     if KIND == "gelu":
-        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))  # √½
     if KIND == "gelu_tanh":
+        # √(2 / π), and the cubic term of Hendrycks and Gimpel 2016
         inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
         x = x * tl.sigmoid(2.0 * inner)  # (1 + tanh z) / 2 = σ(2 z)
     if KIND == "quick_gelu":
@@ -22,7 +23,7 @@ def _activation(x, KIND: tl.constexpr):
     if KIND == "silu":
         x = x * tl.sigmoid(x)
     if KIND == "tanh":
-        x = 2.0 * tl.sigmoid(2.0 * x) - 1.0
+        x = 2.0 * tl.sigmoid(2.0 * x) - 1.0  # tanh x = 2 σ(2 x) − 1
     return x
 
 
@@ -47,7 +48,7 @@ def linear_one_row(
     w = tl.load(weight_at, mask=first_tile, other=0.0, eviction_policy="evict_first")
     gate_w = w
     if GATED:
-        # The second half of the weight's rows.
+        # The second half of the weight's rows, which the activated first half multiplies.
         gate_at = weight_at + N.to(tl.int64) * weight_stride
         gate_w = tl.load(gate_at, mask=first_tile, other=0.0, eviction_policy="evict_first")
     b = tl.zeros([BN], dtype=tl.float32)
@@ -69,6 +70,7 @@ def linear_one_row(
             mean = tl.sum(row, axis=0) / K
             row = tl.where(column < K, row - mean, 0.0)
         scale = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
+    # Products are summed over BK at the end only: one reduction for all blocks.
     total = tl.zeros([BN, BK], dtype=tl.float32)
     gate = tl.zeros([BN, BK], dtype=tl.float32)
     for begin in range(0, K, BK):

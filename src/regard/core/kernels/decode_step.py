@@ -140,7 +140,7 @@ def linear(
 
 
 def parts(x: Tensor, weight: Tensor) -> Tensor:
-    """x Wᵀ of x [M, K], M > 1, as summands [P, M, N] in float32 that are still to be added (split-K).
+    """Split-K: x Wᵀ of x [M, K], M > 1, as summands [P, M, N] in float32, still to be added.
 
     A layer with few outputs is cut along its inputs as well, so that all of the device has work.
     """
@@ -269,7 +269,7 @@ def attend(
 def _expanded_mask(
     q: Tensor, mask: Tensor | None, keys: int
 ) -> tuple[int, Tensor, tuple[int, ...]]:
-    """The kind of a mask (0 none, 1 boolean, 2 bias), its tensor, and its strides over [B, H, T, S]."""
+    """A mask's kind (0 none, 1 boolean, 2 bias), its tensor, and its strides over [B, H, T, S]."""
     if mask is None:
         return 0, q, (0, 0, 0, 0)
     batch, heads, length, _ = q.shape
