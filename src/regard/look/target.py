@@ -31,7 +31,6 @@ from regard.model import (
     EncoderPart,
     MemoryNetwork,
 )
-from regard.text.framed import Framed
 from regard.text.tokenizer import Tokenizer
 
 Model = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
@@ -49,24 +48,10 @@ class Words:
     text: Callable[[Sequence[int]], str]
 
     @staticmethod
-    def of(tokenizer: Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()) -> Words:
-        """Of a tokenizer whose texts stand between these ids."""
-        none = (0, 0)
+    def of(tokenizer: Tokenizer) -> Words:
+        """Of a tokenizer, with the special tokens of its framing."""
         return Words(
-            lambda text: [*before, *tokenizer.encode(text), *after],
-            lambda text: [*[none] * len(before), *tokenizer.spans(text), *[none] * len(after)],
-            tokenizer.tokens,
-            tokenizer.decode,
-        )
-
-    @staticmethod
-    def framed(tokenizer: Framed) -> Words:
-        """Of a tokenizer that sets the special tokens itself."""
-        return Words(
-            lambda text: tokenizer.encode([text])[0].ids,
-            lambda text: tokenizer.encode([text])[0].offsets,
-            lambda ids: [tokenizer.token(i) for i in ids],
-            tokenizer.decode,
+            tokenizer.input_ids, tokenizer.input_offsets, tokenizer.tokens, tokenizer.decode
         )
 
     def inner(self, text: str) -> list[int]:
