@@ -13,7 +13,7 @@ import regard
 from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, PowerPenalty, Sampling
 from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator
-from regard.models.generation_config import GenerationDefaults, defaults
+from regard.models.generation_config import GenerationDefaults, generation_defaults
 from regard.text.tokenizer_training import (
     SpecialTokenTemplate,
     train_lossless_tokenizer,
@@ -128,7 +128,7 @@ def test_texts_are_those_of_a_bare_generate(said: dict[str, Any], tmp_path: Path
 
 def test_words_of_transformers() -> None:
     def read(**said: Any) -> GenerationDefaults:
-        return defaults(said, {}, frozenset({1}))
+        return generation_defaults(said, {}, frozenset({1}))
 
     assert read() == GenerationDefaults()
     assert read(num_beams=1).strategy == Greedy()
@@ -139,18 +139,21 @@ def test_words_of_transformers() -> None:
     assert read(num_beams=5, early_stopping="never").strategy == BeamSearch(
         5, PowerPenalty(1.0), 1, "refilled", "certain"
     )
-    assert read(num_beams=5, do_sample=True).unheard == ("do_sample",)
-    assert read(num_beams=5, renormalize_logits=True).unheard == ()
-    assert read(num_beams=5, renormalize_logits=True, min_length=3).unheard == (
+    assert read(num_beams=5, do_sample=True).unsupported == ("do_sample",)
+    assert read(num_beams=5, renormalize_logits=True).unsupported == ()
+    assert read(num_beams=5, renormalize_logits=True, min_length=3).unsupported == (
         "renormalize_logits",
     )
-    assert read(bad_words_ids=[[1]], suppress_tokens=[]).unheard == ()
-    assert read(bad_words_ids=[[1], [2, 3]], typical_p=0.5).unheard == (
+    assert read(bad_words_ids=[[1]], suppress_tokens=[]).unsupported == ()
+    assert read(bad_words_ids=[[1], [2, 3]], typical_p=0.5).unsupported == (
         "typical_p",
         "bad_words_ids",
     )
-    assert defaults(None, {"num_beams": 1, "max_length": 7}, frozenset()).most == 7
-    assert defaults({}, {"num_beams": 1, "max_length": 7}, frozenset()) == GenerationDefaults()
+    assert generation_defaults(None, {"num_beams": 1, "max_length": 7}, frozenset()).max_length == 7
+    assert (
+        generation_defaults({}, {"num_beams": 1, "max_length": 7}, frozenset())
+        == GenerationDefaults()
+    )
     own = {"num_beams": 4, "max_length": 512, "length_penalty": 0.6}
     assert read(**own, regard_search={"gnmt": 0.6}) == GenerationDefaults(
         BeamSearch(4, GNMTPenalty(0.6))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
@@ -19,7 +19,7 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.model import Decoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.text.streaming import StreamingDecoder
 from regard.text.tokenizer import Tokenizer
 
@@ -133,7 +133,7 @@ class LanguageModel(Model):
             if stream is not None and piece:
                 stream(piece)
 
-        tell(self)
+        warn_of_unsupported(self)
         counts = [max_new_tokens or self._most_new(len(prompt)) for prompt in prompts]
         self._go_on(
             prompts,
@@ -152,7 +152,9 @@ class LanguageModel(Model):
     def _most_new(self, length: int) -> int:
         """How many tokens follow a prompt of this length at most, if nobody says."""
         said = self.defaults
-        return said.most_new or (USUAL if said.most is None else max(1, said.most - length))
+        return said.max_new_tokens or (
+            USUAL if said.max_length is None else max(1, said.max_length - length)
+        )
 
     def _go_on(
         self,
@@ -171,7 +173,7 @@ class LanguageModel(Model):
             # How many tokens must come before an end: all that the decoder has read counts, or what is new.
             said, new = self.defaults, {row: len(so_far[row]) - len(prompts[row]) for row in left}
             least = {
-                row: max(0, said.least_new - new[row], said.least - len(so_far[row]))
+                row: max(0, said.min_new_tokens - new[row], said.min_length - len(so_far[row]))
                 for row in left
             }
             for room, fewest in sorted({(limits[row], least[row]) for row in left}):
@@ -187,7 +189,7 @@ class LanguageModel(Model):
                     strategy,
                     Limit(0.0, room),
                     min_new_tokens=fewest,
-                    no_repeat_ngram_size=said.no_repeat,
+                    no_repeat_ngram_size=said.no_repeat_ngram_size,
                 )
                 found = decode(
                     self.model, sources, self.ends, settings, keys=keys, on_step=watch, draft=draft
@@ -267,17 +269,13 @@ class LanguageModel(Model):
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
         for numbers in batch_by_length([len(row) for row in rows], tokens):
-            ids = pad_sequence(
-                [torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1
-            )
-            ids = ids.to(self.device)
-            padding_mask = ids >= 0
+            ids, padding_mask = pad_rows([rows[i] for i in numbers], 0)
+            ids, padding_mask = ids.to(self.device), padding_mask.to(self.device)
             seen = None if bool(padding_mask.all()) else padding_mask[:, :-1]
-            hidden, _ = self.model(ids[:, :-1].clamp_min(0), seen)
+            hidden, _ = self.model(ids[:, :-1], seen)
             logits = self.model.head(hidden[:, first - 1 :]).float()
-            chosen = functional.log_softmax(logits, dim=-1).gather(
-                -1, ids[:, first:, None].clamp_min(0)
-            )[..., 0]
+            log_probabilities = functional.log_softmax(logits, dim=-1)
+            chosen = log_probabilities.gather(-1, ids[:, first:, None])[..., 0]
             for i, row, kept in zip(
                 numbers, chosen.tolist(), padding_mask[:, first:].tolist(), strict=True
             ):

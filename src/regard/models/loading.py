@@ -15,7 +15,7 @@ from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNe
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.dual_encoder import DualEncoderModel
-from regard.models.generation_config import defaults
+from regard.models.generation_config import generation_defaults
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
@@ -68,7 +68,7 @@ def load_translator(
     )
 
 
-def load_writer(
+def load_language_model(
     folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
 ) -> LanguageModel:
     """A model that goes on from text, or the reason why the folder holds none."""
@@ -113,14 +113,18 @@ def _held(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
                 )
                 banned = frozenset(translator.ends.banned)
-                translator.defaults = defaults(folders.generation(folder), opened.config, banned)
+                translator.defaults = generation_defaults(
+                    folders.generation(folder), opened.config, banned
+                )
                 return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
             words = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
             writer = LanguageModel(model, opened.spec, words, config)
-            writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
+            writer.defaults = generation_defaults(
+                folders.generation(folder), opened.config, frozenset()
+            )
             return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return TextEncoder(model, opened.spec, None, opened.config)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.data.padding import IGNORED, pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.text.tokenizer import Between, Tokenizer
 
 if TYPE_CHECKING:
@@ -105,13 +105,19 @@ class Translator(Model):
     ) -> DecodingSettings:
         """What is not given is as the folder says it, in generation_config.json, or as usual here."""
         said = self.defaults
-        tell(self)
+        warn_of_unsupported(self)
         # There, what the decoder starts with counts as a token.
-        most = said.most_new or (None if said.most is None else max(1, said.most - 1))
+        most = said.max_new_tokens or (
+            None if said.max_length is None else max(1, said.max_length - 1)
+        )
         usual = Limit() if most is None else Limit(0.0, most)
-        least = said.least_new or max(0, said.least - 1)
+        least = said.min_new_tokens or max(0, said.min_length - 1)
         return DecodingSettings(
-            strategy or said.strategy or BeamSearch(), limit or usual, tokens, least, said.no_repeat
+            strategy or said.strategy or BeamSearch(),
+            limit or usual,
+            tokens,
+            least,
+            said.no_repeat_ngram_size,
         )
 
     def hypotheses(
@@ -192,15 +198,11 @@ class Translator(Model):
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
         for rows in batch_by_length(sizes, tokens):
-            source = pad_sequence(
-                [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
-            )
-            labels = pad_sequence(
-                [torch.tensor(right[i]) for i in rows], batch_first=True, padding_value=-100
-            )
+            source, padding_mask = pad_rows([left[i] for i in rows], 0)
+            labels, _ = pad_rows([right[i] for i in rows], IGNORED)
             shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
-            source, labels, shifted = source.to(device), labels.to(device), shifted.to(device)
-            hidden, _ = self.model(source.clamp_min(0), shifted, source >= 0)
+            labels = labels.to(device)
+            hidden, _ = self.model(source.to(device), shifted.to(device), padding_mask.to(device))
             logits = self.model.head(hidden).float()
             total += functional.cross_entropy(
                 logits.flatten(0, 1), labels.flatten(), reduction="sum"

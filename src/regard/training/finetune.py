@@ -28,7 +28,7 @@ from regard.families import folder as folders
 from regard.metrics.scores import AnyScore
 from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
-from regard.models.saving import TEXTS, copy_beside, described, write_weights
+from regard.models.saving import TEXT_FILES, config_json, copy_companion_files, write_weights
 from regard.models.text_encoder import TextEncoder
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training import run_folder
@@ -415,8 +415,8 @@ def _job(
 ) -> Job:
     """The run folder is the model's, whole and in the layout it came in; low-rank changes are merged."""
     if held.folder is not None:
-        copy_beside(held.folder, where.folder, TEXTS)
-    disk.write_json(where.folder / "config.json", described(held.spec, held.config))
+        copy_companion_files(held.folder, where.folder, TEXT_FILES)
+    disk.write_json(where.folder / "config.json", config_json(held.spec, held.config))
     if isinstance(held, TextEncoder):
         for name, content in held.text.files().items():
             if name == "tokenizer.json" and not (where.folder / name).exists():

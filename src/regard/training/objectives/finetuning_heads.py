@@ -19,7 +19,9 @@ from torch.nn import functional
 from regard.data.batching import IGNORED, Batch, Order, Rows, plan
 from regard.data.labelled import Classed, Question, Words
 from regard.errors import DataError
-from regard.metrics.scores import ClassificationScore, EntityScore, found_score, graded, span_score
+from regard.metrics.classification import ClassificationScore, classification_score
+from regard.metrics.entity_f1 import tagging_score
+from regard.metrics.question_answering import AnswerScore, answer_score
 from regard.model import Encoder
 from regard.models.text_encoder import TextEncoder
 from regard.text.tokenizer import Tokenizer
@@ -83,7 +85,7 @@ class HeadObjective(ABC, Generic[Example]):
     @abstractmethod
     def score(
         self, examples: Sequence[Example], precision: AbstractContextManager[Any]
-    ) -> ClassificationScore | EntityScore:
+    ) -> ClassificationScore | AnswerScore:
         """How good the answers are, from 0 to 100."""
 
     def order(self) -> Order:
@@ -185,7 +187,7 @@ class Classification(HeadObjective[Classed]):
         self, examples: Sequence[Classed], precision: AbstractContextManager[Any]
     ) -> ClassificationScore:
         rows = self.rows(examples)
-        return graded(
+        return classification_score(
             [labels[0] for labels in self.best(rows, precision)], [row.labels[0] for row in rows]
         )
 
@@ -224,7 +226,7 @@ class TokenClassification(HeadObjective[Words]):
             [(names[a], names[b]) for a, b in zip(best, row.labels, strict=False) if b != IGNORED]
             for best, row in zip(self.best(rows, precision), rows, strict=True)
         ]
-        return span_score(
+        return tagging_score(
             [[a for a, _ in pairs] for pairs in kept], [[b for _, b in pairs] for pairs in kept]
         )
 
@@ -266,13 +268,13 @@ class QuestionAnswering(HeadObjective[Question]):
 
     def score(
         self, examples: Sequence[Question], precision: AbstractContextManager[Any]
-    ) -> EntityScore:
+    ) -> AnswerScore:
         with precision:
             answers = self.reader.answer(
                 [e.question for e in examples], [e.context for e in examples]
             )
         texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
-        return found_score(texts, [example.text for example in examples])
+        return answer_score(texts, [example.text for example in examples])
 
 
 def windowed(

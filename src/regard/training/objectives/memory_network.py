@@ -20,7 +20,12 @@ from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed
 from regard.families import folder as folders
 from regard.families import memory_network
-from regard.metrics.scores import AnyScore, ClassificationScore, RegressionScore, graded
+from regard.metrics.classification import (
+    ClassificationAgainstMajority,
+    ClassificationScore,
+    classification_score,
+)
+from regard.metrics.scores import AnyScore
 from regard.model import MemoryNetwork
 from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
@@ -59,7 +64,7 @@ def asked(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[str
                 task.score(task.rows(sets[name]), torch.no_grad()),
                 majority(sets["train"], sets[name]),
             )
-            found[name] = RegressionScore(**vars(score), majority=most)
+            found[name] = ClassificationAgainstMajority(**vars(score), majority=most)
             talk.say(
                 f"{name}: accuracy {score.accuracy:.2f}  (majority {most:.2f}, {score.examples:,} stories)"
             )
@@ -150,7 +155,7 @@ class StoryQuestions:
                 best = self.scores(batch.tensors)[0].argmax(dim=-1).tolist()
             for row, word in zip(batch.rows, best, strict=True):
                 found[row] = word
-        return graded(found, [answer for _, answer in rows])
+        return classification_score(found, [answer for _, answer in rows])
 
     def in_order(self, rows: Sequence[tuple[list[list[int]], int]]) -> Iterator[Batch]:
         """Once over rows, on the device."""

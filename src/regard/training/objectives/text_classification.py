@@ -18,7 +18,8 @@ from regard.data import labelled, listops
 from regard.data.labelled import Classed
 from regard.families import bert_presets
 from regard.families import folder as folders
-from regard.metrics.scores import AnyScore, RegressionScore
+from regard.metrics.classification import ClassificationAgainstMajority
+from regard.metrics.scores import AnyScore
 from regard.models import choose_device
 from regard.models.text_encoder import TextEncoder
 from regard.text.tokenizer import Tokenizer
@@ -70,7 +71,7 @@ def classes(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[s
                 task.score(sets[name], torch.no_grad()),
                 majority(sets["train"], sets[name]),
             )
-            found[name] = RegressionScore(**vars(score), majority=most)
+            found[name] = ClassificationAgainstMajority(**vars(score), majority=most)
             talk.say(
                 f"{name}: accuracy {score.accuracy:.2f}  (majority class {most:.2f}, {score.examples:,} examples)"
             )
