@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.build import build
+from regard.build import CoreModel, build
 from regard.core import softmax_attention
 from regard.core.linear_attention import LinearAttention as LinearMixer
 from regard.core.mask import AttentionMask
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
-from regard.look import Subject, Words
-from regard.models import Translator
+from regard.models import Model, Translator
 from regard.text.tokenizer import Tokenizer
 
 TEXT, TARGET = "The dog sees a small cat.", "Der Hund sieht eine kleine Katze."
@@ -58,6 +57,39 @@ def translator(seed: int = 0, **changes: object) -> Translator:
     return Translator(model, description, WORDS, WORDS, WORDS.bos)
 
 
+class Tokenized(Model):
+    """Any core model with the words of these tests, between the special tokens `before` and `after`."""
+
+    accepts_text = True
+
+    def __init__(
+        self,
+        core: CoreModel,
+        description: spec.Model,
+        *,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+        special_tokens: SpecialTokens | None = None,
+    ) -> None:
+        super().__init__(core, description)
+        self.before = before
+        self.after = after
+        self.special_tokens = special_tokens
+
+    def input_ids(self, text: str) -> list[int]:
+        return [*self.before, *WORDS.encode(text), *self.after]
+
+    def input_offsets(self, text: str) -> list[tuple[int, int]]:
+        none = (0, 0)
+        return [*[none] * len(self.before), *WORDS.spans(text), *[none] * len(self.after)]
+
+    def input_tokens(self, ids: Sequence[int]) -> list[str]:
+        return WORDS.tokens(ids)
+
+    def target_text(self, ids: Sequence[int]) -> str:
+        return WORDS.decode(ids)
+
+
 ATTENTION = spec.Attention(4, 6, 6, groups=2)
 BLOCK = spec.Block(
     ATTENTION, spec.GatedFeedForward(20), residual=spec.PreNorm(), norm=spec.RMSNorm(), dropout=0.0
@@ -77,29 +109,32 @@ def writer(
     pattern: spec.MaskPattern | None = None,
     position: spec.StackPosition | None = None,
     block: spec.Block = BLOCK,
-) -> Subject:
+) -> Tokenized:
     """A language model with grouped keys."""
     torch.manual_seed(1)
     stack = spec.Stack(
         2, block, pattern or spec.CausalMask(), position or spec.Rope(), final=spec.RMSNorm()
     )
-    model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
+    description = spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)
+    model = build(description).eval()
     sharpened(model)
-    return Subject(model, Words.of(WORDS), ends=SpecialTokens(WORDS.pad, None, WORDS.eos))
+    special_tokens = SpecialTokens(WORDS.pad, None, WORDS.eos)
+    return Tokenized(model, description, special_tokens=special_tokens)
 
 
-def reader(position: spec.StackPosition | None = None, **top: object) -> Subject:
+def reader(position: spec.StackPosition | None = None, **top: object) -> Tokenized:
     torch.manual_seed(2)
     tokens = spec.Tokens(len(WORDS), spec.LearnedPosition(64), dropout=0.0, norm=spec.LayerNorm())
     stack = spec.Stack(2, BLOCK, position=position)
-    model = build(spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))).eval()  # type: ignore[arg-type]
+    description = spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))  # type: ignore[arg-type]
+    model = build(description).eval()
     sharpened(model)
-    return Subject(model, Words.of(WORDS, before=[WORDS.bos], after=[WORDS.eos]))
+    return Tokenized(model, description, before=[WORDS.bos], after=[WORDS.eos])
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {
-    "translator": lambda: translator().subject(),
-    "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3).subject(),
+MODELS: dict[str, Callable[[], Model]] = {
+    "translator": translator,
+    "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3),
     "writer": writer,
     "window": lambda: writer(spec.CausalMask(3)),
     "linear": lambda: writer(block=LINEAR),
@@ -109,6 +144,11 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "distances": lambda: reader(spec.Disentangled(7)),
     "classifier": lambda: reader(pool=spec.Pool(), labels=spec.ClassifierHead(3)),
 }
+
+
+def target_of(model: Model) -> str | None:
+    """The target that an encoder–decoder is given in the tests; other models have none."""
+    return TARGET if isinstance(model, Translator) else None
 
 
 def explicit(model: torch.nn.Module) -> list[Tensor]:

@@ -36,8 +36,9 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None
 
     Only the folders named here can be reached. Without one, a small translator of the built-in language is shown.
     """
-    from regard.studio.model_store import DEMO, Shelf
+    from regard.studio.model_store import DEMO, ModelStore
     from regard.studio.server import serve
 
     named = [Path(folder) for folder in folders] or [DEMO]
-    serve(Shelf(named, device=device, say=lambda text: print(text, file=sys.stderr)), host, port)
+    store = ModelStore(named, device=device, say=lambda text: print(text, file=sys.stderr))
+    serve(store, host, port)

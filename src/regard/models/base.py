@@ -18,7 +18,10 @@ from regard.models import saving
 from regard.models.hf_call import Output, named, run
 
 if TYPE_CHECKING:
-    from regard.look import Look, Subject
+    from typing import Literal
+
+    from regard.decode.batch_decoding import SpecialTokens
+    from regard.look import Look, MediaInput
 
 __all__ = ["Model", "Output", "choose_device", "to_standard_error"]
 
@@ -88,13 +91,61 @@ class Model:
         `regard.look`."""
         from regard.look import look
 
-        return look(self.subject(), text, target=target, ask=ask, off=off)
+        return look(self, text, target=target, ask=ask, off=off)
 
-    def subject(self) -> Subject:
-        """What the analyses of `regard.look` need of this model; kinds that read text say here how."""
-        from regard.look import Subject
+    # ------------------------------------------------------------------ for `regard.look`
+    # These members satisfy `regard.look.Inspectable`. Here they are of a model without a tokenizer.
 
-        return Subject(self.model)  # type: ignore[arg-type]
+    special_tokens: SpecialTokens | None = None  # that frame decoding; None if it decodes nothing
+    medium: Literal["image", "sound"] | None = None  # the files that it can be shown
+
+    @property
+    def accepts_text(self) -> bool:
+        """Whether `input_ids` can make token ids of a text."""
+        return False
+
+    def input_ids(self, text: str) -> list[int]:
+        """The token ids of an input text, with its special tokens."""
+        raise no_tokenizer()
+
+    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        """The span of characters of each id of `input_ids(text)`; special tokens have (0, 0)."""
+        raise no_tokenizer()
+
+    def input_tokens(self, ids: Sequence[int]) -> list[str]:
+        """The token string of each id of an input."""
+        raise no_tokenizer()
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The input tensor of a text, [1, …], and a name for each of its positions."""
+        ids = self.input_ids(text)
+        return torch.tensor([ids]), tuple(self.input_tokens(ids))
+
+    def target_ids(self, text: str) -> list[int]:
+        """The token ids of a target text: what a decoder is to predict."""
+        return self.input_ids(text)
+
+    def target_offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        """The span of characters of each id of `target_ids(text)`; special tokens have (0, 0)."""
+        return self.input_offsets(text)
+
+    def target_tokens(self, ids: Sequence[int]) -> list[str]:
+        """The token string of each id of an output."""
+        return self.input_tokens(ids)
+
+    def target_text(self, ids: Sequence[int]) -> str:
+        """The text that the ids of an output decode to."""
+        raise no_tokenizer()
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """Prepares the contents of an image or sound file as an input."""
+        raise SettingError("this model reads text only", "give it a sentence")
+
+
+def no_tokenizer() -> SettingError:
+    return SettingError(
+        "this model has no tokenizer to read text with", "give a tensor of its inputs"
+    )
 
 
 def choose_device(name: str) -> torch.device:

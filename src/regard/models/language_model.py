@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch.nn import functional
@@ -26,9 +26,6 @@ TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 USUAL = 100  # tokens that are generated if nobody says how many
 PIECES = 1 << 32  # the chance of one text's second piece is not that of another text's first
 
-if TYPE_CHECKING:
-    from regard.look import Subject
-
 
 class LanguageModel(Model):
     """Goes on from text; made by `regard.load(folder)`. Without a tokenizer it can only be called with token ids.
@@ -38,6 +35,7 @@ class LanguageModel(Model):
 
     model: Decoder
     spec: kinds.Decoder | kinds.RecurrentDecoder
+    special_tokens: SpecialTokens
 
     def __init__(
         self,
@@ -50,7 +48,7 @@ class LanguageModel(Model):
         self.tokenizer = tokenizer
         end = self.config.get("eos_token_id")
         stops = tuple(end if isinstance(end, list) else [] if end is None else [end])
-        self.ends = SpecialTokens(0, None, stops[0] if stops else -1, also=stops[1:])
+        self.special_tokens = SpecialTokens(0, None, stops[0] if stops else -1, also=stops[1:])
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     @property
@@ -73,14 +71,23 @@ class LanguageModel(Model):
             else None
         )
 
-    def subject(self) -> Subject:
-        from regard.look import Subject, Words
+    # ------------------------------------------------------------------ for `regard.look`
 
-        words = self.words
-        read = Words(
-            words.prompt, words.spans, lambda ids: [words.token(i) for i in ids], words.decode
-        )
-        return Subject(self.model, read, ends=self.ends)
+    @property
+    def accepts_text(self) -> bool:
+        return self.tokenizer is not None
+
+    def input_ids(self, text: str) -> list[int]:
+        return self.words.prompt(text)
+
+    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        return self.words.spans(text)
+
+    def input_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.words.token(i) for i in ids]
+
+    def target_text(self, ids: Sequence[int]) -> str:
+        return self.words.decode(ids)
 
     # ------------------------------------------------------------------ generation
 
@@ -131,7 +138,7 @@ class LanguageModel(Model):
         texts = [""] * len(prompts)
 
         def heard(row: int, token: int) -> None:
-            piece = "" if token == self.ends.end else growing[row].add(token)
+            piece = "" if token == self.special_tokens.end else growing[row].add(token)
             texts[row] += piece
             if stream is not None and piece:
                 stream(piece)
@@ -190,7 +197,13 @@ class LanguageModel(Model):
                     strategy, Limit(0.0, room), least=fewest, no_repeat=said.no_repeat
                 )
                 found = decode(
-                    self.model, sources, self.ends, settings, keys=keys, watch=watch, draft=draft
+                    self.model,
+                    sources,
+                    self.special_tokens,
+                    settings,
+                    keys=keys,
+                    watch=watch,
+                    draft=draft,
                 )
                 for row, hypotheses in zip(rows, found, strict=True):
                     best = hypotheses[0]
@@ -232,7 +245,13 @@ class LanguageModel(Model):
             return ids
         # Nothing to go on from: the token that starts texts, or the one that ends the text before.
         first = self.config.get("bos_token_id")
-        first = first if isinstance(first, int) else None if self.ends.end < 0 else self.ends.end
+        first = (
+            first
+            if isinstance(first, int)
+            else None
+            if self.special_tokens.end < 0
+            else self.special_tokens.end
+        )
         if first is None:
             raise DataError(
                 "there is nothing to go on from", "give a prompt of at least one character"

@@ -110,7 +110,7 @@ def _held(
                 translator = Translator(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
                 )
-                banned = frozenset(translator.ends.banned)
+                banned = frozenset(translator.special_tokens.banned)
                 translator.defaults = defaults(folders.generation(folder), opened.config, banned)
                 return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")

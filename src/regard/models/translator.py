@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch.nn import functional
@@ -21,15 +21,13 @@ from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, tell
 from regard.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from regard.look import Subject
-
 
 class Translator(Model):
     """Translates text; made by `regard.load(folder)`."""
 
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
+    special_tokens: SpecialTokens
 
     def __init__(
         self,
@@ -49,14 +47,14 @@ class Translator(Model):
         self.target_tokenizer = target
         self.start = start
         banned = tuple(sorted((target.frame | {start}) - {target.eos}))
-        self.ends = SpecialTokens(source.pad, start, target.eos, banned, opening, closing)
+        self.special_tokens = SpecialTokens(source.pad, start, target.eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
-        ends = self.ends
+        special = self.special_tokens
         ids = folders.SpecialTokenIds(
-            target.pad, self.start, target.eos, target.unk, ends.opening, ends.closing
+            target.pad, self.start, target.eos, target.unk, special.opening, special.closing
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -64,13 +62,34 @@ class Translator(Model):
             **({} if target is source else {"target_tokenizer.json": target.to_json()}),
         }
 
-    def subject(self) -> Subject:
-        from regard.look import Subject, Words
+    # ------------------------------------------------------------------ for `regard.look`
 
+    @property
+    def accepts_text(self) -> bool:
+        return True
+
+    def input_ids(self, text: str) -> list[int]:
+        return self.source_tokenizer.framed(self.source_tokenizer.encode(text))
+
+    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
         before, after = self.source_tokenizer.around
-        source = Words.of(self.source_tokenizer, before=before, after=after)
-        target = Words.of(self.target_tokenizer, after=[self.target_tokenizer.eos])
-        return Subject(self.model, source, target, self.ends)
+        spans = self.source_tokenizer.spans(text)
+        return [*[(0, 0)] * len(before), *spans, *[(0, 0)] * len(after)]
+
+    def input_tokens(self, ids: Sequence[int]) -> list[str]:
+        return self.source_tokenizer.tokens(ids)
+
+    def target_ids(self, text: str) -> list[int]:
+        return [*self.target_tokenizer.encode(text), self.target_tokenizer.eos]
+
+    def target_offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        return [*self.target_tokenizer.spans(text), (0, 0)]
+
+    def target_tokens(self, ids: Sequence[int]) -> list[str]:
+        return self.target_tokenizer.tokens(ids)
+
+    def target_text(self, ids: Sequence[int]) -> str:
+        return self.target_tokenizer.decode(ids)
 
     @overload
     def translate(
@@ -138,18 +157,18 @@ class Translator(Model):
     def _into(self, language: str | None) -> tuple[list[int], SpecialTokens]:
         """What to put before a source, and the frame of a target, to have it in this language."""
         if language is None:
-            return [], self.ends
+            return [], self.special_tokens
         mark, opening = (
             self.source_tokenizer.id(f">>{language}<<"),
             self.target_tokenizer.id(language),
         )
         if mark is not None:
-            return [mark], self.ends
+            return [mark], self.special_tokens
         if opening is None:
             raise SettingError(
                 f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
             )
-        return [], replace(self.ends, opening=opening)
+        return [], replace(self.special_tokens, opening=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from regard import spec as kinds
@@ -34,3 +35,24 @@ class WithText(Model):
                 )
             self._text = Framed.open(self.folder)
         return self._text
+
+    # ------------------------------------------------------------------ for `regard.look`
+
+    @property
+    def accepts_text(self) -> bool:
+        try:
+            return self.text is not None
+        except DataError:  # no tokenizer in its folder
+            return False
+
+    def input_ids(self, text: str) -> list[int]:
+        return self.text.encode([text])[0].ids
+
+    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
+        return self.text.encode([text])[0].offsets
+
+    def input_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.text.token(i) for i in ids]
+
+    def target_text(self, ids: Sequence[int]) -> str:
+        return self.text.decode(ids)
