@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core.probe import Probe
+from regard.parameter_count import parameter_count
 
 BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
 STACK = spec.Stack(2, BLOCK)
@@ -70,7 +71,7 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
 def test_everything_learns(front: spec.Patches | spec.Waveform) -> None:
     description = spec.Encoder(12, front, STACK, labels=spec.DistilledHead(5, 2))
     model = build(description)
-    assert size.parameters(description) == trainable(model)
+    assert parameter_count(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
     if isinstance(front, spec.Patches):
         hidden, _ = model(torch.randn(2, 2, 11, 11))
@@ -98,7 +99,7 @@ def test_a_pair_learns_and_can_be_looked_into() -> None:
     image = spec.Encoder(12, PICTURES, STACK, spec.Pool(norm=spec.LayerNorm(), width=5))
     description = spec.DualEncoder(text, image, scale=1.0)
     model = build(description).eval()
-    assert size.parameters(description) == trainable(model)
+    assert parameter_count(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
     probe = Probe(["*.self"])
     tokens = torch.tensor([[1, 2, 8, 8], [3, 8, 4, 5], [7, 6, 5, 8]])

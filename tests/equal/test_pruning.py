@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import regard
 from looked import TARGET, TEXT, sharpened, translator
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.cli.prune import command
 from regard.core.probe import Probe
@@ -33,7 +33,9 @@ from regard.look.head_importance import Importance
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.models.head_pruning import chosen, prunable, pruned
-from regard.show.layers import cache, stations
+from regard.parameter_count import parameter_count
+from regard.show.dimensions import kv_cache_size
+from regard.show.layers import summarize
 from regard.training.recipe import schema as recipes
 from regard.training.run import run as trained
 from regard.training.run_folder import begin
@@ -125,7 +127,7 @@ def test_pruned_is_switched_off(name: str, seed: int) -> None:
     fewer = pruned(held, off)
     wanted = said(held, everywhere(held, off))
     assert (said(fewer) - wanted).abs().max() <= 1e-5 * max(1.0, wanted.abs().mean().item())
-    assert trainable(fewer.model) == size.parameters(fewer.spec)
+    assert trainable(fewer.model) == parameter_count(fewer.spec)
     assert [heads for _, heads in prunable(fewer).items()] == [
         heads - sum(one == which for one, _ in off) for which, heads in prunable(held).items()
     ]
@@ -147,8 +149,8 @@ def test_a_pruned_model_is_an_ordinary_one(name: str, tmp_path: Path) -> None:
     opened = regard.load(tmp_path / "fewer", say=lambda text: None)
     assert opened.spec == fewer.spec
     assert torch.equal(said(opened), said(fewer))
-    counted = sum(station.parameters for station in stations(fewer.spec))
-    assert counted == size.parameters(fewer.spec)
+    counted = sum(module.parameters for module in summarize(fewer.spec))
+    assert counted == parameter_count(fewer.spec)
     off = some(fewer, 2)
     wanted = said(fewer, everywhere(fewer, off))
     assert (said(pruned(fewer, off)) - wanted).abs().max() <= 1e-5 * max(
@@ -193,9 +195,9 @@ def test_equally_many_heads_are_one_block() -> None:
     assert fewer.spec.stack.heads is None
     assert fewer.spec.stack.block.attention.heads == 3
     assert fewer.spec == decoder(spec.Stack(2, with_attention(heads=3), CAUSAL, spec.Rope()))
-    assert cache(fewer.spec) == 2 * 3 * (6 + 5)
+    assert kv_cache_size(fewer.spec) == 2 * 3 * (6 + 5)
     uneven = pruned(held, [("decoder.1.self", 3)])
-    assert cache(uneven.spec) == (4 + 3) * (6 + 5)
+    assert kv_cache_size(uneven.spec) == (4 + 3) * (6 + 5)
 
 
 def test_tokens_that_see_everything_lose_heads_too() -> None:
@@ -209,7 +211,7 @@ def test_tokens_that_see_everything_lose_heads_too() -> None:
         wanted = held.model(tokens, global_tokens=glob, probe=probe)[0]
         found = fewer.model(tokens, global_tokens=glob)[0]
     assert (found - wanted).abs().max() <= 1e-5
-    assert trainable(fewer.model) == size.parameters(fewer.spec)
+    assert trainable(fewer.model) == parameter_count(fewer.spec)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

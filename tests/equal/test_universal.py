@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.errors import ModelError
+from regard.parameter_count import parameter_count
 
 
 def described(layers: int, universal: spec.Universal | None) -> spec.Decoder:
@@ -28,7 +29,7 @@ def test_one_step_is_plain() -> None:
     hidden, losses = model(TOKENS)
     torch.testing.assert_close(hidden, plain(TOKENS)[0])
     assert losses["ponder"].item() == pytest.approx(0.01 * 2)  # one step, and all of it was left
-    assert trainable(model) == size.parameters(halting)
+    assert trainable(model) == parameter_count(halting)
 
 
 def test_without_halting_and_timing_it_is_the_shared_stack() -> None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core import softmax_attention
 from regard.core.cache import StaticKVCache
@@ -18,6 +18,7 @@ from regard.core.mask import CausalMask as CausalPattern
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder
+from regard.parameter_count import parameter_count
 
 Wiring = TypeVar("Wiring", Decoder, Encoder)
 
@@ -91,7 +92,7 @@ def shaken(model: Wiring) -> Wiring:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> None:
     description = decoder(case)
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     for pool, labels in [
         (None, None),
@@ -100,7 +101,7 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
         (None, spec.ClassifierHead(1, "detect", hidden="gelu")),
     ]:
         encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
-        assert size.parameters(encoder) == trainable(build(encoder))
+        assert parameter_count(encoder) == trainable(build(encoder))
         assert spec.from_dict(spec.to_dict(encoder)) == encoder
     with pytest.raises(ModelError, match="one vector"):
         spec.Encoder(24, description.tokens, description.stack, labels=spec.ClassifierHead(2))
@@ -293,7 +294,7 @@ def test_sinusoids_of_rows_and_columns() -> None:
     patches = spec.Patches(12, 4, extras=1, position="sinusoidal")
     block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
     description = spec.Encoder(12, patches, spec.Stack(1, block), spec.Pool())
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description)
     assert model(torch.randn(2, 3, 12, 12))[0].shape == (2, 10, 12)
@@ -311,7 +312,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
     description = spec.Encoder(
         12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside)
     )
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = shaken(build(description))
     tokens = torch.randint(0, 19, (3, 7))

@@ -618,10 +618,10 @@ def test_positions_and_their_products() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-@pytest.mark.parametrize("places", ["given up", "refilled"])
-def test_the_tree_of_a_beam_ends_in_its_answer(width: int, places: str) -> None:
+@pytest.mark.parametrize("slots", ["released", "refilled"])
+def test_the_tree_of_a_beam_ends_in_its_answer(width: int, slots: str) -> None:
     for wiring in (fitted(), writer()):
-        settings = DecodingSettings(BeamSearch(width, GNMTPenalty(0.6), 1, places), Limit(1.0, 6))  # type: ignore[arg-type]
+        settings = DecodingSettings(BeamSearch(width, GNMTPenalty(0.6), 1, slots), Limit(1.0, 6))  # type: ignore[arg-type]
         text = LEARNT[0].source
         tree = beam(wiring, text, settings)
         best = translate(wiring, text, settings)[0]

@@ -67,7 +67,11 @@ def test_it_answers_as_transformers_does(folder: Path, model: LanguageModel) -> 
         torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0
     )
     tokens = out[0, len(prompt) :].tolist()
-    stop = tokens.index(model.special_tokens.end) if model.special_tokens.end in tokens else len(tokens)
+    stop = (
+        tokens.index(model.special_tokens.end)
+        if model.special_tokens.end in tokens
+        else len(tokens)
+    )
     assert model.generate("The dog", max_new_tokens=12) == model.words.decode(tokens[:stop])
     with torch.inference_mode():
         loss = theirs(input_ids=torch.tensor([prompt]), labels=torch.tensor([prompt])).loss.item()
@@ -135,7 +139,7 @@ def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     )  # begins with the token that ends texts
     said = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(said | {"eos_token_id": [7, 8]}))
-    assert regard.load(folder).special_tokens.also == (8,)
+    assert regard.load(folder).special_tokens.extra_ends == (8,)
     (folder / "generation_config.json").write_text(json.dumps(said))
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.build import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
@@ -26,6 +26,7 @@ from regard.families.folder import (
 )
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
+from regard.parameter_count import parameter_count
 from regard.text.tokenizer import END, PAD, START, UNKNOWN, Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -117,7 +118,7 @@ def check_there_and_back(model: Any, folder: Path) -> None:
     mine, opened = open_model(first)
     data = batch(opened.spec.source.vocabulary, opened.spec.target.vocabulary)
     assert same_logits(theirs(model, data), ours(mine, data))
-    assert size.parameters(opened.spec) == sum(part.numel() for part in mine.parameters())
+    assert parameter_count(opened.spec) == sum(part.numel() for part in mine.parameters())
     write(second, mine, opened.spec, opened.positions)
     before, after = load_file(first / "model.safetensors"), load_file(second / "model.safetensors")
     assert before.keys() == after.keys()

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.build import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -87,7 +88,7 @@ def check_back(
 def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(kind, name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     config = model.config
     pixels = torch.randn(3, config.num_channels, config.image_size, config.image_size)

@@ -11,6 +11,7 @@ import click
 
 from regard import __version__
 from regard.allocator import keep_large_blocks
+from regard.decode.worker_count import one_worker_per_thread
 from regard.errors import RegardError
 
 # verb → (module, one line of help)
@@ -118,7 +119,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     try:
-        code: Any = regard.main([a for a in arguments if a != "--debug"], standalone_mode=False)
+        # This process is ours alone, so decoding may fork it and set its threads for speed.
+        with one_worker_per_thread():
+            code: Any = regard.main([a for a in arguments if a != "--debug"], standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except RegardError as error:

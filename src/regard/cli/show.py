@@ -26,10 +26,10 @@ def command(model: str, as_json: bool) -> None:
     vaswani:base, or gpt:175b for a size of GPT-3.
     """
     from regard.show import page
-    from regard.show.resolve import subject
+    from regard.show.resolve import resolve
 
-    about = subject(model)
+    named = resolve(model)
     if as_json:
-        click.echo(json.dumps(page.data(about), ensure_ascii=False))
+        click.echo(json.dumps(page.data(named), ensure_ascii=False))
     else:
-        page.show(about)
+        page.show(named)

@@ -44,14 +44,15 @@ def command(
     """
     import torch
 
-    from regard import memory, size
+    from regard import memory
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
+    from regard.parameter_count import parameter_count
     from regard.verify.invariants import findings
     from regard.verify.parity import parity
 
     if precision == "float64":
-        memory.require(2 * size.parameters(peek(model).spec), f"{model} in float64")
+        memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")
     opened_model, opened = open_model(model)
     opened_model.to(choose_device(device))
     found = []

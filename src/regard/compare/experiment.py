@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import disk, size
+from regard import disk
 from regard.compare.contenders import Budget, Contender
 from regard.compare.cost import Cost, cost
 from regard.decode.batch_decoding import DecodingSettings
@@ -24,6 +24,7 @@ from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
 from regard.metrics.scores import Score, score
 from regard.models import Translator, load_translator
+from regard.parameter_count import parameter_count
 from regard.training.data.parallel_text import Pair, Prepared, prepared, test_sets
 from regard.training.engine.logging import ProgressLog
 from regard.training.recipe.schema import Recipe
@@ -116,7 +117,7 @@ def compare(
         raise SettingError("only translators are compared", "give a recipe of pairs")
     data = _common(out / "data", base, name, say)
     words = len(data.source), len(data.target)
-    wanted = parameters or size.parameters(describe(base, *words))
+    wanted = parameters or parameter_count(describe(base, *words))
     # All are sized before the first is trained, so that what cannot take part is known at once.
     sized = [entrant.sized(base, wanted, lambda r: describe(r, *words)) for entrant in entrants]
     found = []
@@ -124,7 +125,7 @@ def compare(
         description = describe(recipe, *words)
         price = _price(out / entrant.folder, out / "data", recipe, words[0])
         steps = budget.steps(lambda price=price: price.flops, lambda price=price: price.seconds)  # type: ignore[misc]
-        count = size.parameters(description)
+        count = parameter_count(description)
         say(f"{entrant.word}: {count:,} parameters, d_model {description.d_model}, {steps:,} steps")
         runs = []
         for seed in seeds:

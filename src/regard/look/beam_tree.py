@@ -9,7 +9,7 @@ from typing import Literal, cast
 import numpy as np
 
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.constraints import NEVER
+from regard.decode.constraints import NEG_INF
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
@@ -196,22 +196,22 @@ class _TreeBuilder:
         tokens = self.model.target_tokens(ids)
         node_of_rank: dict[int, int] = {}
         for rank, parent in enumerate(parents):
-            if sums[rank] == NEVER:  # no candidate: a slot without a hypothesis
+            if sums[rank] == NEG_INF:  # no candidate: a slot without a hypothesis
                 continue
             node_of_rank[rank] = len(self.nodes)
             # Whoever is not taken into the next beam below stays pruned.
             node = Node(
                 self.beam[parent], event.step, ids[rank], tokens[rank], sums[rank], "pruned"
             )
-            if scores[rank] > NEVER:
+            if scores[rank] > NEG_INF:
                 node.fate = "finished"
                 node.score = scores[rank]
             self.nodes.append(node)
-        ranks = event.places[0].tolist()
-        taken = event.taken[0].tolist()
+        ranks = event.survivors[0].tolist()
+        active = event.active[0].tolist()
         self.beam = [
-            node_of_rank.get(rank, 0) if is_taken else 0
-            for rank, is_taken in zip(ranks, taken, strict=True)
+            node_of_rank.get(rank, 0) if is_active else 0
+            for rank, is_active in zip(ranks, active, strict=True)
         ]
         for number in self.beam:
             if number and self.nodes[number].fate == "pruned":

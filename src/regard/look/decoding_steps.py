@@ -10,7 +10,7 @@ import torch
 
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.events import BeamStep, TokenStep
-from regard.decode.sampling import filtered
+from regard.decode.sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Sampling, Strategy
 from regard.errors import SettingError
 from regard.look import drawing, terminal
@@ -118,7 +118,7 @@ def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) ->
     taken = int(event.tokens[0])
     drawn = torch.zeros_like(probabilities, dtype=torch.float64)
     if isinstance(strategy, Sampling):
-        shares, ids_left = filtered(logits, strategy)
+        shares, ids_left = filtered_distribution(logits, strategy)
         drawn[ids_left[0]] = shares[0]
     else:
         drawn[taken] = 1.0

@@ -82,11 +82,11 @@ def translate(
     else:
         left = positions_left(core, len(decoder_start(special_tokens)))
     if left is not None:
-        settings = replace(settings, limit=replace(settings.limit, most=max(1, left)))
+        settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
     steered: Any = core
     if off:
         steered = Steered(core, Probe(edits=switched_off(core, off)))
-    return decode(steered, [source], special_tokens, settings, watch=watch)[0]
+    return decode(steered, [source], special_tokens, settings, on_step=watch)[0]
 
 
 def _decoding_source(model: Inspectable, text: Input) -> Any:

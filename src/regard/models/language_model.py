@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
@@ -48,7 +48,9 @@ class LanguageModel(Model):
         self.tokenizer = tokenizer
         end = self.config.get("eos_token_id")
         stops = tuple(end if isinstance(end, list) else [] if end is None else [end])
-        self.special_tokens = SpecialTokens(0, None, stops[0] if stops else -1, also=stops[1:])
+        self.special_tokens = SpecialTokens(
+            0, None, stops[0] if stops else -1, extra_ends=stops[1:]
+        )
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     @property
@@ -194,7 +196,10 @@ class LanguageModel(Model):
                     else functools.partial(_told, heard, rows)
                 )
                 settings = DecodingSettings(
-                    strategy, Limit(0.0, room), least=fewest, no_repeat=said.no_repeat
+                    strategy,
+                    Limit(0.0, room),
+                    min_new_tokens=fewest,
+                    no_repeat_ngram_size=said.no_repeat,
                 )
                 found = decode(
                     self.model,
@@ -202,7 +207,7 @@ class LanguageModel(Model):
                     self.special_tokens,
                     settings,
                     keys=keys,
-                    watch=watch,
+                    on_step=watch,
                     draft=draft,
                 )
                 for row, hypotheses in zip(rows, found, strict=True):
@@ -283,9 +288,7 @@ class LanguageModel(Model):
         """log p of each row's tokens from number `first` on, given those before."""
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
-        for numbers in batches(
-            [len(row) for row in rows], DecodingSettings(Greedy(), tokens=tokens)
-        ):
+        for numbers in batch_by_length([len(row) for row in rows], tokens):
             ids = pad_sequence(
                 [torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1
             )

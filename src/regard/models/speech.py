@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.data.audio import RATE, Samples, log_mel, read_wav
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.strategy import Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
@@ -166,7 +166,9 @@ class SpeechToText(WithText):
         limit = Limit(
             0.0, place.length - len(prompt) if isinstance(place, kinds.LearnedPosition) else 448
         )
-        settings = DecodingSettings(strategy or Greedy(), limit, tokens=8 * windows[0].shape[-1])
+        settings = DecodingSettings(
+            strategy or Greedy(), limit, batch_tokens=8 * windows[0].shape[-1]
+        )
         found = iter(decode(self.model, windows, self._ends(prompt), settings))
         parts = [[self._said(next(found)[0].tokens) for _ in recording] for recording in recordings]
         return [" ".join(part for part in texts if part) for texts in parts]
@@ -180,7 +182,7 @@ class SpeechToText(WithText):
         never = [i for i in self.generation.get("suppress_tokens") or () if i >= 0]
         first = [i for i in self.generation.get("begin_suppress_tokens") or () if i >= 0]
         return SpecialTokens(
-            self.ids.pad, prompt, self.ids.end, tuple(never), not_first=tuple(first)
+            self.ids.pad, prompt, self.ids.end, tuple(never), begin_suppressed=tuple(first)
         )
 
     def _prompt(self, windows: Tensor, language: str | None, task: str) -> tuple[int, ...]:
@@ -286,9 +288,7 @@ class CTCModel(Model):
         budget = 1 if alone else 60 * RATE
         self.model.eval()
         results: list[list[int]] = [[] for _ in waves]
-        for rows in batches(
-            [len(wave) for wave in waves], DecodingSettings(Greedy(), tokens=budget)
-        ):
+        for rows in batch_by_length([len(wave) for wave in waves], budget):
             given = torch.nn.utils.rnn.pad_sequence([waves[i] for i in rows], batch_first=True).to(
                 self.device
             )

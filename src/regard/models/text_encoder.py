@@ -15,8 +15,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, batches
-from regard.decode.strategy import Greedy
+from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
 from regard.models.labels import Scores, label_names, scored
@@ -324,9 +323,7 @@ class TextEncoder(WithText):
         results: list[Tensor | None] = [None] * len(rows)
         was_training = self.model.training
         self.model.eval()
-        for group in batches(
-            [len(row) for row in rows], DecodingSettings(Greedy(), tokens=self.budget)
-        ):
+        for group in batch_by_length([len(row) for row in rows], self.budget):
             made = self._read([rows[i] for i in group], top)
             for i, result in zip(group, made.float().cpu(), strict=True):
                 results[i] = result

@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
-from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, Strategy
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
+from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
@@ -41,7 +41,7 @@ class Translator(Model):
         opening: int | None = None,
         closing: bool = False,
     ) -> None:
-        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `decode.search.Ends`."""
+        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `SpecialTokens`."""
         super().__init__(model, description, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
@@ -54,7 +54,7 @@ class Translator(Model):
         source, target = self.source_tokenizer, self.target_tokenizer
         special = self.special_tokens
         ids = folders.SpecialTokenIds(
-            target.pad, self.start, target.eos, target.unk, special.opening, special.closing
+            target.pad, self.start, target.eos, target.unk, special.forced_bos, special.forced_eos
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -146,7 +146,7 @@ class Translator(Model):
         self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, kinds.LearnedPosition):
             settings = replace(
-                settings, limit=replace(settings.limit, most=self.spec.target.position.length)
+                settings, limit=replace(settings.limit, maximum=self.spec.target.position.length)
             )
         found = decode(self.model, sources, ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
@@ -168,7 +168,7 @@ class Translator(Model):
             raise SettingError(
                 f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
             )
-        return [], replace(self.special_tokens, opening=opening)
+        return [], replace(self.special_tokens, forced_bos=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
@@ -207,7 +207,7 @@ class Translator(Model):
         ]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
-        for rows in batches(sizes, DecodingSettings(Greedy(), tokens=tokens)):
+        for rows in batch_by_length(sizes, tokens):
             source = pad_sequence(
                 [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
             )

@@ -116,7 +116,7 @@ class Denoising(TextRows):
 
     def _sample(self, row: int) -> dict[str, Any]:
         source, _ = self._damaged(self.held_out, row, 0)
-        ends = SpecialTokens(self.pad, self.start, self.end, opening=self.opening)
+        ends = SpecialTokens(self.pad, self.start, self.end, forced_bos=self.opening)
         best = decode(
             self.model, [source], ends, DecodingSettings(Greedy(), Limit(0.0, self.context))
         )[0][0]
