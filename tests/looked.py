@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import wave
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
 from regard.models import Model, Translator
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Between, Tokenizer
+from regard.text.tokenizer_training import train_tokenizer
 
 TEXT, TARGET = "The dog sees a small cat.", "Der Hund sieht eine kleine Katze."
 
@@ -35,10 +36,11 @@ def tokenizer() -> Tokenizer:
         islice(sentences("test", pronouns=True), 40)
     )
     texts = [text for s in pairs for text in (s.source, s.target)] + [TEXT, TARGET]
-    return Tokenizer.learn(texts, "words", 2000)
+    return train_tokenizer(texts, "words", 2000)
 
 
 WORDS = tokenizer()
+UNFRAMED = WORDS.with_framing(Between())  # no end token behind a text
 
 
 def sharpened(model: torch.nn.Module) -> None:
@@ -54,11 +56,11 @@ def translator(seed: int = 0, **changes: object) -> Translator:
     description = transformer(len(WORDS), len(WORDS), **options)  # type: ignore[arg-type]
     model = build(description).eval()
     sharpened(model)
-    return Translator(model, description, WORDS, WORDS, WORDS.bos)
+    return Translator(model, description, WORDS, WORDS, WORDS.required_token_id("bos"))
 
 
 class Tokenized(Model):
-    """Any core model with the words of these tests, between the special tokens `before` and `after`."""
+    """Any core model with a tokenizer, by default that of these tests without special tokens."""
 
     accepts_text = True
 
@@ -66,28 +68,16 @@ class Tokenized(Model):
         self,
         core: CoreModel,
         description: spec.Model,
-        *,
-        before: Sequence[int] = (),
-        after: Sequence[int] = (),
+        tokenizer: Tokenizer = UNFRAMED,
         special_tokens: SpecialTokens | None = None,
     ) -> None:
         super().__init__(core, description)
-        self.before = before
-        self.after = after
+        self.tokenizer = tokenizer
         self.special_tokens = special_tokens
 
-    def input_ids(self, text: str) -> list[int]:
-        return [*self.before, *WORDS.encode(text), *self.after]
-
-    def input_offsets(self, text: str) -> list[tuple[int, int]]:
-        none = (0, 0)
-        return [*[none] * len(self.before), *WORDS.spans(text), *[none] * len(self.after)]
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        return WORDS.tokens(ids)
-
-    def target_text(self, ids: Sequence[int]) -> str:
-        return WORDS.decode(ids)
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
 
 
 ATTENTION = spec.Attention(4, 6, 6, groups=2)
@@ -118,7 +108,7 @@ def writer(
     description = spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)
     model = build(description).eval()
     sharpened(model)
-    special_tokens = SpecialTokens(WORDS.pad, None, WORDS.eos)
+    special_tokens = SpecialTokens(0, None, WORDS.required_token_id("eos"))
     return Tokenized(model, description, special_tokens=special_tokens)
 
 
@@ -129,7 +119,9 @@ def reader(position: spec.StackPosition | None = None, **top: object) -> Tokeniz
     description = spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))  # type: ignore[arg-type]
     model = build(description).eval()
     sharpened(model)
-    return Tokenized(model, description, before=[WORDS.bos], after=[WORDS.eos])
+    bos = WORDS.required_token_id("bos")
+    eos = WORDS.required_token_id("eos")
+    return Tokenized(model, description, WORDS.with_framing(Between((bos,), (eos,))))
 
 
 MODELS: dict[str, Callable[[], Model]] = {

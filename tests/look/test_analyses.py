@@ -258,7 +258,7 @@ def test_links_are_scored_where_the_words_are(monkeypatch: pytest.MonkeyPatch) -
     )
     link = next(k for k in sentence.links if k.kind == "pronoun-referent")
     places = word_positions(model, sentence.source)
-    tokens = model.input_tokens(model.input_ids(sentence.source))
+    tokens = model.input_tokenizer.tokens(model.input_tokenizer.input_ids(sentence.source))
     for number, word in enumerate(sentence.source.split()):
         assert "".join(tokens[i] for i in places[number]).replace("▁", "") == word.rstrip(".,?")
     usual = AttentionCall.weights
@@ -467,7 +467,7 @@ def test_patching_one_place_by_hand() -> None:
     other = "The cat sees a small dog."
     result = patching(model, TEXT, other, target=TARGET, at=3)
     assert result.effect.shape == (3, len(result.tokens))
-    one, two = (torch.tensor([model.input_ids(text)]) for text in (TEXT, other))
+    one, two = (torch.tensor([model.input_tokenizer.input_ids(text)]) for text in (TEXT, other))
     outputs = look(model, TEXT, target=TARGET, ask=()).model_inputs.decoder_inputs
     probe = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
@@ -490,7 +490,7 @@ def test_patching_one_place_by_hand() -> None:
     )
     parted = patching(model, TEXT, other, target=TARGET)
     said = forward(model.model, two, outputs)[0].argmax(dim=-1).tolist()
-    ids = [*WORDS.encode(TARGET), WORDS.eos]
+    ids = [*WORDS.encode(TARGET), WORDS.special_token_id("eos")]
     assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
     assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
     with pytest.raises(DataError, match="the same"):
@@ -523,7 +523,7 @@ def test_attribution_of_a_linear_model_is_exact() -> None:
             parameter.zero_()
     model = Tokenized(core, description)
     result = attribution(model, TEXT)
-    ids = torch.tensor([model.input_ids(TEXT)])
+    ids = torch.tensor([model.input_tokenizer.input_ids(TEXT)])
     with torch.no_grad():
         shares = core.labels(core.input(ids)[0]) / ids.shape[1]  # type: ignore[misc]
         scores = core.classes(core(ids)[0])[0]
@@ -683,7 +683,9 @@ def test_watching_is_switched_off_heads_too() -> None:
     off = [("decoder.0.cross", 0), ("decoder.1.cross", 1)]
     short = DecodingSettings(Greedy(), Limit(0.5, 6))
     watched = steps(model, TEXT, short, off=off)
-    assert watched.output == model.target_text(translate(model, TEXT, short, off=off)[0].tokens)
+    assert watched.output == model.output_tokenizer.decode(
+        translate(model, TEXT, short, off=off)[0].tokens
+    )
     plain = steps(model, TEXT, short)
     assert watched.steps[0].candidates[0].probability != plain.steps[0].candidates[0].probability
 
@@ -693,7 +695,7 @@ def test_the_cache_grows_by_keys_and_values() -> None:
     each = 2 * 3 * (8 + 8) * 4  # layers, heads, d_k and d_v, bytes
     assert result.tokens == (1, 2, 3, 4, 5)
     assert result.used == tuple(each * n for n in range(1, 6))
-    assert result.source == each * len(translator().input_ids(TEXT))
+    assert result.source == each * len(translator().input_tokenizer.input_ids(TEXT))
     assert result.reserved == result.used[-1]
     grouped = cache(writer(), TEXT, length=3)
     prompt = len(WORDS.encode(TEXT))

@@ -45,7 +45,7 @@ def test_padding_does_not_count() -> None:
 
 def test_a_language_models_places_all_count() -> None:
     model = writer()
-    tokens = torch.tensor([model.input_ids("The dog sees a small cat.")])
+    tokens = torch.tensor([model.input_tokenizer.input_ids("The dog sees a small cat.")])
     found = gaze(lambda probe: model.model(tokens, probe=probe), {"decoder": None})
     alone = entropy(look(model, "The dog sees a small cat."))
     for name, nats in zip(alone.names, alone.nats, strict=True):

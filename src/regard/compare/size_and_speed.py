@@ -10,7 +10,7 @@ from typing import Any
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import Greedy
 from regard.look import terminal
-from regard.metrics.scores import score
+from regard.metrics.translation import translation_score
 from regard.models import LanguageModel, Translator
 from regard.parameter_count import parameter_count
 
@@ -40,7 +40,7 @@ def translating(
     found = translator.hypotheses(sources, settings)
     seconds = time.perf_counter() - began
     texts = [translator.text(h[0]) if h else "" for h in found]
-    result = score(texts, references, tokenize)
+    result = translation_score(texts, references, tokenize)
     tokens = sum(len(h[0].tokens) for h in found if h)
     return {
         "bleu": result.bleu,

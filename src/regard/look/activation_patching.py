@@ -219,7 +219,7 @@ def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Seq
 def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> ModelInputs:
     """The inputs of the corrupted text, which must have as many tokens as the clean one."""
     ids = token_ids(model, other)
-    tokens = tuple(model.input_tokens(ids))
+    tokens = tuple(model.input_tokenizer.tokens(ids))
     if len(tokens) != len(clean.input_tokens):
         raise DataError(
             f"the texts have {len(clean.input_tokens)} and {len(tokens)} tokens, "
@@ -231,11 +231,10 @@ def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> Model
 
 def _single_token(model: Inspectable, word: str) -> int:
     """The id of a word that must be one token, without the special tokens around it."""
-    offsets = zip(model.target_ids(word), model.target_offsets(word), strict=True)
-    ids = [i for i, (start, end) in offsets if end > start]
+    ids = model.output_tokenizer.encode(word)
     if len(ids) != 1:
         raise DataError(
-            f"{word!r} is not one token but {model.target_tokens(ids)}",
+            f"{word!r} is not one token but {model.output_tokenizer.tokens(ids)}",
             "choose a word that is one token",
         )
     return ids[0]
@@ -245,7 +244,7 @@ def _output_name(model: Inspectable, index: int, pooled: bool) -> str:
     """The name of a logit: a token's, or a label's number."""
     if pooled:
         return f"label {index}"
-    return model.target_tokens([index])[0]
+    return model.output_tokenizer.tokens([index])[0]
 
 
 def _patch_diagonal(clean: Tensor) -> Edit:

@@ -193,7 +193,7 @@ class _TreeBuilder:
         ids = event.tokens[0].tolist()
         sums = event.sums[0].tolist()
         scores = event.scores[0].tolist()
-        tokens = self.model.target_tokens(ids)
+        tokens = self.model.output_tokenizer.tokens(ids)
         node_of_rank: dict[int, int] = {}
         for rank, parent in enumerate(parents):
             if sums[rank] == NEG_INF:  # no candidate: a slot without a hypothesis

@@ -125,10 +125,10 @@ def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) ->
     ids = probabilities.topk(min(top, len(probabilities))).indices.tolist()
     if taken not in ids:
         ids.append(taken)
-    tokens = model.target_tokens(ids)
+    tokens = model.output_tokenizer.tokens(ids)
     candidates = tuple(
         Candidate(i, token, probabilities[i].item(), drawn[i].item())
         for i, token in zip(ids, tokens, strict=True)
         if probabilities[i] > 0  # banned tokens are no candidates
     )
-    return Step(model.target_tokens([taken])[0], taken, candidates)
+    return Step(model.output_tokenizer.tokens([taken])[0], taken, candidates)

@@ -112,4 +112,4 @@ def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
 
 def written(model: Inspectable, hypothesis: Hypothesis) -> str:
     """The text of a hypothesis."""
-    return model.target_text(hypothesis.tokens)
+    return model.output_tokenizer.decode(hypothesis.tokens)

@@ -125,7 +125,7 @@ def _names(model: Inspectable, ids: list[int]) -> list[str]:
     core = model.model
     if isinstance(core, Encoder) and core.head is None:
         return [f"label {i}" for i in ids]
-    return model.target_tokens(ids)
+    return model.output_tokenizer.tokens(ids)
 
 
 def _gradient_times_input(

@@ -225,8 +225,8 @@ def _links(
 def word_positions(model: Inspectable, text: str) -> dict[int, list[int]]:
     """The positions of the tokens of each word of `text.split()`, without its punctuation."""
     starts = [match.start() for match in re.finditer(r"\S+", text)]
-    offsets = model.input_offsets(text)
-    tokens = model.input_tokens(model.input_ids(text))
+    offsets = model.input_tokenizer.input_offsets(text)
+    tokens = model.input_tokenizer.tokens(model.input_tokenizer.input_ids(text))
     positions: dict[int, list[int]] = {}
     for position, ((start, end), token) in enumerate(zip(offsets, tokens, strict=True)):
         special = end <= start

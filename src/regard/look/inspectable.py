@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.text.tokenizer import Tokenizer
 
 CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
 
@@ -54,16 +54,15 @@ class Inspectable(Protocol):
 
     @property
     def accepts_text(self) -> bool:
-        """Whether `input_ids` can make token ids of a text."""
+        """Whether there is an `input_tokenizer`."""
 
-    def input_ids(self, text: str) -> list[int]:
-        """The token ids of an input text, with its special tokens."""
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        """The tokenizer of inputs, with the special tokens that the model reads."""
 
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        """The span of characters of each id of `input_ids(text)`; special tokens have (0, 0)."""
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The token string of each id of an input."""
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         """The input tensor of a text, [1, …], and a name for each of its positions.
@@ -71,25 +70,13 @@ class Inspectable(Protocol):
         Positions are tokens; those of a memory network are the sentences of a story.
         """
 
-    def target_ids(self, text: str) -> list[int]:
-        """The token ids of a target text: what a decoder is to predict."""
-
-    def target_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        """The span of characters of each id of `target_ids(text)`; special tokens have (0, 0)."""
-
-    def target_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The token string of each id of an output."""
-
-    def target_text(self, ids: Sequence[int]) -> str:
-        """The text that the ids of an output decode to."""
-
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""
 
 
 def token_ids(model: Inspectable, text: str) -> list[int]:
     """The token ids of an input text, of which there must be one at least."""
-    ids = model.input_ids(text)
+    ids = model.input_tokenizer.input_ids(text)
     if not ids:
         raise empty_text()
     return ids

@@ -81,7 +81,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
             logits = head(stack.finish(residual))  # [1, positions, V]
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
             rows = best.indices.tolist()
-            tokens.append(tuple(tuple(run.model.target_tokens(row)) for row in rows))
+            tokens.append(tuple(tuple(run.model.output_tokenizer.tokens(row)) for row in rows))
             probabilities.append(array(best.values))
     layers = ("embedded", *(f"layer {i}" for i in range(len(probes) - 1)))
     return Lens(

@@ -75,7 +75,7 @@ def prepare_inputs(
             inputs,
             input_tokens,
             torch.tensor([decoder_ids[:-1]], device=model.device),
-            tuple(model.target_tokens(decoder_ids)),
+            tuple(model.output_tokenizer.tokens(decoder_ids)),
             tuple(decoder_ids[1:]),
         )
     if target is not None:
@@ -92,7 +92,7 @@ def _target_ids(
     model: Inspectable, text: Input, target: str | None, off: Sequence[Head]
 ) -> list[int]:
     if target is not None:
-        return model.target_ids(target)
+        return model.output_tokenizer.input_ids(target)
     best = translate(model, text, off=off)[0]
     special_tokens = special_tokens_for(model, text)
     assert special_tokens is not None  # or `translate` would have refused
@@ -168,7 +168,7 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
         return Batch(inputs, padding_mask, None, labels)
     if targets is None:
         raise DataError("an encoder–decoder needs the targets of its texts", "give pairs of texts")
-    target_rows = [model.target_ids(text) for text in targets]
+    target_rows = [model.output_tokenizer.input_ids(text) for text in targets]
     start_ids = decoder_start(model.special_tokens)
     # A prompt of several start tokens is given, not predicted: it has no labels but the last.
     prompt_labels = [IGNORED] * (len(start_ids) - 1)

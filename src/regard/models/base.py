@@ -15,13 +15,14 @@ from regard import spec as kinds
 from regard.build import CoreModel
 from regard.errors import SettingError
 from regard.models import saving
-from regard.models.hf_call import Output, named, run
+from regard.models.hf_call import Output, bind_arguments, call
 
 if TYPE_CHECKING:
     from typing import Literal
 
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
+    from regard.text.tokenizer import Tokenizer
 
 __all__ = ["Model", "Output", "choose_device", "to_standard_error"]
 
@@ -47,7 +48,8 @@ class Model:
         self.say: Callable[[str], None] = to_standard_error  # told what a user should know
 
     def __call__(self, *positional: Tensor | None, **by_name: Tensor | None) -> Output:
-        return run(self.model, self.spec, self.config, named(self.spec, positional, by_name))
+        inputs = bind_arguments(self.spec, positional, by_name)
+        return call(self.model, self.spec, self.config, inputs)
 
     @property
     def device(self) -> torch.device:
@@ -57,17 +59,24 @@ class Model:
         self.model.to(device)
         return self
 
-    def freeze(self, precision: str | None = None) -> Self:
-        """Ready to be used only: on a CPU the weights are packed for speed, as float32 unless `int8` or `bf16` is asked for.
-        A frozen model cannot be trained or saved."""
+    def prepare_for_inference(self, precision: str | None = None) -> Self:
+        """Makes the model faster for use only: it cannot be trained or saved afterwards.
+
+        On a CPU the weights are packed for its matrix kernels, as float32, or quantized to `bf16`
+        or `int8`. On a GPU, `bf16` casts them.
+        """
         if self.device.type == "cpu":
             edit.freeze(self.model, precision or "float32")
-        elif precision:
+        elif precision == "bf16":
+            self.model.to(torch.bfloat16)
+        elif precision is not None:
             raise SettingError(
                 f"{precision} weights are for CPUs",
-                "leave it out on a GPU, or choose the device cpu",
+                "leave it out on a GPU, give bf16, or choose the device cpu",
             )
         return self
+
+    freeze = prepare_for_inference  # the name that it had before
 
     def save(self, folder: str | Path) -> Path:
         """Writes a folder in Hugging Face's layout, whole or not at all: a new one, or in place of a model that is there."""
@@ -101,41 +110,23 @@ class Model:
 
     @property
     def accepts_text(self) -> bool:
-        """Whether `input_ids` can make token ids of a text."""
+        """Whether there is an `input_tokenizer`."""
         return False
 
-    def input_ids(self, text: str) -> list[int]:
-        """The token ids of an input text, with its special tokens."""
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        """The tokenizer of inputs, with the special tokens that the model reads."""
         raise no_tokenizer()
 
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        """The span of characters of each id of `input_ids(text)`; special tokens have (0, 0)."""
-        raise no_tokenizer()
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The token string of each id of an input."""
-        raise no_tokenizer()
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
+        return self.input_tokenizer
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         """The input tensor of a text, [1, …], and a name for each of its positions."""
-        ids = self.input_ids(text)
-        return torch.tensor([ids]), tuple(self.input_tokens(ids))
-
-    def target_ids(self, text: str) -> list[int]:
-        """The token ids of a target text: what a decoder is to predict."""
-        return self.input_ids(text)
-
-    def target_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        """The span of characters of each id of `target_ids(text)`; special tokens have (0, 0)."""
-        return self.input_offsets(text)
-
-    def target_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The token string of each id of an output."""
-        return self.input_tokens(ids)
-
-    def target_text(self, ids: Sequence[int]) -> str:
-        """The text that the ids of an output decode to."""
-        raise no_tokenizer()
+        ids = self.input_tokenizer.input_ids(text)
+        return torch.tensor([ids]), tuple(self.input_tokenizer.tokens(ids))
 
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""

@@ -19,8 +19,9 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.model import Decoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
-from regard.text.exact import Exact, StreamingDecoder
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.text.streaming import StreamingDecoder
+from regard.text.tokenizer import Tokenizer
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 USUAL = 100  # tokens that are generated if nobody says how many
@@ -41,7 +42,7 @@ class LanguageModel(Model):
         self,
         model: Decoder,
         description: kinds.Decoder | kinds.RecurrentDecoder,
-        tokenizer: Exact | None,
+        tokenizer: Tokenizer | None,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, description, config)
@@ -54,7 +55,7 @@ class LanguageModel(Model):
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     @property
-    def words(self) -> Exact:
+    def words(self) -> Tokenizer:
         """The tokenizer, which all that deals with text needs."""
         if self.tokenizer is None:
             raise ModelError(
@@ -79,17 +80,9 @@ class LanguageModel(Model):
     def accepts_text(self) -> bool:
         return self.tokenizer is not None
 
-    def input_ids(self, text: str) -> list[int]:
-        return self.words.prompt(text)
-
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        return self.words.spans(text)
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self.words.token(i) for i in ids]
-
-    def target_text(self, ids: Sequence[int]) -> str:
-        return self.words.decode(ids)
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.words
 
     # ------------------------------------------------------------------ generation
 
@@ -140,12 +133,12 @@ class LanguageModel(Model):
         texts = [""] * len(prompts)
 
         def heard(row: int, token: int) -> None:
-            piece = "" if token == self.special_tokens.end else growing[row].add(token)
+            piece = "" if token == self.special_tokens.end else growing[row].put(token)
             texts[row] += piece
             if stream is not None and piece:
                 stream(piece)
 
-        tell(self)
+        warn_of_unsupported(self)
         counts = [max_new_tokens or self._most_new(len(prompt)) for prompt in prompts]
         self._go_on(
             prompts,
@@ -155,7 +148,7 @@ class LanguageModel(Model):
             None if draft is None else self._draft(draft),
         )
         for row, each in enumerate(growing):
-            rest = each.rest()
+            rest = each.end()
             texts[row] += rest
             if stream is not None and rest:
                 stream(rest)
@@ -164,7 +157,9 @@ class LanguageModel(Model):
     def _most_new(self, length: int) -> int:
         """How many tokens follow a prompt of this length at most, if nobody says."""
         said = self.defaults
-        return said.most_new or (USUAL if said.most is None else max(1, said.most - length))
+        return said.max_new_tokens or (
+            USUAL if said.max_length is None else max(1, said.max_length - length)
+        )
 
     def _go_on(
         self,
@@ -183,7 +178,7 @@ class LanguageModel(Model):
             # How many tokens must come before an end: all that the decoder has read counts, or what is new.
             said, new = self.defaults, {row: len(so_far[row]) - len(prompts[row]) for row in left}
             least = {
-                row: max(0, said.least_new - new[row], said.least - len(so_far[row]))
+                row: max(0, said.min_new_tokens - new[row], said.min_length - len(so_far[row]))
                 for row in left
             }
             for room, fewest in sorted({(limits[row], least[row]) for row in left}):
@@ -199,7 +194,7 @@ class LanguageModel(Model):
                     strategy,
                     Limit(0.0, room),
                     min_new_tokens=fewest,
-                    no_repeat_ngram_size=said.no_repeat,
+                    no_repeat_ngram_size=said.no_repeat_ngram_size,
                 )
                 found = decode(
                     self.model,
@@ -245,7 +240,7 @@ class LanguageModel(Model):
         return min(wanted, most - seen + 1)
 
     def _prompt(self, text: str) -> list[int]:
-        ids = self.words.prompt(text)
+        ids = self.words.input_ids(text)
         if ids:
             return ids
         # Nothing to go on from: the token that starts texts, or the one that ends the text before.
@@ -268,7 +263,9 @@ class LanguageModel(Model):
     def nll(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
         """−log p of the texts in nats, summed, and how many tokens that was. A first token that nothing comes before is not
         counted. Texts that are longer than the model can see, or than `tokens`, are read in parts."""
-        rows = [self.words.prompt(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        rows = [
+            self.words.input_ids(text) for text in ([texts] if isinstance(texts, str) else texts)
+        ]
         most = min(self.positions or tokens, tokens)
         parts = [
             row[i : i + most + 1] for row in rows for i in range(0, max(1, len(row) - 1), most)
@@ -356,7 +353,7 @@ class LanguageModel(Model):
         return results[0] if isinstance(text, str) else results
 
     def _labels(self, shown: str, wholes: list[str], labels: Sequence[str]) -> dict[str, float]:
-        rows = [self.words.prompt(shown + whole) for whole in wholes]
+        rows = [self.words.input_ids(shown + whole) for whole in wholes]
         # Pieces may reach over the end of the prompt, so what is scored begins where the rows begin to differ.
         shortest = min(len(row) for row in rows) - 1
         same = next((i for i in range(shortest) if len({row[i] for row in rows}) > 1), shortest)

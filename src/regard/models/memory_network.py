@@ -13,6 +13,7 @@ from regard.errors import DataError, SettingError
 from regard.model import MemoryNetwork
 from regard.models.labels import Scores, scored
 from regard.models.with_tokenizer import WithText
+from regard.text.tokenizer import Tokenizer
 
 _SENTENCE = re.compile(r"[^.?!]*[^.?!\s][^.?!]*")
 
@@ -30,7 +31,7 @@ class MemoryNetworkModel(WithText):
 
     def words(self, text: str) -> list[list[int]]:
         """The ids of each sentence of a story; the last one is the question."""
-        found = [row.ids for row in self.text.encode(sentences(text))]
+        found = [row.ids for row in self.text.encode_with_template(sentences(text))]
         if len(found) < 2:
             raise DataError(
                 "a story needs a sentence before its question",
@@ -43,7 +44,7 @@ class MemoryNetworkModel(WithText):
         whole = laid_out([self.words(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
             scores = self.model.head(self.model(*MemoryNetwork.apart(whole))[0])[0]
-        return scored(scores.float(), [self.text.token(i) for i in range(len(scores))])
+        return scored(scores.float(), [self.text.id_to_token(i) for i in range(len(scores))])
 
     # ------------------------------------------------------------------ for `regard.look`
     # Positions are sentences: only analyses that need no token ids apply.
@@ -52,23 +53,14 @@ class MemoryNetworkModel(WithText):
     def accepts_text(self) -> bool:
         return False
 
-    def input_ids(self, text: str) -> list[int]:
-        raise _by_sentence()
-
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        raise _by_sentence()
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        raise _by_sentence()
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        raise SettingError(
+            "this view goes token by token, and the model reads sentences", "look at its attention"
+        )
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         return laid_out([self.words(text)]), tuple(sentences(text))
-
-
-def _by_sentence() -> SettingError:
-    return SettingError(
-        "this view goes token by token, and the model reads sentences", "look at its attention"
-    )
 
 
 def laid_out(stories: Sequence[Sequence[Sequence[int]]], multiple: int = 1) -> Tensor:

@@ -19,13 +19,14 @@ from regard import spec as kinds
 from regard.data.audio import RATE, Samples, log_mel, read_wav
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.strategy import Greedy, Limit, Strategy
+from regard.disk import read_json_object
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Encoder, EncoderDecoder
 from regard.models.base import Model, no_tokenizer
 from regard.models.with_tokenizer import WithText
 from regard.text.ctc import CTCDecoder
-from regard.text.framed import Framed, read_json
+from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
@@ -48,7 +49,7 @@ class SpeechToText(WithText):
         model: EncoderDecoder,
         description: kinds.EncoderDecoder,
         ids: folders.SpecialTokenIds,
-        text: Framed | None = None,
+        text: Tokenizer | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, description, text, config)
@@ -57,7 +58,7 @@ class SpeechToText(WithText):
     @cached_property
     def generation(self) -> dict[str, Any]:
         """generation_config.json, or what config.json says in its place."""
-        said = {} if self.folder is None else read_json(self.folder / "generation_config.json")
+        said = read_settings(self, "generation_config.json")
         return said or self.config
 
     @property
@@ -80,9 +81,9 @@ class SpeechToText(WithText):
 
     def _codes(self) -> list[str]:
         """Where no file lists them: they stand between the beginning and the tasks, and are two or three letters long."""
-        first, last = self.text.id(BEGIN), self.text.id("<|translate|>")
+        first, last = self.text.token_to_id(BEGIN), self.text.token_to_id("<|translate|>")
         between = range(first + 1, last) if first is not None and last is not None else range(0)
-        return sorted(self.text.token(i).strip("<|>") for i in between)
+        return sorted(self.text.id_to_token(i).strip("<|>") for i in between)
 
     @overload
     def transcribe(
@@ -136,17 +137,13 @@ class SpeechToText(WithText):
     def accepts_text(self) -> bool:
         return False
 
-    def input_ids(self, text: str) -> list[int]:
+    @property
+    def input_tokenizer(self) -> Tokenizer:
         raise no_tokenizer()
 
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        raise no_tokenizer()
-
-    def target_ids(self, text: str) -> list[int]:
-        return super().input_ids(text)
-
-    def target_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        return super().input_offsets(text)
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.text
 
     def read_medium(self, data: bytes) -> MediaInput:
         """The first window of a recording, and the decoder prompt of its language."""
@@ -175,7 +172,7 @@ class SpeechToText(WithText):
 
     def _said(self, tokens: Sequence[int]) -> str:
         """The text without what marks times, which comes last in the vocabulary."""
-        bare = self.text.id(BARE)
+        bare = self.text.token_to_id(BARE)
         return self.text.decode(i for i in tokens if bare is None or i <= bare).strip()
 
     def _ends(self, prompt: tuple[int, ...]) -> SpecialTokens:
@@ -188,7 +185,7 @@ class SpeechToText(WithText):
     def _prompt(self, windows: Tensor, language: str | None, task: str) -> tuple[int, ...]:
         """What a target begins with: the language, the task, and that no times are wanted, as far as there are tokens for
         these."""
-        begin, bare = self.text.id(BEGIN), self.text.id(BARE)
+        begin, bare = self.text.token_to_id(BEGIN), self.text.token_to_id(BARE)
         if begin is None:
             if language is not None or task != "transcribe":
                 raise SettingError(
@@ -203,7 +200,7 @@ class SpeechToText(WithText):
         return (*prompt, *([] if bare is None else [bare]))
 
     def _task(self, task: str) -> int:
-        found = self.text.id(f"<|{task}|>")
+        found = self.text.token_to_id(f"<|{task}|>")
         if found is None or task not in ("transcribe", "translate"):
             raise SettingError(f"there is no task {task!r}", "known: transcribe, translate")
         return found
@@ -216,11 +213,11 @@ class SpeechToText(WithText):
                 f"this model knows no language {language!r}", f"known: {', '.join(codes)}"
             )
         if language is not None:
-            return int(self.text.id(f"<|{language}|>") or 0)
+            return int(self.text.token_to_id(f"<|{language}|>") or 0)
         ids = torch.tensor(
-            [i for i in (self.text.id(f"<|{code}|>") for code in codes) if i is not None]
+            [i for i in (self.text.token_to_id(f"<|{code}|>") for code in codes) if i is not None]
         )
-        begin = torch.tensor([[self.text.id(BEGIN)]], device=self.device)
+        begin = torch.tensor([[self.text.token_to_id(BEGIN)]], device=self.device)
         encoded = self.model.encode(windows[:1].to(self.device))
         logits = self.model.head(self.model.decode(begin, encoded))[0, -1].cpu()
         return int(ids[logits[ids].argmax()])
@@ -232,7 +229,7 @@ class SpeechToText(WithText):
 
     def _check(self) -> None:
         """The features are computed in one way; a folder that asks for another is refused."""
-        said = {} if self.folder is None else read_json(self.folder / "preprocessor_config.json")
+        said = read_settings(self, "preprocessor_config.json")
         for key, value in _FRAMES.items():
             if said.get(key, value) != value:
                 raise ModelError(
@@ -305,7 +302,7 @@ class CTCModel(Model):
     @cached_property
     def normalize(self) -> bool:
         """Whether a recording is brought to mean 0 and variance 1, as preprocessor_config.json says."""
-        said = {} if self.folder is None else read_json(self.folder / "preprocessor_config.json")
+        said = read_settings(self, "preprocessor_config.json")
         if said.get("sampling_rate", RATE) != RATE:
             raise ModelError(
                 f"this model hears {said['sampling_rate']} samples a second",
@@ -329,6 +326,11 @@ class CTCModel(Model):
         if not self.normalize:
             return wave
         return (wave - wave.mean()) / (wave.var(correction=0) + 1e-7).sqrt()
+
+
+def read_settings(model: Model, name: str) -> dict[str, Any]:
+    """The content of a JSON file of the model's folder, empty without a folder or file."""
+    return {} if model.folder is None else read_json_object(model.folder / name, DataError)
 
 
 def pictured(features: Tensor) -> NDArray[np.uint8]:

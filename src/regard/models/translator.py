@@ -18,8 +18,8 @@ from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
-from regard.text.tokenizer import Tokenizer
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.text.tokenizer import Between, Tokenizer
 
 
 class Translator(Model):
@@ -46,15 +46,21 @@ class Translator(Model):
         self.source_tokenizer = source
         self.target_tokenizer = target
         self.start = start
-        banned = tuple(sorted((target.frame | {start}) - {target.eos}))
-        self.special_tokens = SpecialTokens(source.pad, start, target.eos, banned, opening, closing)
+        pad, eos = source.required_token_id("pad"), target.required_token_id("eos")
+        banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
+        self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
         special = self.special_tokens
         ids = folders.SpecialTokenIds(
-            target.pad, self.start, target.eos, target.unk, special.forced_bos, special.forced_eos
+            target.required_token_id("pad"),
+            self.start,
+            special.end,
+            target.special_token_id("unk"),
+            special.forced_bos,
+            special.forced_eos,
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -68,28 +74,14 @@ class Translator(Model):
     def accepts_text(self) -> bool:
         return True
 
-    def input_ids(self, text: str) -> list[int]:
-        return self.source_tokenizer.framed(self.source_tokenizer.encode(text))
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.source_tokenizer
 
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        before, after = self.source_tokenizer.around
-        spans = self.source_tokenizer.spans(text)
-        return [*[(0, 0)] * len(before), *spans, *[(0, 0)] * len(after)]
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        return self.source_tokenizer.tokens(ids)
-
-    def target_ids(self, text: str) -> list[int]:
-        return [*self.target_tokenizer.encode(text), self.target_tokenizer.eos]
-
-    def target_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        return [*self.target_tokenizer.spans(text), (0, 0)]
-
-    def target_tokens(self, ids: Sequence[int]) -> list[str]:
-        return self.target_tokenizer.tokens(ids)
-
-    def target_text(self, ids: Sequence[int]) -> str:
-        return self.target_tokenizer.decode(ids)
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        framing = Between(after=(self.special_tokens.end,))
+        return self.target_tokenizer.with_framing(framing)
 
     @overload
     def translate(
@@ -119,13 +111,19 @@ class Translator(Model):
     ) -> DecodingSettings:
         """What is not given is as the folder says it, in generation_config.json, or as usual here."""
         said = self.defaults
-        tell(self)
+        warn_of_unsupported(self)
         # There, what the decoder starts with counts as a token.
-        most = said.most_new or (None if said.most is None else max(1, said.most - 1))
+        most = said.max_new_tokens or (
+            None if said.max_length is None else max(1, said.max_length - 1)
+        )
         usual = Limit() if most is None else Limit(0.0, most)
-        least = said.least_new or max(0, said.least - 1)
+        least = said.min_new_tokens or max(0, said.min_length - 1)
         return DecodingSettings(
-            strategy or said.strategy or BeamSearch(), limit or usual, tokens, least, said.no_repeat
+            strategy or said.strategy or BeamSearch(),
+            limit or usual,
+            tokens,
+            least,
+            said.no_repeat_ngram_size,
         )
 
     def hypotheses(
@@ -159,8 +157,8 @@ class Translator(Model):
         if language is None:
             return [], self.special_tokens
         mark, opening = (
-            self.source_tokenizer.id(f">>{language}<<"),
-            self.target_tokenizer.id(language),
+            self.source_tokenizer.token_to_id(f">>{language}<<"),
+            self.target_tokenizer.token_to_id(language),
         )
         if mark is not None:
             return [mark], self.special_tokens
@@ -173,7 +171,7 @@ class Translator(Model):
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
         return [
-            self.source_tokenizer.framed(ids) for ids in self.source_tokenizer.encode_batch(lines)
+            self.source_tokenizer.frame(ids) for ids in self.source_tokenizer.encode_batch(lines)
         ]
 
     def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
@@ -202,9 +200,7 @@ class Translator(Model):
         self.model.eval()
         device = next(self.model.parameters()).device
         left = self.encode(sources)
-        right = [
-            [*ids, self.target_tokenizer.eos] for ids in self.target_tokenizer.encode_batch(targets)
-        ]
+        right = [[*ids, self.special_tokens.end] for ids in self.target_tokenizer.encode_batch(targets)]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
         for rows in batch_by_length(sizes, tokens):

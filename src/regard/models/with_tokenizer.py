@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from regard import spec as kinds
 from regard.build import CoreModel
 from regard.errors import DataError
 from regard.models.base import Model
-from regard.text.framed import Framed
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
 
 
 class WithText(Model):
@@ -19,21 +19,21 @@ class WithText(Model):
         self,
         model: CoreModel,
         description: kinds.Model,
-        text: Framed | None = None,
+        text: Tokenizer | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, description, config)
         self._text = text
 
     @property
-    def text(self) -> Framed:
+    def text(self) -> Tokenizer:
         if self._text is None:
             if self.folder is None:
                 raise DataError(
                     "this model has no tokenizer",
                     "give one when it is made, or open it from a folder",
                 )
-            self._text = Framed.open(self.folder)
+            self._text = open_encoder_tokenizer(self.folder)
         return self._text
 
     # ------------------------------------------------------------------ for `regard.look`
@@ -45,14 +45,6 @@ class WithText(Model):
         except DataError:  # no tokenizer in its folder
             return False
 
-    def input_ids(self, text: str) -> list[int]:
-        return self.text.encode([text])[0].ids
-
-    def input_offsets(self, text: str) -> Sequence[tuple[int, int]]:
-        return self.text.encode([text])[0].offsets
-
-    def input_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self.text.token(i) for i in ids]
-
-    def target_text(self, ids: Sequence[int]) -> str:
-        return self.text.decode(ids)
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.text

@@ -154,7 +154,7 @@ def _output(opened: OpenModel, run: analyses.Look) -> str | None:
     ids = [
         i for i in run.model_inputs.next_ids if special_tokens is None or i != special_tokens.end
     ]
-    return opened.model.target_text(ids)
+    return opened.model.output_tokenizer.decode(ids)
 
 
 def _loss(opened: OpenModel, inputs: ModelInputs, off: Sequence[Head]) -> float | None:
