@@ -99,7 +99,9 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     assert torch.allclose(torch.from_numpy(weights).sum(-1), torch.ones(()), atol=1e-5)
     again, opened = folders.open_model(place.folder)
     assert not [
-        finding for finding in check_invariants(again.double(), opened) if finding.verdict == "fails"
+        finding
+        for finding in check_invariants(again.double(), opened)
+        if finding.verdict == "fails"
     ]
 
 
