@@ -129,7 +129,8 @@ def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
 DEBERTAS = ("bare", "masked", "classes", "tags", "answers")
 DECODERS = ("llama", "mistral, window", "qwen2", "gemma", "gpt2", "gpt", "neox")
 CLIPS = [
-    "CLIPModel", "CLIPTextModel", "CLIPTextModelWithProjection", "CLIPVisionModel", "CLIPVisionModelWithProjection",
+    "CLIPModel", "CLIPTextModel", "CLIPTextModelWithProjection", "CLIPVisionModel",
+    "CLIPVisionModelWithProjection",
 ]  # fmt: skip
 CASES: dict[str, Any] = {
     **{f + t: lambda out, f=f, t=t: encoder(f, t, out) for f, t in test_encoders.ARCHITECTURES},

@@ -22,11 +22,14 @@ transformers = pytest.importorskip("transformers")
 
 END = 36
 TEXT = {
-    "vocab_size": 37, "hidden_size": 20, "intermediate_size": 31, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "max_position_embeddings": 13, "bos_token_id": 35, "eos_token_id": END, "pad_token_id": 1, "projection_dim": 9,
+    "vocab_size": 37, "hidden_size": 20, "intermediate_size": 31, "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 13, "bos_token_id": 35, "eos_token_id": END, "pad_token_id": 1,
+    "projection_dim": 9,
 }  # fmt: skip
 VISION = {
-    "hidden_size": 12, "intermediate_size": 30, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 14,
+    "hidden_size": 12, "intermediate_size": 30, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "image_size": 14,
     "patch_size": 4, "num_channels": 2, "projection_dim": 9,
 }  # fmt: skip
 OTHER = {"hidden_act": "gelu", "layer_norm_eps": 1e-3, "attention_dropout": 0.2}

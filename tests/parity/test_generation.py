@@ -21,13 +21,17 @@ KIN = {
     "num_attention_heads": 4, "max_position_embeddings": 64,
 }  # fmt: skip
 PAIR = {
-    "vocab_size": VOCABULARY, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 34, "decoder_ffn_dim": 30, "max_position_embeddings": 32,
-    "decoder_start_token_id": 1, "bos_token_id": 1, "pad_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": None,
+    "vocab_size": VOCABULARY, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 34, "decoder_ffn_dim": 30,
+    "max_position_embeddings": 32,
+    "decoder_start_token_id": 1, "bos_token_id": 1, "pad_token_id": 0, "eos_token_id": 2,
+    "forced_eos_token_id": None,
 }  # fmt: skip
 T5 = {
     "vocab_size": VOCABULARY, "d_model": 24, "d_kv": 5, "d_ff": 34, "num_layers": 2, "num_heads": 3,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13, "decoder_start_token_id": 0,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13,
+    "decoder_start_token_id": 0,
 }  # fmt: skip
 CAUSAL: dict[str, Any] = {
     "llama": lambda: transformers.LlamaConfig(**KIN, num_key_value_heads=2),
@@ -78,7 +82,8 @@ class Case(NamedTuple):
             )
             tokens[row, place], padding_mask[row, place] = torch.tensor(prompt), 1
         out = self.theirs.generate(
-            input_ids=tokens, attention_mask=padding_mask, do_sample=False, max_new_tokens=STEPS, eos_token_id=self.end,
+            input_ids=tokens, attention_mask=padding_mask, do_sample=False, max_new_tokens=STEPS,
+            eos_token_id=self.end,
             pad_token_id=0, **settings,
         )  # fmt: skip
         rows = out[:, longest if self.start is None else 1 :].tolist()

@@ -27,9 +27,12 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 61, "hidden_size": 36, "attention_head_size": 7, "num_attention_heads": 3, "feed_forward_size": 50,
-    "attn_layers": ["local", "lsh"], "axial_pos_shape": [6, 8], "axial_pos_embds_dim": [17, 19], "num_buckets": 4,
-    "max_position_embeddings": 55, "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6, "hash_seed": 3,
+    "vocab_size": 61, "hidden_size": 36, "attention_head_size": 7, "num_attention_heads": 3,
+    "feed_forward_size": 50,
+    "attn_layers": ["local", "lsh"], "axial_pos_shape": [6, 8], "axial_pos_embds_dim": [17, 19],
+    "num_buckets": 4,
+    "max_position_embeddings": 55, "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6,
+    "hash_seed": 3,
 }  # fmt: skip
 CAUSAL: dict[str, Any] = {**SMALL, "is_decoder": True}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -259,7 +262,8 @@ def test_texts_are_scored_and_written(tmp_path: Path) -> None:
         loaded.model(torch.ones(1, 49, dtype=torch.long))
 
 
-# ------------------------------------------------------------------ other files, and what is refused
+# ------------------------------------------------------------------ other files, and what is
+# refused
 
 
 def test_old_files_hold_more(tmp_path: Path) -> None:

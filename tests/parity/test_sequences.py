@@ -19,12 +19,16 @@ from regard.parameter_count import parameter_count
 transformers = pytest.importorskip("transformers")
 
 T5 = {
-    "vocab_size": 53, "d_model": 30, "d_kv": 7, "d_ff": 41, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13, "decoder_start_token_id": 0,
+    "vocab_size": 53, "d_model": 30, "d_kv": 7, "d_ff": 41, "num_layers": 2,
+    "num_decoder_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13,
+    "decoder_start_token_id": 0,
 }  # fmt: skip
 BART = {
-    "vocab_size": 53, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37, "max_position_embeddings": 19,
+    "vocab_size": 53, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37,
+    "max_position_embeddings": 19,
     "decoder_start_token_id": 2,
 }  # fmt: skip
 CASES: dict[str, Any] = {

@@ -29,9 +29,12 @@ SMALL = {
     "image_size": 12,
 }
 OTHER = {
-    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30, "image_size": 11,
-    "patch_size": 3, "num_channels": 2, "qkv_bias": False, "hidden_act": "relu", "pooler_act": "silu",
-    "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "num_labels": 3,
+    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30,
+    "image_size": 11,
+    "patch_size": 3, "num_channels": 2, "qkv_bias": False, "hidden_act": "relu",
+    "pooler_act": "silu",
+    "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3,
+    "num_labels": 3,
 }  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "small": {**SMALL, "patch_size": 4, "num_labels": 5},
