@@ -19,7 +19,7 @@ from regard.bench.report import Report, Row
 from regard.bench.timing import time_in_turns
 from regard.build import build
 from regard.core.mask import FullMask
-from regard.families.transformer import looking
+from regard.families.attention_options import parse_attention
 from regard.memory import amount
 
 SLOW = 20.0  # seconds: a contender that needs more is measured once
@@ -85,14 +85,14 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in KINDS:
-            looking(name)
+            parse_attention(name)
     return tuple(names) or tuple(KINDS)
 
 
 def _attention_kind(case: AttentionCase, kind: str, length: int) -> AttentionKind:
     if kind in KINDS:
         return KINDS[kind](case, length)
-    mixer, pattern = looking(kind)
+    mixer, pattern = parse_attention(kind)
     if isinstance(mixer, spec.Linformer):
         mixer = replace(mixer, length=length)
     return mixer, pattern
