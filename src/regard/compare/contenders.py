@@ -30,7 +30,7 @@ class Contender:
     @property
     def changes(self) -> dict[str, Any]:
         """The settings of the recipe that the word stands for, as text."""
-        named, *settings = self.word.split("@")
+        named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@clip=1
         model, _, attention = named.partition(":")
         changes: dict[str, Any] = {"model": model}
         if attention:
@@ -129,7 +129,7 @@ def _closest(count: Callable[[int], int], wanted: int) -> int:
     """The size whose count is nearest to what is wanted, by bisection: counts grow with it."""
     low = 1
     high = 2
-    while count(high) < wanted:
+    while count(high) < wanted:  # first an upper bound
         low = high
         high = 2 * high
     while high - low > 1:

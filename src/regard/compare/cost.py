@@ -51,6 +51,7 @@ def step_cost(objective: Objective, vocabulary: int, longest: int, accumulate: i
     model = objective.model
     assert isinstance(model, EncoderDecoder)
     device = next(model.parameters()).device
+    # The first batches of epoch 0, as training sees them.
     batches = [batch.to(device).tensors for _, batch in islice(objective.batches(0, 0), BATCHES)]
     model.train()
     flops = statistics.mean(count_flops(objective, batch) for batch in batches) * accumulate
@@ -59,7 +60,7 @@ def step_cost(objective: Objective, vocabulary: int, longest: int, accumulate: i
     activations = max(activation_bytes(objective, batch) for batch in batches)
     memory = 4 * weights + activations  # weights, gradients, both moments of Adam
     growth, time_growth = _growth(model, vocabulary, max(8, min(LONGEST, longest)), device)
-    model.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)  # backward has left gradients
     return Cost(flops, seconds, memory, growth, time_growth)
 
 
@@ -127,7 +128,7 @@ def _seconds(objective: Objective | TranslationLoss, batch: Mapping[str, Tensor]
     loss, _ = objective.loss(batch)
     loss.backward()
     if next(objective.model.parameters()).is_cuda:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # kernels run after their launch
     return time.perf_counter() - start
 
 

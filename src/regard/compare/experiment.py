@@ -155,6 +155,7 @@ def compare(
         say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
         runs = []
         for seed in seeds:
+            # The data are the same for all seeds; weights, order and dropout differ.
             seeded = _with_steps(recipe, steps, seed)
             one = _train(folder / str(seed), out / "data", seeded, name, say)
             say(f"{contender.word}, seed {seed}: loss {one.loss:.3f}  BLEU {one.bleu:.2f}")
@@ -200,7 +201,7 @@ def _with_steps(recipe: Recipe, steps: int, seed: int) -> Recipe:
         "warmup": max(1, warmup),
         "validate_every": max(1, min(train.validate_every, steps // 5)),
         "save_every": max(1, min(train.save_every, steps)),
-        "samples": 0,
+        "samples": 0,  # sample translations that training prints
     }
     return recipe.model_copy(update={"train": train.model_copy(update=changes)})
 
@@ -224,6 +225,7 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe, vocabulary: int) ->
     longest = recipe.data.max_length
     cost = step_cost(training_job.task, vocabulary, longest, recipe.train.accumulate)
     shutil.rmtree(trial)
+    # "of" are the settings that the cost depends on: a folder with others is refused.
     disk.write_json(file, {"of": settings, "cost": asdict(cost)})
     return cost
 
@@ -253,6 +255,7 @@ def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run
             "give test_source and test_target",
         )
     metrics = _read_metrics(folder)
+    # metrics.jsonl has records of validations, and of training between them.
     losses = [[m["step"], m["loss"]] for m in metrics if m.get("event") == "validation"]
     rates = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
     translator = load_translator(folder, device=recipe.train.device, say=lambda _: None)
@@ -260,7 +263,7 @@ def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run
     buckets, decode_rate = _evaluate_by_length(translator, pairs, recipe)
     finished = Run(
         seed=recipe.train.seed,
-        loss=min(loss for _, loss in losses),
+        loss=min(loss for _, loss in losses),  # the best validation
         bleu=scores[0].bleu,
         exact_match=scores[0].exact_match,
         train_rate=statistics.median(rates),
@@ -299,6 +302,7 @@ def _evaluate_by_length(
     start = time.perf_counter()
     results = translator.hypotheses(sources, settings)
     seconds = time.perf_counter() - start
+    # A sentence may have no hypothesis, where none ends within the length limit.
     translations = [translator.text(h[0]) if h else "" for h in results]
     tokens = sum(len(h[0].tokens) for h in results if h)
     buckets = []
@@ -312,7 +316,7 @@ def _evaluate_by_length(
             shortest=lengths[rows[0]],
             longest=lengths[rows[-1]],
             sentences=len(rows),
-            loss=nll / count,
+            loss=nll / count,  # a token
             bleu=score.bleu,
             exact_match=score.exact_match,
         )

@@ -35,7 +35,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _overview(comparison: Comparison) -> list[list[str]]:
-    # Each column with how it is written.
+    # The columns with how each is written; n is the length of a sentence.
     columns: dict[str, Callable[[ContenderResult], str]] = {
         "model": lambda one: one.word,
         "parameters": lambda one: f"{one.parameters:,}",
@@ -55,7 +55,7 @@ def _overview(comparison: Comparison) -> list[list[str]]:
 
 
 def _by_length(comparison: Comparison, title: str, measure: str, digits: int) -> list[list[str]]:
-    buckets = comparison.contestants[0].runs[0].buckets
+    buckets = comparison.contestants[0].runs[0].buckets  # the same in all runs
     rows = [[title, *(f"{bucket.shortest}–{bucket.longest}" for bucket in buckets)]]
     for one in comparison.contestants:
         rows.append([one.word, *(f"{value:.{digits}f}" for _, value in one.by_length(measure))])
