@@ -407,7 +407,8 @@ def test_referents_are_what_looking_at_each_sentence_says() -> None:
     for sentence, place in zip(asked, choices.places, strict=True):
         found = look(subject, sentence.source, target=sentence.target, off=off)
         words = [word.strip(".").lower() for word in sentence.source.split()]
-        first, second, adjective = (sentence.triple or ())[:3]
+        assert sentence.triple is not None
+        first, second, adjective = sentence.triple[:3]
         nouns = (first, second) if sentence.referent == "subject" else (second, first)
         places = word_tokens(subject, sentence.source)
         spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
@@ -494,7 +495,9 @@ def test_patching_one_place_by_hand() -> None:
     )
     parted = patching(subject, TEXT, other, target=TARGET)
     said = run(subject.model, two, outputs)[0].argmax(dim=-1).tolist()
-    ids = [*WORDS.encode(TARGET), WORDS.special_token_id("eos")]
+    end = WORDS.special_token_id("eos")
+    assert end is not None
+    ids = [*WORDS.encode(TARGET), end]
     assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
     assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
     with pytest.raises(DataError, match="the same"):
