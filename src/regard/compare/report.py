@@ -81,7 +81,7 @@ def scene(comparison: Comparison) -> drawing.Scene:
     def bars(title: str, measure: Measure, number_format: str) -> drawing.Scene:
         values = [measure(one) for one in contenders]
         texts = [format(value, number_format) for value in values]
-        return drawing.bars(values, names, title=title, said=texts)
+        return drawing.bars(values, names, title=title, labels=texts)
 
     learning_curves = {one.word: _learning_curve(one) for one in contenders}
     loss_by_length = {one.word: one.by_length("loss") for one in contenders}
