@@ -112,7 +112,7 @@ def _held(
                 translator = Translator(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
                 )
-                banned = frozenset(translator.ends.banned)
+                banned = frozenset(translator.special_tokens.banned)
                 translator.defaults = generation_defaults(
                     folders.read_generation_config(folder), opened.config, banned
                 )
