@@ -1,4 +1,6 @@
-"""Log-mel features against WhisperFeatureExtractor, and WAV files against the numbers that were written."""
+"""Log-mel features against WhisperFeatureExtractor, and WAV files against the numbers that were
+written.
+"""
 
 from __future__ import annotations
 
