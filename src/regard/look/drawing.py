@@ -157,7 +157,7 @@ def colours(
     values: NDArray[Any], *, signed: bool = False, most: float | None = None
 ) -> NDArray[np.uint8]:
     """RGB [..., 3] for values from 0 to `most` (signed: −most to most), by default the largest."""
-    scaled = np.zeros_like(values)
+    scaled = np.zeros_like(values)  # where all values are 0, so is the scale
     largest = _largest(values, most)
     if largest > 0:
         scaled = values / largest
@@ -230,12 +230,13 @@ def heat(
     left = _text_width(rows) + 10
     top = _text_width(columns) + 12 + (20 if title else 0)  # column names are upright
     bottom = top + CELL * len(rows)
-    paint = colours(values, signed=signed, most=most)
+    paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
     marks = _title(title)
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
     for j, column in enumerate(columns):
         marks.append(Text(left + (j + 0.5) * width + 4, top - 6, column, upright=True))
+    # Thousands of elements would make a page slow.
     if values.size > MOST_CELLS:
         marks.append(Pixels(left, top, width * len(columns), bottom - top, paint))
     else:
@@ -292,7 +293,7 @@ def grid(
 def links(
     values: NDArray[Any], left: Sequence[str], right: Sequence[str], *, title: str = ""
 ) -> Scene:
-    """A bipartite graph: two columns of tokens, and a line for each weight, the larger the darker."""
+    """A bipartite graph: two columns of tokens, and a line for each weight, darker if larger."""
     left = [shown(token) for token in left]
     right = [shown(token) for token in right]
     x_left = _text_width(left) + 10
@@ -330,6 +331,7 @@ def bars(
         length = abs(value) / largest
         colour = POSITIVE if value >= 0 else NEGATIVE
         marks.append(Text(left - 6, y + 13, name, "end"))
+        # Even a zero has a bar that can be seen.
         marks.append(Rect(left, y + 3, max(1.0, 260 * length), 13, colour))
         marks.append(Text(left + 266 * length + 6, y + 13, label))
     return Scene(left + 360, top + len(values) * ROW + 4, tuple(marks))
@@ -355,6 +357,7 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, title: str = 
         return left + width * x_share, bottom - height * y_share
 
     marks = _title(title)
+    # The axes, then the values at their ends.
     marks += [Line(left, top, left, bottom), Line(left, bottom, right, bottom)]
     for y in (min(ys), max(ys)):
         marks.append(Text(left - 6, pixel(min(xs), y)[1] + 4, f"{y:.3g}", "end"))
@@ -368,6 +371,7 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, title: str = 
             tooltip = f"{name}: {end[1]:.4g} at {end[0]:.4g}"
             ends = (*pixel(*start), *pixel(*end))
             marks.append(Line(*ends, width=2.0, colour=shade, title=tooltip))
+        # The legend
         y = top + 12 + i * ROW
         marks.append(Line(right + 14, y - 4, right + 34, y - 4, width=3.0, colour=shade))
         marks.append(Text(right + 40, y, name))
@@ -406,6 +410,7 @@ def _element(mark: Mark) -> str:
                 f'stroke-opacity="{mark.opacity:.3f}"{_closed("line", mark.title)}'
             )
         case Text():
+            # An SVG rotates clockwise: −90° reads from bottom to top.
             turn = f' transform="rotate(-90 {mark.x:.1f} {mark.y:.1f})"' if mark.upright else ""
             weight = ' font-weight="600"' if mark.strong else ""
             return (
@@ -413,6 +418,7 @@ def _element(mark: Mark) -> str:
                 f'fill="{_ink(mark.colour)}"{weight}{turn}>{escape(mark.text)}</text>'
             )
         case Pixels():
+            # Embedded, so that a page is one file; pixels stay squares when scaled.
             data = base64.b64encode(image(mark.colours)).decode()
             return (
                 f'<image x="{mark.x:.1f}" y="{mark.y:.1f}" '
@@ -469,6 +475,7 @@ def write_png(path: str | Path, scene: Scene) -> None:
         ) from None
     width = scene.width + 2 * MARGIN
     height = scene.height + 2 * MARGIN
+    # Two pixels for one look sharp on most screens.
     scale = min(2.0, (MOST_PIXELS / (width * height)) ** 0.5)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     canvas = Image.new("RGB", size, "#ffffff")
@@ -502,6 +509,7 @@ class _Painter:
             case Line():
                 ink = INK if mark.colour == "ink" else mark.colour
                 ends = (mark.x1 * scale, mark.y1 * scale, mark.x2 * scale, mark.y2 * scale)
+                # Pillow takes the opacity as two more hexadecimal digits.
                 fill = f"{ink}{round(255 * mark.opacity):02x}"
                 self.pen.line(ends, fill=fill, width=max(1, round(mark.width * scale)))
             case Text():
@@ -565,4 +573,5 @@ def _in_ascii(text: str) -> str:
     """A text in the letters that Pillow's own font has."""
     for sign, spelling in ASCII.items():
         text = text.replace(sign, spelling)
+    # Decomposed, letters lose their accents but stay.
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()

@@ -1,4 +1,4 @@
-"""Tables and heat maps for a terminal: Unicode shades without escape codes, so that pipes can read them."""
+"""Tables and heat maps for a terminal: Unicode shades without escape codes, as pipes need it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def heat(
     columns_at_once = max(1, inside // cell)
     if most is None:
         most = float(values.max(initial=0.0))
-    largest = most or 1.0
+    largest = most or 1.0  # of zeros alone
     lines: list[str] = []
     for first in range(0, len(columns), columns_at_once):
         last = first + columns_at_once
@@ -51,6 +51,7 @@ def heat(
                 _shade(value / largest) * (cell - 1) + " " for value in row[first:last]
             )
             end = ""
+            # Only the last part has room for the strongest column of the whole row.
             if last >= len(columns):
                 strongest = int(row.argmax())
                 column = fitted(columns[strongest], MAX_STRONGEST).rstrip()
@@ -89,6 +90,7 @@ def by_head(
 ) -> list[str]:
     """A table with a number for each attention and head; heads that do not fit follow below."""
     cells = [[format(value, form) for value in row] for row in values]
+    # Two spaces stand between columns.
     cell = max((len(text) for row in cells for text in row), default=1) + 2
     label = max(map(_width, names), default=0)
     heads_at_once = max(1, (width - label) // cell)
