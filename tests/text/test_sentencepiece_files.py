@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from regard.data import builtin
 from regard.errors import DataError
-from regard.text.sentencepiece import read_pieces
+from regard.text.sentencepiece import read_sentencepiece
 from regard.text.tokenizer_files import (
     open_backend,
     open_encoder_tokenizer,
@@ -337,7 +337,7 @@ def marian(path: Path, coverage: float = 1.0) -> Path:
     found: dict[str, None] = {}
     for name, data in zip(("source.spm", "target.spm"), sides, strict=True):
         (path / name).write_bytes(data)
-        found |= dict.fromkeys(piece.text for piece in read_pieces(path / name).pieces)
+        found |= dict.fromkeys(piece.text for piece in read_sentencepiece(path / name).pieces)
     words = [token for token in found if token not in ("<unk>", "<s>", "</s>")]
     random.Random(1).shuffle(words)
     order = ["</s>", "<unk>", ">>fra<<", ">>deu<<", *words, "<pad>"]
