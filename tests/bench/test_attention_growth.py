@@ -1,4 +1,6 @@
-"""The growth of each attention is measured and fitted; memory, which does not depend on the clock, is linear."""
+"""The growth of each attention is measured and fitted; memory, which does not depend on the clock,
+is linear.
+"""
 
 from __future__ import annotations
 

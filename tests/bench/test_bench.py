@@ -1,4 +1,6 @@
-"""The benchmark runs, counts real tokens, and gives peers the same sizes; no test says who is faster."""
+"""The benchmark runs, counts real tokens, and gives peers the same sizes; no test says who is
+faster.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,12 @@ def test_every_contender_is_measured_in_turns() -> None:
     case = train.TrainingCase("tiny", "natural", batch_tokens=256, batches=1, rounds=1)
     found = train.run(case, ["nn.Transformer", "transformers"], CPU, "bench")
     assert [row.name for row in found.rows] == [
-        "regard", "nn.Transformer, our batches", "nn.Transformer, its batches", "transformers, our batches",
+        "regard",
+        "nn.Transformer, our batches",
+        "nn.Transformer, its batches",
+        "transformers, our batches",
         "transformers, its batches",
-    ]  # fmt: skip
+    ]
     assert all(row.rate > 0 for row in found.rows)
     assert found.rows[0].ours
     assert not any(row.ours for row in found.rows[1:])
@@ -78,7 +83,9 @@ def test_a_language_model_trains_on_windows() -> None:
 
 
 def test_decoders_produce_exactly_what_is_counted() -> None:
-    """Each contender checks the number of its tokens itself; memory is that of a process of its own."""
+    """Each contender checks the number of its tokens itself; memory is that of a process of its
+    own.
+    """
     pytest.importorskip("transformers")
     pytest.importorskip("ctranslate2")
     case = decode.DecodingCase("tiny", batch=2, beam=2, prompt_length=5, new=6, rounds=1)
@@ -147,13 +154,35 @@ def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
 
 def test_the_command_prints_what_programs_can_read() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "regard", "bench", "decode", "--model", "gpt2-tiny", "--batch", "1,2", "--given", "3", "--new",
-         "4", "--rounds", "1", "--json", "--device", "cpu"], capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "regard",
+            "bench",
+            "decode",
+            "--model",
+            "gpt2-tiny",
+            "--batch",
+            "1,2",
+            "--given",
+            "3",
+            "--new",
+            "4",
+            "--rounds",
+            "1",
+            "--json",
+            "--device",
+            "cpu",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     assert [case["case"] for case in cases] == [
-        "decode gpt2-tiny, greedy, batch 1, 3 + 4 tokens", "decode gpt2-tiny, greedy, batch 2, 3 + 4 tokens",
-    ]  # fmt: skip
+        "decode gpt2-tiny, greedy, batch 1, 3 + 4 tokens",
+        "decode gpt2-tiny, greedy, batch 2, 3 + 4 tokens",
+    ]
     assert cases[0]["command"].startswith("regard bench decode --model gpt2-tiny")
 
 

@@ -1,4 +1,6 @@
-"""Published figures stand beside what is measured for their own case and machine only, and are never taken for it."""
+"""Published figures stand beside what is measured for their own case and machine only, and are
+never taken for it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_a_figure_is_told_for_nothing_else(peer: str, figure: Figure) -> None:
     ("peer", "figure"), [one for one in ALL if one.values[1].share is not None]
 )
 def test_shares_count_work_as_we_do(peer: str, figure: Figure) -> None:
-    """Rate × our work for a token over their matrix rate is the share that they tell: the shapes are understood."""
+    """Rate × our work for a token over their matrix rate is the share that they tell: the shapes
+    are understood.
+    """
     case = case_of(figure)
     work = train._flops_per_token(benchmark_model(case.model).spec, case.length)
     assert figure.rate * work / 772e12 == pytest.approx(figure.share, abs=0.006)
