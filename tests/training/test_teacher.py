@@ -114,7 +114,7 @@ def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path:
     )
     given = tensors["source"], tensors["target"], tensors.get("padding_mask")
     held = regard.load(teacher)
-    assert isinstance(held, regard.api.Translator)
+    assert isinstance(held, regard.Translator)
     with torch.no_grad():
         lesson = held.model.head(held.model(*given)[0])
         logits = task.model.head(task.model(*given)[0])
@@ -219,7 +219,7 @@ def test_a_teacher_s_translations_are_learnt_from(
     pairs = [json.loads(line) for line in (place.data / "taught.jsonl").read_text().splitlines()]
     assert [pair["source"] for pair in pairs] == Path(text["source"]).read_text().splitlines()
     held = regard.load(teacher)
-    assert isinstance(held, regard.api.Translator)
+    assert isinstance(held, regard.Translator)
     few = [pair["source"] for pair in pairs[:5]]
     strategy = regard.decode.strategy.BeamSearch(2, recipes.load(None, SMALL).penalty)
     assert [pair["target"] for pair in pairs[:5]] == held.translate(few, strategy)
