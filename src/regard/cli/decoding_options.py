@@ -9,7 +9,7 @@ import click
 
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling, Strategy
 from regard.errors import SettingError
-from regard.training.recipe.options import length_penalty
+from regard.training.recipe.options import parse_length_penalty
 
 _OPTIONS = [
     click.option(
@@ -95,7 +95,7 @@ def strategy(
         return Greedy()
     if not (beam or penalty or n_best):
         return None
-    return BeamSearch(beam or 4, length_penalty(penalty or "gnmt:0.6"), n_best or 1)
+    return BeamSearch(beam or 4, parse_length_penalty(penalty or "gnmt:0.6"), n_best or 1)
 
 
 def limit(text: str | None) -> Limit | None:

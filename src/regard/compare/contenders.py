@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from regard import size, spec
 from regard.errors import SettingError
+from regard.options import parse_option
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.schema import KEYS, Recipe
 
@@ -127,11 +129,9 @@ class Budget:
 
 
 def budget(text: str) -> Budget:
-    of, _, amount = text.partition(":")
-    try:
-        found = Budget(of, float(amount))
-    except ValueError:
-        found = Budget(of, 0.0)
-    if of not in ("steps", "flops", "seconds") or found.amount <= 0:
-        raise SettingError(f"{text!r} is no budget", "write steps:2000, flops:1e15 or seconds:600")
-    return found
+    usage = "write steps:2000, flops:1e15 or seconds:600"
+    constructors = {unit: partial(Budget, unit) for unit in ("steps", "flops", "seconds")}
+    result = parse_option(text, constructors, subject="budget", usage=usage, convert=float)
+    if not result.amount > 0:
+        raise SettingError(f"{text!r} is no budget", usage)
+    return result

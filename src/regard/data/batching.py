@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.core.seeding import philox
 from regard.data.corpus import Column, Corpus
 from regard.errors import DataError, SettingError
 
@@ -44,7 +45,7 @@ def plan(
     chance, and `seed` and `epoch` do not matter.
     """
     _check(lengths, budget, multiple, max_rows)
-    chance = np.random.Philox(key=np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64))
+    chance = philox(seed, epoch)
     mixed = _permutation(chance, len(lengths)) if shuffle else np.arange(len(lengths))
     widths = _rounded(lengths, multiple)
     order = mixed[_alike(widths[mixed], budget)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.core import fused_step
 from regard.core.cache import DecoderState
 from regard.core.mask import CausalMask
+from regard.core.seeding import philox
 from regard.core.stack import Stack
 from regard.decode import cuda_graphs
 from regard.decode.constraints import NEVER, Constraints
@@ -195,10 +196,7 @@ def _noise(
     """One number in [0, 1) for each sentence and step, from (seed, sentence) alone: neighbours change nothing."""
     if not isinstance(strategy, Sampling):
         return None
-    rows = [
-        np.random.Generator(np.random.Philox(key=[strategy.seed, key])).random(steps)
-        for key in keys
-    ]
+    rows = [np.random.Generator(philox(strategy.seed, key)).random(steps) for key in keys]
     return torch.from_numpy(np.stack(rows)).to(device)
 
 

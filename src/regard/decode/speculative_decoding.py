@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.core.cache import DecoderState
+from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenStep
 from regard.decode.sampling import filtered
@@ -37,7 +38,7 @@ def generate(
     watch: StepCallback | None = None,
 ) -> Hypothesis:
     """What follows one prompt, tokens [1, P]."""
-    chance = np.random.default_rng(np.random.Philox(key=[getattr(strategy, "seed", 0), key]))
+    chance = np.random.Generator(philox(getattr(strategy, "seed", 0), key))
     room = frame.capacity + draft.ahead
     state, other = (each.start(each.encode(tokens), capacity=room) for each in (model, draft.model))
     read = tokens[

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from regard import spec
-from regard.errors import SettingError
 from regard.families.sizes import chosen
 from regard.families.transformer import attending, looking
+from regard.options import construct
 
 # The paper prints 24 heads for the fourth and a width of 5140 for the seventh; its own parameter counts are those of these.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -34,14 +34,16 @@ def compressing(word: str) -> spec.CompressiveMemory:
         "mean": "mean",
         "max": "max",
     }
-    try:
-        places, factor, *rest = word.split(":")
-        return spec.CompressiveMemory(int(places), int(factor), *(functions[name] for name in rest))
-    except (KeyError, TypeError, ValueError):
-        raise SettingError(
-            f"a compressed memory cannot be {word!r}",
-            "write it like 64:4, 64:4:mean, 64:4:max or 64:4:conv",
-        ) from None
+
+    def memory(length: str, factor: str, function: str = "conv") -> spec.CompressiveMemory:
+        return spec.CompressiveMemory(int(length), int(factor), functions[function])
+
+    return construct(
+        memory,
+        word.split(":"),
+        problem=f"a compressed memory cannot be {word!r}",
+        usage="write it like 64:4, 64:4:mean, 64:4:max or 64:4:conv",
+    )
 
 
 def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from regard import spec
 from regard.errors import SettingError, did_you_mean
+from regard.options import parse_option
 
 # d_model, d_ff, heads, layers, dropout; `tiny` is the Transformer-tiny of the Multi30k literature.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -119,23 +120,16 @@ def looking(word: str) -> tuple[spec.Mixer, spec.MaskPattern]:
     """`softmax`, `window:128` (so many on each side), `dilated:64:2`, `strided:16`, `blocks:64`, `longformer` (a window, and
     the first place, which all see and which sees all), `bigbird` (blocks of 64, their neighbours, the first, and one drawn),
     `topk:32`, `linear`, `performer`, `linformer`, `reformer`, each perhaps with numbers: `performer:256`."""
-    name, *numbers = word.split(":")
-    if name not in PATTERNS and name not in MIXERS:
-        raise SettingError(
-            f"there is no attention {word!r}", did_you_mean(name, [*PATTERNS, *MIXERS])
-        )
-    try:
-        given = [int(number) for number in numbers]
-        return (
-            (spec.SoftmaxAttention(), PATTERNS[name](*given))
-            if name in PATTERNS
-            else (MIXERS[name](*given), spec.FullMask())
-        )
-    except (TypeError, ValueError):
-        raise SettingError(
-            f"attention {word!r} has not the numbers that it needs",
-            "write it like window:128, dilated:64:2 or performer",
-        ) from None
+    parsed = parse_option(
+        word,
+        {**PATTERNS, **MIXERS},
+        subject="attention",
+        usage="write it like window:128, dilated:64:2 or performer",
+        convert=int,
+    )
+    if word.partition(":")[0] in PATTERNS:
+        return spec.SoftmaxAttention(), cast(spec.MaskPattern, parsed)
+    return cast(spec.Mixer, parsed), spec.FullMask()
 
 
 def attending(

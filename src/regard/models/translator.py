@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
@@ -16,6 +17,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batche
 from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
+from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, tell
@@ -186,9 +188,9 @@ class Translator(Model):
         right = [
             [*ids, self.target_tokenizer.eos] for ids in self.target_tokenizer.encode_batch(targets)
         ]
-        total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
-        for rows in batches(sizes, DecodingSettings(Greedy(), tokens=tokens)):
+
+        def batch_nll(rows: Sequence[int]) -> tuple[Tensor, int]:
             source = pad_sequence(
                 [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
             )
@@ -199,11 +201,11 @@ class Translator(Model):
             source, labels, shifted = source.to(device), labels.to(device), shifted.to(device)
             hidden, _ = self.model(source.clamp_min(0), shifted, source >= 0)
             logits = self.model.head(hidden).float()
-            total += functional.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), reduction="sum"
-            ).item()
-            count += int((labels >= 0).sum())
-        return total, count
+            nll = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+            return nll, int((labels >= 0).sum())
+
+        settings = DecodingSettings(Greedy(), tokens=tokens)
+        return corpus_nll(batch_nll(rows) for rows in batches(sizes, settings))
 
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """exp(−log p per target token), unsmoothed."""

@@ -13,11 +13,11 @@ from regard.core.embedding import Table
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear
 from regard.core.position import AxialPosition, LearnedPosition, T5Bias
-from regard.training.recipe.options import Normal, Scaled, StartChoice, Xavier
+from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
 
 
 @torch.no_grad()
-def draw(model: nn.Module, choice: StartChoice) -> None:
+def draw(model: nn.Module, choice: Initialization) -> None:
     """Draws every matrix and table anew from torch's default generator; biases stay 0 and norms 1."""
     match choice:
         case Xavier():

@@ -6,8 +6,6 @@ time on being told what to do than on doing it. A replayed update does the same 
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
 from regard.training.engine.optimizer import Optimizer
 
@@ -98,10 +97,4 @@ class _Recorded:
 
 def chance(seed: int, step: int, micro: int, rank: int = 0) -> int:
     """The seed of one micro-step: a pure function, so that a resumed run draws the same dropout."""
-    return (
-        int.from_bytes(
-            hashlib.blake2b(struct.pack("<4q", seed, step, micro, rank), digest_size=8).digest(),
-            "little",
-        )
-        >> 1
-    )
+    return derive_seed(seed, step, micro, rank) >> 1

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sampling
@@ -47,7 +48,7 @@ class CausalLM:
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         seed = self.settings.seed
         while True:
-            chance = np.random.Philox(key=np.array([seed, index], dtype=np.uint64))
+            chance = philox(seed, index)
             places = (
                 chance.random_raw(self.rows) % np.uint64(len(self.tokens) - self.context)
             ).astype(np.int64)

@@ -16,17 +16,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from regard.decode.strategy import LengthPenalty
 from regard.errors import SettingError, did_you_mean
 from regard.families.gpt_presets import compressing
 from regard.families.recurrent import FAMILIES as BEFORE
 from regard.families.transformer import looking
 from regard.training.recipe.options import (
-    LengthPenaltyChoice,
-    StartChoice,
-    WeightsChoice,
-    length_penalty,
-    start,
-    weights,
+    ExportedWeights,
+    Initialization,
+    parse_initialization,
+    parse_length_penalty,
+    parse_weights,
 )
 
 
@@ -189,7 +189,7 @@ class Model(_Section):
     @classmethod
     def _start(cls, value: str | None) -> str | None:
         if value is not None:
-            start(value)
+            parse_initialization(value)
         return value
 
     @field_validator("compressed")
@@ -315,7 +315,7 @@ class Train(_Section):
     @field_validator("weights")
     @classmethod
     def _weights(cls, value: str) -> str:
-        weights(value)
+        parse_weights(value)
         return value
 
 
@@ -331,7 +331,7 @@ class Decode(_Section):
     @field_validator("length_penalty")
     @classmethod
     def _penalty(cls, value: str) -> str:
-        length_penalty(value)
+        parse_length_penalty(value)
         return value
 
 
@@ -504,23 +504,23 @@ class Recipe(_Section):
         return self.model.model in BEFORE
 
     @property
-    def kept_weights(self) -> WeightsChoice:
-        return weights(self.train.weights)
+    def kept_weights(self) -> ExportedWeights:
+        return parse_weights(self.train.weights)
 
     @property
-    def penalty(self) -> LengthPenaltyChoice:
-        return length_penalty(self.decode.length_penalty)
+    def penalty(self) -> LengthPenalty:
+        return parse_length_penalty(self.decode.length_penalty)
 
     @property
     def preset(self) -> str:
         return self.model.preset or ("small" if self.train.objective == "translate" else "tiny")
 
     @property
-    def first_weights(self) -> StartChoice:
+    def first_weights(self) -> Initialization:
         usual = {"translate": "xavier", "causal": "scaled:0.02", "stories": "xavier"}.get(
             self.train.objective, "normal:0.02"
         )
-        return start(self.model.start or usual)
+        return parse_initialization(self.model.start or usual)
 
     @property
     def builtin(self) -> bool:
