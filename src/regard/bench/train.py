@@ -28,7 +28,7 @@ from regard.errors import SettingError
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.step import Step
-from regard.training.objectives.loss import over_vocabulary
+from regard.training.objectives.loss import linear_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ def _ours(
             for name in ("source", "target", "tokens", "padding_mask")
             if name in tensors
         ]
-        return over_vocabulary(built.head, built(*given)[0], tensors["labels"], 0.1)
+        return linear_cross_entropy(built.head, built(*given)[0], tensors["labels"], 0.1)
 
     step = Step(
         loss,
         Optimizer(built.named_parameters(), ConstantRate(1e-4, 1)),
         _precision(device, kind),
-        record=True,
+        cuda_graphs=True,
     )
     count = itertools.count(1)
 

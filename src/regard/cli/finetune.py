@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from regard.cli.train import Flags, flag, tell
+from regard.cli.train import Flags, exit_on_interruption, flag, tell
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 
@@ -96,7 +96,8 @@ def finetune(
             )
         from regard.training.run import go_on
 
-        tell(go_on(Path(resume)), as_json)
+        with exit_on_interruption():
+            tell(go_on(Path(resume)), as_json)
         return
     if model is None or task is None or not data:
         raise SettingError(
@@ -104,7 +105,8 @@ def finetune(
         )
     from regard.training.run import finetune as tune
 
-    tell(tune(model, task, data, out=out, prefixes=prefix, **changes), as_json)
+    with exit_on_interruption():
+        tell(tune(model, task, data, out=out, prefixes=prefix, **changes), as_json)
 
 
 command = Flags(

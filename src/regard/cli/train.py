@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.errors import SettingError, did_you_mean
+from regard.errors import SettingError, TrainingInterrupted, did_you_mean
 from regard.training import run_folder as places
 from regard.training.recipe import schema as recipes
 
@@ -103,7 +105,17 @@ def train(
         place = places.begin(parsed, Path(out) if out else None, name)
     from regard.training.run import run
 
-    tell(run(place, parsed, name), as_json)
+    with exit_on_interruption():
+        tell(run(place, parsed, name), as_json)
+
+
+@contextmanager
+def exit_on_interruption() -> Iterator[None]:
+    """Ends the process with 128 + the signal's number, once the stopped run has been saved."""
+    try:
+        yield
+    except TrainingInterrupted as interruption:
+        raise SystemExit(interruption.exit_code) from None
 
 
 def tell(result: Result, as_json: bool) -> None:

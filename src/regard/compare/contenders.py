@@ -52,7 +52,7 @@ class Contender:
         """The common recipe with this entrant's model in it."""
         own = self.changes | dict(changes or {})
         values: dict[str, Any] = base.model_dump()
-        values["model"] = recipes.fitting(values["model"], own["model"])
+        values["model"] = recipes.applicable_settings(values["model"], own["model"])
         for key, value in own.items():
             values[KEYS[key]][key] = value
         return recipes.parse(values)

@@ -24,10 +24,10 @@ from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
 from regard.metrics.scores import Score, score
 from regard.models import Translator, load_translator
-from regard.training.data.parallel_text import Pair, Prepared, prepared, test_sets
-from regard.training.engine.logging import ProgressLog
+from regard.training.data.parallel_text import Pair, ParallelCorpora, parallel_corpora, test_sets
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.recipe.schema import Recipe
-from regard.training.run import describe, go_on, job, run
+from regard.training.run import describe, go_on, make_job, run
 from regard.training.run_folder import RunFolder, begin, resume
 
 BUCKETS = 5  # of sentences, by their length
@@ -115,7 +115,7 @@ def compare(
     if base.train.objective != "translate":
         raise SettingError("only translators are compared", "give a recipe of pairs")
     data = _common(out / "data", base, name, say)
-    words = len(data.source), len(data.target)
+    words = len(data.source_tokenizer), len(data.target_tokenizer)
     wanted = parameters or size.parameters(describe(base, *words))
     # All are sized before the first is trained, so that what cannot take part is known at once.
     sized = [entrant.sized(base, wanted, lambda r: describe(r, *words)) for entrant in entrants]
@@ -137,7 +137,7 @@ def compare(
     return result
 
 
-def _common(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
+def _common(folder: Path, base: Recipe, name: str, say: Say) -> ParallelCorpora:
     """The data of all runs, made once; a folder that was begun with other data is refused."""
     if (folder / "state" / "recipe.json").exists():
         place, known, _ = resume(folder)
@@ -147,7 +147,7 @@ def _common(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
             )
     else:
         place = begin(base, folder, name)
-    return prepared(place, base, say)
+    return parallel_corpora(place, base, say)
 
 
 def _planned(recipe: Recipe, steps: int, seed: int) -> Recipe:
@@ -182,8 +182,8 @@ def _price(folder: Path, data: Path, recipe: Recipe, vocabulary: int) -> Cost:
         return Cost(**said["cost"])
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
-    made = job(_begun(trial, data, recipe, "trial"), recipe, ProgressLog(1, quiet=True))
-    found = cost(made.task, vocabulary, recipe.data.max_length, recipe.train.accumulate)
+    made = make_job(_begun(trial, data, recipe, "trial"), recipe, ProgressBar(1, quiet=True))
+    found = cost(made.objective, vocabulary, recipe.data.max_length, recipe.train.accumulate)
     shutil.rmtree(trial)
     disk.write_json(kept, {"of": known, "cost": asdict(found)})
     return found
@@ -237,7 +237,7 @@ def _by_length(
     began = time.perf_counter()
     found = translator.hypotheses(
         [source for source, _ in pairs],
-        DecodingSettings(BeamSearch(recipe.decode.beam, recipe.penalty)),
+        DecodingSettings(BeamSearch(recipe.decode.beam, recipe.length_penalty)),
     )
     seconds = time.perf_counter() - began
     texts = [translator.text(h[0]) if h else "" for h in found]

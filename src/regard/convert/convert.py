@@ -100,7 +100,7 @@ def _own(
 def _folder(
     source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, kind: str, shard: int
 ) -> Callable[[], list[Finding]]:
-    with disk.committing(out) as temporary:
+    with disk.atomic_folder(out) as temporary:
         write_model(temporary, opened, kind=kind, shard=shard)
         _beside(source, temporary, opened, out.name, kind)
     return lambda: _reopened(out, model, opened)
@@ -154,7 +154,7 @@ def _reopened(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[
 def _ctranslate2(
     source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
 ) -> Callable[[], list[Finding]]:
-    with disk.committing(out) as temporary:
+    with disk.atomic_folder(out) as temporary:
         written = ctranslate2.write(temporary, source, model, opened)
         _copy(source, temporary, BESIDE)
     return lambda: ctranslate2.compare(out, written, model, opened)
@@ -163,7 +163,7 @@ def _ctranslate2(
 def _onnx(
     source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
 ) -> Callable[[], list[Finding]]:
-    with disk.committing(out) as temporary:
+    with disk.atomic_folder(out) as temporary:
         onnx.write(temporary, model, opened)
         _copy(source, temporary, ("config.json", *BESIDE))
     return lambda: onnx.compare(out, model, opened)

@@ -181,7 +181,7 @@ def write_weights(
     tensors = to_theirs(
         rules, {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     )
-    with disk.writing(path.name), disk.replacing(path) as temporary:
+    with disk.disk_errors(path.name), disk.atomic_file(path) as temporary:
         disk.write_tensors(temporary, tensors)
 
 
@@ -525,7 +525,7 @@ def _names(files: Iterable[Path]) -> list[str]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     with _damage(path):
-        tensors, altered = disk.mapped(path), disk.altered(path)
+        tensors, altered = disk.mmap_tensors(path), disk.is_altered(path)
     if altered:
         raise CheckpointError(f"{path} is damaged: its content is not what was written", _AGAIN)
     return tensors

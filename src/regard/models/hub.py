@@ -46,7 +46,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
             "give one that begins with https://",
         )
     arriving = cache / f".{place.name}.arriving"
-    with disk.writing(name):
+    with disk.disk_errors(name):
         arriving.mkdir(parents=True, exist_ok=True)
         _all(f"{hub}/{name}/resolve/main", arriving, name, say)
         for path in arriving.rglob("*"):

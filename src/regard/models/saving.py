@@ -56,7 +56,7 @@ def save(
     """`home`: the folder it came from, whose other files are copied; `files`: what stands in for them without one."""
     _vacant(target)
     more = files.get("config.json")
-    with disk.committing(target.absolute()) as folder:
+    with disk.atomic_folder(target.absolute()) as folder:
         disk.write_json(
             folder / "config.json",
             described(description, config, more if isinstance(more, dict) else None),
