@@ -1,8 +1,15 @@
-"""What several tests share: small models with settled randomness."""
+"""What several tests share: seeds that follow from a test's name, and small random models."""
 
 from __future__ import annotations
 
+import hashlib
+import random
+import signal
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -10,14 +17,51 @@ from regard.build import build
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 
+if TYPE_CHECKING:
+    from regard.training.engine.loop import Loop
+
 # A busy machine is not a failure, and a red run must be red again.
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
 
+# --- randomness ---
+
+
+def seed_generators(name: str) -> None:
+    """Seeds all global generators from a name, so that no test depends on those before it."""
+    digest = hashlib.sha256(name.encode()).digest()
+    seed = int.from_bytes(digest[:4], "little")  # numpy takes 32 bits
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 @pytest.fixture(autouse=True)
-def _settled() -> None:
-    torch.manual_seed(0)
+def _seeded(request: pytest.FixtureRequest) -> None:
+    seed_generators(request.node.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """A fixture that several tests share has a seed of its own, whichever test asks first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    # The test that asks goes on where it was, as if the fixture had been there before.
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    with torch.random.fork_rng():
+        seed_generators(f"{fixturedef.baseid}::{fixturedef.argname}")
+        try:
+            return (yield)
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+# --- models ---
 
 
 def small_model(
@@ -32,3 +76,34 @@ def small_model(
             if "table" not in name:
                 parameter.mul_(sharp)
     return model.eval()
+
+
+# --- training runs ---
+
+
+@pytest.fixture
+def stop_at() -> Callable[[int], Callable[[Loop], None]]:
+    """`on_step=stop_at(5)`: the run is stopped after step 5 as by SIGTERM, with its state saved."""
+
+    def make(step: int) -> Callable[[Loop], None]:
+        def on_step(loop: Loop) -> None:
+            if loop.progress.step == step:
+                loop.request_stop(signal.SIGTERM)
+
+        return on_step
+
+    return make
+
+
+@pytest.fixture
+def crash_at() -> Callable[[int], Callable[[Loop], None]]:
+    """`on_step=crash_at(5)`: the run ends after step 5 without saving, as in a crash."""
+
+    def make(step: int) -> Callable[[Loop], None]:
+        def on_step(loop: Loop) -> None:
+            if loop.progress.step == step:
+                raise KeyboardInterrupt
+
+        return on_step
+
+    return make

@@ -8,7 +8,7 @@ from typing import assert_never, overload
 import torch
 from torch import Tensor, nn
 
-from regard import memory, size, spec
+from regard import memory, spec
 from regard.baselines import additive_attention, convolutional, memory_network, recurrent
 from regard.core import (
     attention,
@@ -69,8 +69,8 @@ def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """Parts from a spec, with fresh random weights drawn from torch's default generator."""
-    if torch.get_default_device().type == "cpu":  # an outline on the meta device costs nothing
-        memory.require(size.parameters(model), "this model")
+    if torch.get_default_device().type == "cpu":
+        memory.require(trainable(outline(model)), "this model")
     if isinstance(model, spec.DualEncoder):
         return DualEncoder(build(model.text), build(model.image), model.scale)
     if isinstance(model, spec.MemoryNetwork):
@@ -120,6 +120,18 @@ def build(model: spec.Model) -> CoreModel:
             )
         case _:
             assert_never(model)
+
+
+def outline(model: spec.Model) -> CoreModel:
+    """The model on the meta device: names and shapes without memory, no random numbers drawn."""
+    try:
+        with torch.device("meta"):
+            return build(model)
+    except (RuntimeError, OverflowError, TypeError) as error:  # more elements than 64 bits count
+        raise ModelError(
+            f"no model of these sizes can be built: {str(error).splitlines()[0]}",
+            "correct the sizes in config.json",
+        ) from None
 
 
 def trainable(model: nn.Module) -> int:

@@ -30,7 +30,7 @@ from regard.errors import (
     SettingError,
     TrainingInterrupted,
 )
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import load_translation_tokenizer
 from regard.training.data.parallel_text import parallel_corpora
 from regard.training.engine import loop
 from regard.training.engine.loop import Loop
@@ -251,8 +251,8 @@ def test_separate_vocabularies_and_own_tokenizer(
     assert len(translator.translate("a " * 200).split()) <= 256
     given = start(text, tmp_path / "given", steps=2, tokenizer=str(whole.folder / "tokenizer.json"))
     assert (
-        Tokenizer.load(given.folder / "tokenizer.json").vocabulary
-        == Tokenizer.load(whole.folder / "tokenizer.json").vocabulary
+        load_translation_tokenizer(given.folder / "tokenizer.json").vocabulary
+        == load_translation_tokenizer(whole.folder / "tokenizer.json").vocabulary
     )
 
 

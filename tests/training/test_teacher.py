@@ -20,6 +20,7 @@ from torch.nn import functional
 import regard
 from regard.data import builtin
 from regard.errors import ModelError, SettingError, TrainingInterrupted
+from regard.models import Translator
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.loss import IGNORED, cross_entropy, distillation_loss
@@ -113,7 +114,7 @@ def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path:
     )
     given = tensors["source"], tensors["target"], tensors.get("padding_mask")
     held = regard.load(teacher)
-    assert isinstance(held, regard.api.Translator)
+    assert isinstance(held, Translator)
     with torch.no_grad():
         lesson = held.model.head(held.model(*given)[0])
         logits = task.model.head(task.model(*given)[0])
@@ -196,7 +197,7 @@ def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_pa
         raise AssertionError
 
     assert task.teacher is not None
-    task.teacher = replace(task.teacher, ask=never)
+    task.teacher = replace(task.teacher, logits=never)
     task.nll(nullcontext())
     task.model.train()
     with pytest.raises(AssertionError):
@@ -212,9 +213,9 @@ def test_a_teacher_s_translations_are_learnt_from(
     pairs = [json.loads(line) for line in (place.data / "taught.jsonl").read_text().splitlines()]
     assert [pair["source"] for pair in pairs] == Path(text["source"]).read_text().splitlines()
     held = regard.load(teacher)
-    assert isinstance(held, regard.api.Translator)
+    assert isinstance(held, Translator)
     few = [pair["source"] for pair in pairs[:5]]
-    strategy = regard.decode.strategy.Beam(2, recipes.load(None, SMALL).length_penalty)
+    strategy = regard.decode.strategy.BeamSearch(2, recipes.load(None, SMALL).length_penalty)
     assert [pair["target"] for pair in pairs[:5]] == held.translate(few, strategy)
     valid = [json.loads(line) for line in (place.data / "valid.jsonl").read_text().splitlines()]
     assert [pair["target"] for pair in valid] == Path(text["valid_target"]).read_text().splitlines()

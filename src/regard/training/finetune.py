@@ -28,9 +28,9 @@ from regard.families import folder as folders
 from regard.metrics.scores import AnyScore
 from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
-from regard.models.saving import TEXTS, copy_beside, described, write_weights
+from regard.models.saving import TEXT_FILES, config_json, copy_companion_files, write_weights
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed
+from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training.data.parallel_text import Pair, ParallelCorpora
 from regard.training.data.plain_text import text_corpora
 from regard.training.engine import layerwise_lr_decay
@@ -50,7 +50,8 @@ from regard.training.objectives.segment_lm import language_modelling
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence, final_scores
 from regard.training.objectives.token_classification import TokenClassification
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.schema import Recipe, Tune
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Tune
 from regard.training.run_folder import RunFolder, begin
 
 # The usual recipe: AdamW at a small rate, a tenth of the steps to warm up, then linear decay.
@@ -350,8 +351,8 @@ def with_head(
     else:
         # A language model needs no padding, but batches of texts do.
         assert base.folder is not None, "models to fine-tune come from folders"
-        tokenizer = Framed.open(base.folder)
-        config.setdefault("pad_token_id", tokenizer.pad)
+        tokenizer = open_encoder_tokenizer(base.folder)
+        config.setdefault("pad_token_id", tokenizer.special_token_id("pad") or 0)
     encoder = TextEncoder(model, description, tokenizer, config)
     encoder.folder = base.folder
     encoder.say = base.say
@@ -489,8 +490,8 @@ def _job(
     """The run folder holds the complete model in the layout it came in, with LoRA merged."""
     folder = run_folder.folder
     if model.folder is not None:
-        copy_beside(model.folder, folder, TEXTS)
-    disk.write_json(folder / "config.json", described(model.spec, model.config))
+        copy_companion_files(model.folder, folder, TEXT_FILES)
+    disk.write_json(folder / "config.json", config_json(model.spec, model.config))
     if isinstance(model, TextEncoder):
         for name, content in model.text.files().items():
             if name == "tokenizer.json" and not (folder / name).exists():

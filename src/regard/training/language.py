@@ -24,7 +24,7 @@ from regard.families import (
 from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
 from regard.models import LanguageModel, choose_device
-from regard.text.exact import Exact
+from regard.text.tokenizer import Role, Tokenizer
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.initialization import initialize
 from regard.training.engine.progress_bar import ProgressBar
@@ -183,7 +183,7 @@ def _denoising_job(
         objective.pad_id,
         objective.start_id,
         objective.end_id,
-        data.tokenizer.unk,
+        data.tokenizer.special_token_id("unk"),
         opening=objective.opening_id,
     )
     config = folders.describe(description, ids)
@@ -228,18 +228,14 @@ def build_model(description: Any, recipe: Recipe) -> Any:
 
 
 def write_config_files(
-    run_folder: RunFolder, config: dict[str, Any], tokenizer: Exact, recipe: Recipe
+    run_folder: RunFolder, config: dict[str, Any], tokenizer: Tokenizer, recipe: Recipe
 ) -> None:
     """Writes what makes the run folder a Hugging Face repository, besides weights and tokenizer."""
-    special_ids = {
-        "pad_token": tokenizer.pad,
-        "bos_token": tokenizer.start,
-        "eos_token": tokenizer.end,
-        "unk_token": tokenizer.unk,
-        "mask_token": tokenizer.mask,
-    }
+    roles: tuple[Role, ...] = ("pad", "bos", "eos", "unk", "mask")
     special_tokens = {
-        name: tokenizer.token(token) for name, token in special_ids.items() if token is not None
+        f"{role}_token": tokenizer.special_tokens[role]
+        for role in roles
+        if role in tokenizer.special_tokens
     }
     generation_keys = _special_token_ids(tokenizer).keys()
     files = {
@@ -256,13 +252,10 @@ def write_config_files(
         disk.write_json(run_folder.folder / name, content)
 
 
-def _special_token_ids(tokenizer: Exact) -> dict[str, int | None]:
+def _special_token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
     # Written even if None: transformers would otherwise take GPT-2's ids, beyond small vocabularies.
-    return {
-        "pad_token_id": tokenizer.pad,
-        "bos_token_id": tokenizer.start,
-        "eos_token_id": tokenizer.end,
-    }
+    roles: tuple[Role, ...] = ("pad", "bos", "eos")
+    return {f"{role}_token_id": tokenizer.special_token_id(role) for role in roles}
 
 
 def validation_score(objective: Objective, progress_bar: ProgressBar) -> dict[str, AnyScore]:

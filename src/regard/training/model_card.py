@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard import __version__, disk
-from regard.metrics.scores import (
-    AnyScore,
-    ClassificationScore,
-    EntityScore,
-    NegativeLogLikelihood,
-    Score,
-)
+from regard.metrics.classification import ClassificationScore
+from regard.metrics.question_answering import AnswerScore
+from regard.metrics.scores import AnyScore, NegativeLogLikelihood
+from regard.metrics.translation import TranslationScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
 
@@ -143,15 +140,15 @@ def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
     """A Markdown table; all scores of a run are of one kind."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
-    rated: dict[str, ClassificationScore | EntityScore] = {}
+    rated: dict[str, ClassificationScore | AnswerScore] = {}
     likelihoods: dict[str, NegativeLogLikelihood] = {}
-    translations: dict[str, Score] = {}
+    translations: dict[str, TranslationScore] = {}
     for name, score in scores.items():
-        if isinstance(score, ClassificationScore | EntityScore):
+        if isinstance(score, ClassificationScore | AnswerScore):
             rated[name] = score
         elif isinstance(score, NegativeLogLikelihood):
             likelihoods[name] = score
-        elif isinstance(score, Score):
+        elif isinstance(score, TranslationScore):
             translations[name] = score
     if rated:
         return _classification_table(rated)
@@ -161,7 +158,7 @@ def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
 
 
 def _classification_table(
-    scores: Mapping[str, ClassificationScore | EntityScore],
+    scores: Mapping[str, ClassificationScore | AnswerScore],
 ) -> list[str]:
     first = next(iter(scores.values()))
     keys = [key for key in vars(first) if key != "examples"]
@@ -182,7 +179,7 @@ def _likelihood_table(scores: Mapping[str, NegativeLogLikelihood]) -> list[str]:
     return lines
 
 
-def _translation_table(recipe: Recipe, scores: Mapping[str, Score]) -> list[str]:
+def _translation_table(recipe: Recipe, scores: Mapping[str, TranslationScore]) -> list[str]:
     lines = ["| set | BLEU | chrF | exact match |", "|---|---|---|---|"]
     for name, score in scores.items():
         lines.append(

@@ -294,25 +294,32 @@ def make_translator(
         if isinstance(side, Stack):  # recurrent and convolutional sides store few activations
             side.recompute = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
-    return Translator(model, description, source, target, target.bos)
+    return Translator(model, description, source, target, target.required_token_id("bos"))
 
 
 def _write_config_files(run_folder: RunFolder, recipe: Recipe, translator: Translator) -> None:
     """Writes what makes the run folder a Hugging Face repository, besides weights and card."""
     source = translator.source_tokenizer
     target = translator.target_tokenizer
-    ids = folders.SpecialTokenIds(target.pad, translator.start, target.eos, target.unk)
+    ids = folders.SpecialTokenIds(
+        target.required_token_id("pad"),
+        translator.start,
+        target.required_token_id("eos"),
+        target.special_token_id("unk"),
+    )
     penalty = recipe.length_penalty
     kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
     generation_config = folders.generation_config(
         ids, beam=recipe.decode.beam, length_penalty=penalty.alpha, own={kind: penalty.alpha}
     )
-    pad, start, end = source.tokens([source.pad, source.bos, source.eos])
-    unknown = None if source.unk is None else source.tokens([source.unk])[0]
+    tokens = source.special_tokens
+    tokenizer_config = folders.tokenizer_config(
+        tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk")
+    )
     files = {
         "config.json": folders.describe(translator.spec, ids),
         "generation_config.json": generation_config,
-        "tokenizer_config.json": folders.tokenizer_config(pad, start, end, unknown),
+        "tokenizer_config.json": tokenizer_config,
     }
     for name, content in files.items():
         disk.write_json(run_folder.folder / name, content)

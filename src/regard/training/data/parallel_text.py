@@ -14,10 +14,17 @@ from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
 from regard.families.folder import with_end
-from regard.models import load_translator, open_tokenizers
+from regard.models import load_translator
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import (
+    load_translation_tokenizer,
+    open_translation_tokenizers,
+    translation_tokenizer_from_json,
+)
+from regard.text.tokenizer_training import train_tokenizer
 from regard.training.objectives.distillation import teacher_folder
-from regard.training.recipe.schema import Data, Recipe
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Data
 from regard.training.run_folder import RunFolder
 
 Pair = tuple[str, str]
@@ -49,7 +56,7 @@ def parallel_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> Paralle
     train = run_folder.data / "train"
     if not (train / "corpus.json").exists():
         _prepare(run_folder, recipe, say)
-    source, target = open_tokenizers(run_folder.folder)
+    source, target = open_translation_tokenizers(run_folder.folder)
     valid = run_folder.data / "valid"
     if not valid.exists():
         return ParallelCorpora(source, target, Corpus.open(train), None, [])
@@ -221,12 +228,12 @@ def _tokenizers(recipe: Recipe, train: Pairs, say: Say) -> tuple[Tokenizer, Toke
     """Source and target tokenizer; one object if they share a vocabulary."""
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
-        source = _with_end_token(Tokenizer.load(Path(choice.tokenizer)))
+        source = _with_end_token(load_translation_tokenizer(choice.tokenizer))
         target = source
         if choice.target_tokenizer:
-            target = _with_end_token(Tokenizer.load(Path(choice.target_tokenizer)))
+            target = _with_end_token(load_translation_tokenizer(choice.target_tokenizer))
     elif recipe.distillation_weight:
-        source, target = open_tokenizers(teacher_folder(recipe))
+        source, target = open_translation_tokenizers(teacher_folder(recipe))
     else:
         source, target = _learn_tokenizers(recipe, train)
     origin = "that of the teacher" if recipe.distillation_weight else choice.tokenizer
@@ -247,14 +254,14 @@ def _learn_tokenizers(recipe: Recipe, train: Pairs) -> tuple[Tokenizer, Tokenize
         )
     if recipe.tokens.joint:
         both_sides = (text for pair in train() for text in pair)
-        joint = Tokenizer.learn(both_sides, kind, vocabulary)
+        joint = train_tokenizer(both_sides, kind, vocabulary)
         return joint, joint
-    source = Tokenizer.learn((source for source, _ in train()), kind, vocabulary)
-    target = Tokenizer.learn((target for _, target in train()), kind, vocabulary)
+    source = train_tokenizer((source for source, _ in train()), kind, vocabulary)
+    target = train_tokenizer((target for _, target in train()), kind, vocabulary)
     return source, target
 
 
 def _with_end_token(tokenizer: Tokenizer) -> Tokenizer:
     """Models trained from scratch read sources with an end token, whatever the file says."""
-    end = tokenizer.tokens([tokenizer.eos])[0]
-    return Tokenizer.from_json(with_end(tokenizer.to_json(), end))
+    end = tokenizer.special_tokens["eos"]
+    return translation_tokenizer_from_json(with_end(tokenizer.to_json(), end))

@@ -13,9 +13,12 @@ from regard import disk
 from regard.data import text_files
 from regard.data.corpus import Corpus, write_columns
 from regard.errors import DataError
-from regard.text.exact import Exact, SpecialIds
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
+from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 from regard.training.objectives.distillation import teacher_folder
-from regard.training.recipe.schema import Data, Recipe
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Data
 from regard.training.run_folder import RunFolder
 
 Blocks = Callable[[], Iterator[str]]  # pieces of a text from its beginning, whenever it is called
@@ -27,19 +30,19 @@ LINES_AT_ONCE = 1000  # tokenized together
 MAX_UINT16_VOCABULARY = 65_535
 
 # The special tokens that each objective needs in a vocabulary, if it is learnt here.
-_BERT = SpecialIds(
+_BERT = SpecialTokenTemplate(
     ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
 )
-_T5 = SpecialIds(
+_T5 = SpecialTokenTemplate(
     ("<pad>", "</s>", "<unk>", *(f"<extra_id_{i}>" for i in range(100))),
     "$A </s>",
     "$A </s> $B </s>",
 )
-_BART = SpecialIds(
+_BART = SpecialTokenTemplate(
     ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s> $A </s>", "<s> $A </s> </s> $B </s>"
 )
 SPECIAL_TOKENS = {
-    "causal": SpecialIds(()),
+    "causal": SpecialTokenTemplate(()),
     "masked": _BERT,
     "replaced": _BERT,
     "span": _T5,
@@ -56,7 +59,7 @@ class TextCorpora:
     begin.
     """
 
-    tokenizer: Exact
+    tokenizer: Tokenizer
     train: Corpus
     valid: Corpus
 
@@ -66,7 +69,7 @@ def text_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> TextCorpora
     train = run_folder.data / "train"
     if not (train / "corpus.json").exists():
         _prepare(run_folder, recipe, say)
-    tokenizer = Exact.load(run_folder.folder / "tokenizer.json")
+    tokenizer = load_tokenizer(run_folder.folder / "tokenizer.json")
     return TextCorpora(tokenizer, Corpus.open(train), Corpus.open(run_folder.data / "valid"))
 
 
@@ -122,16 +125,18 @@ def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:
             return
 
 
-def _tokenizer(recipe: Recipe, train: Blocks, say: Say) -> Exact:
+def _tokenizer(recipe: Recipe, train: Blocks, say: Say) -> Tokenizer:
     choice = recipe.tokens
     origin = choice.tokenizer
     if choice.tokenizer.endswith(".json"):
-        tokenizer = Exact.load(choice.tokenizer)
+        tokenizer = load_tokenizer(choice.tokenizer)
     elif recipe.distillation_weight:
-        tokenizer = Exact.open(teacher_folder(recipe))
+        tokenizer = open_language_model_tokenizer(teacher_folder(recipe))
     else:
         special_tokens = SPECIAL_TOKENS[recipe.train.objective]
-        tokenizer = Exact.learn(train(), choice.tokenizer, choice.vocabulary, special_tokens)
+        tokenizer = train_lossless_tokenizer(
+            train(), choice.tokenizer, choice.vocabulary, special_tokens
+        )
     if recipe.distillation_weight:
         origin = "that of the teacher"
     say(f"tokenizer: {origin}, {len(tokenizer):,} tokens")
@@ -141,16 +146,17 @@ def _tokenizer(recipe: Recipe, train: Blocks, say: Say) -> Exact:
 # --- writing corpora ------------------------------------------------------------------------------
 
 
-def _write_corpus(blocks: Blocks, tokenizer: Exact, recipe: Recipe, folder: Path) -> str:
+def _write_corpus(blocks: Blocks, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
     """Writes a corpus; returns a report of what is in it."""
     dtype = "uint16" if len(tokenizer) <= MAX_UINT16_VOCABULARY else "uint32"
     counts: Counter[str] = Counter()
+    unknown = tokenizer.special_token_id("unk")
 
     def counted(ids: list[int]) -> list[int]:
         counts["rows"] += 1
         counts["tokens"] += len(ids)
-        if tokenizer.unk is not None:
-            counts["unknown"] += ids.count(tokenizer.unk)
+        if unknown is not None:
+            counts["unknown"] += ids.count(unknown)
         return ids
 
     if recipe.train.objective == "causal":
@@ -201,7 +207,9 @@ def _lines(blocks: Iterable[str]) -> Iterator[str]:
         yield from io.StringIO(block)
 
 
-def pack_sentences(lines: Iterable[str], tokenizer: Exact, max_tokens: int) -> Iterator[PackedRow]:
+def pack_sentences(
+    lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int
+) -> Iterator[PackedRow]:
     """Packs sentences (lines) into rows of at most `max_tokens` tokens.
 
     Yields token ids and where the sentences begin. A blank line ends a document, and no row crosses

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.data.labelled import Classed
-from regard.metrics.scores import ClassificationScore, graded
+from regard.metrics.classification import ClassificationScore, classification_score
 from regard.training.objectives.head_objective import HeadObjective, Row, label_id
 
 
@@ -18,7 +18,8 @@ class Classification(HeadObjective[Classed]):
 
     def rows(self, examples: Sequence[Classed]) -> list[Row]:
         ids = self.label_ids()
-        encoded = self.encoder.text.encode([e.whole for e in examples], self.max_length)
+        texts = [example.whole for example in examples]
+        encoded = self.encoder.text.encode_with_template(texts, self.max_length)
         return [
             Row(encoding.ids, encoding.type_ids, [label_id(example.label, ids)])
             for encoding, example in zip(encoded, examples, strict=True)
@@ -32,4 +33,4 @@ class Classification(HeadObjective[Classed]):
     ) -> ClassificationScore:
         rows = self.rows(examples)
         predicted = [labels[0] for labels in self.predict(rows, autocast)]
-        return graded(predicted, [row.labels[0] for row in rows])
+        return classification_score(predicted, [row.labels[0] for row in rows])

@@ -17,10 +17,13 @@ from regard.data import labelled, listops
 from regard.data.labelled import Classed
 from regard.families import bert_presets
 from regard.families import folder as folders
-from regard.metrics.scores import AnyScore, ClassificationScore, RegressionScore
+from regard.metrics.classification import ClassificationAgainstMajority, ClassificationScore
+from regard.metrics.scores import AnyScore
 from regard.models import choose_device
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed, words
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import word_level_json
 from regard.training.engine.initialization import initialize
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.job import Job, pad_to_multiple_of
@@ -97,7 +100,7 @@ def classifier_job(
 def scores_with_majority(
     sets: Mapping[str, list[Classed]],
     score: Callable[[list[Classed]], ClassificationScore],
-    report: Callable[[str, RegressionScore], None],
+    report: Callable[[str, ClassificationAgainstMajority], None],
 ) -> dict[str, AnyScore]:
     """Validation and test scores, next to those of always answering the most frequent class."""
     scores: dict[str, AnyScore] = {}
@@ -105,7 +108,7 @@ def scores_with_majority(
         if name not in sets:
             continue
         baseline = majority(sets["train"], sets[name])
-        result = RegressionScore(**vars(score(sets[name])), majority=baseline)
+        result = ClassificationAgainstMajority(**vars(score(sets[name])), majority=baseline)
         report(name, result)
         scores[name] = result
     return scores
@@ -150,8 +153,8 @@ def example_files(
     return {name: str(run_folder.data / f"{name}.jsonl") for name in counts}
 
 
-def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Framed:
+def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Tokenizer:
     path = run_folder.folder / "tokenizer.json"
     if not path.exists():
-        disk.write_file(path, words(example.text for example in train))
-    return Framed.open(run_folder.folder)
+        disk.write_file(path, word_level_json(example.text for example in train))
+    return open_encoder_tokenizer(run_folder.folder)

@@ -106,16 +106,16 @@ class CorruptedText(ABC):
 
     def decode_visibly(self, ids: Sequence[int]) -> str:
         """A text with its special tokens visible, except padding and those that frame it."""
-        invisible = {self.tokenizer.pad, self.tokenizer.start, self.tokenizer.end}
+        invisible = {self.tokenizer.special_token_id(role) for role in ("pad", "bos", "eos")}
         pieces: list[str] = []
         run: list[int] = []  # ordinary tokens since the last special one
         for token in ids:
-            if token not in self.tokenizer.special:
+            if token not in self.tokenizer.special_ids:
                 run.append(token)
                 continue
             pieces.append(self.tokenizer.decode(run))
             if token not in invisible:
-                pieces.append(self.tokenizer.token(token))
+                pieces.append(self.tokenizer.id_to_token(token))
             run = []
         pieces.append(self.tokenizer.decode(run))
         return "".join(pieces)

@@ -19,8 +19,6 @@ from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import EncoderDecoder
-from regard.text.exact import MASK_NAMES
-from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
@@ -46,8 +44,8 @@ class Denoising(CorruptedText):
     ) -> None:
         super().__init__(data, recipe, device, pad_to_multiple_of)
         self.model = model
-        self.pad_id = self.tokenizer.required("padding", PAD_NAMES)
-        self.end_id = self.tokenizer.required("end", END_NAMES)
+        self.pad_id = self.tokenizer.required_token_id("pad")
+        self.end_id = self.tokenizer.required_token_id("eos")
         self.span_corruption = recipe.train.objective == "span"
         if self.span_corruption:
             self.sentinels = self._find_sentinels()
@@ -56,12 +54,12 @@ class Denoising(CorruptedText):
             self.start_id = self.pad_id  # T5's decoder starts from padding,
         else:
             self.sentinels = []
-            self.opening_id = self.tokenizer.required("start", START_NAMES)
-            self.mask_id = self.tokenizer.required("mask", MASK_NAMES)
+            self.opening_id = self.tokenizer.required_token_id("bos")
+            self.mask_id = self.tokenizer.required_token_id("mask")
             self.start_id = self.end_id  # BART's from the end token.
 
     def _find_sentinels(self) -> list[int]:
-        candidates = [self.tokenizer.find([f"<extra_id_{i}>"]) for i in range(SENTINELS)]
+        candidates = [self.tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
         sentinels = [token for token in candidates if token is not None]
         if not sentinels:
             raise DataError(
@@ -140,7 +138,7 @@ class Denoising(CorruptedText):
     def _sample(self, row: int) -> dict[str, Any]:
         """A validation row and what greedy decoding restores of it."""
         source, _ = self._corrupt(self.validation_corpus, row, 0)
-        special = SpecialTokens(self.pad_id, self.start_id, self.end_id, opening=self.opening_id)
+        special = SpecialTokens(self.pad_id, self.start_id, self.end_id, forced_bos=self.opening_id)
         settings = DecodingSettings(Greedy(), Limit(0.0, self.context))
         hypotheses = decode(self.model, [source], special, settings)
         best = hypotheses[0][0]

@@ -56,8 +56,8 @@ def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
     same_source = teacher.source_tokenizer.same_vocabulary(student.source_tokenizer)
     same_target = teacher.target_tokenizer.same_vocabulary(student.target_tokenizer)
     _check_vocabulary(recipe, same_source and same_target)
-    teacher_frame = (teacher.start, teacher.target_tokenizer.eos)
-    student_frame = (student.start, student.target_tokenizer.eos)
+    teacher_frame = (teacher.start, teacher.target_tokenizer.special_token_id("eos"))
+    student_frame = (student.start, student.target_tokenizer.special_token_id("eos"))
     if teacher_frame != student_frame:
         raise ModelError(
             f"the teacher frames its targets by the tokens {teacher_frame}, not {student_frame}",

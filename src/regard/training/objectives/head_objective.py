@@ -14,13 +14,14 @@ from torch import Tensor
 
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.errors import DataError
+from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import corpus_nll
-from regard.metrics.scores import ClassificationScore, EntityScore
+from regard.metrics.question_answering import AnswerScore
 from regard.model import Encoder
 from regard.models.text_encoder import TextEncoder
 from regard.training.objectives.distillation import Teacher
 from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
-from regard.training.recipe.schema import Train
+from regard.training.recipe.sections import Train
 
 Example = TypeVar("Example")
 
@@ -85,7 +86,7 @@ class HeadObjective(ABC, Generic[Example]):
     @abstractmethod
     def score(
         self, examples: Sequence[Example], autocast: AbstractContextManager[Any]
-    ) -> ClassificationScore | EntityScore:
+    ) -> ClassificationScore | AnswerScore:
         """How good the predictions are, from 0 to 100."""
 
     def label_tensor(self, rows: Sequence[Row], width: int) -> Tensor:
@@ -117,8 +118,9 @@ class HeadObjective(ABC, Generic[Example]):
         width = max(longest, min(-(-longest // multiple) * multiple, self.max_length))
         lengths = torch.tensor([len(row.ids) for row in selected])
         labels = self.label_tensor(selected, width)
+        pad_id = self.encoder.text.special_token_id("pad") or 0
         tensors = {
-            "tokens": pad([row.ids for row in selected], width, self.encoder.text.pad),
+            "tokens": pad([row.ids for row in selected], width, pad_id),
             "padding_mask": torch.arange(width) < lengths[:, None],
             "labels": labels,
         }

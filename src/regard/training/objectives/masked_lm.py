@@ -18,8 +18,6 @@ from regard.data.corpus import Corpus
 from regard.data.text_corruption import Fate, mask, pair
 from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
-from regard.text.exact import MASK_NAMES
-from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
@@ -46,11 +44,11 @@ class MaskedText(CorruptedText):
         self, data: TextCorpora, recipe: Recipe, device: torch.device, pad_to_multiple_of: int
     ) -> None:
         super().__init__(data, recipe, device, pad_to_multiple_of)
-        self.pad_id = self.tokenizer.required("padding", PAD_NAMES)
-        self.start_id = self.tokenizer.required("start", START_NAMES)
-        self.end_id = self.tokenizer.required("end", END_NAMES)
-        self.mask_id = self.tokenizer.required("mask", MASK_NAMES)
-        special = self.tokenizer.special
+        self.pad_id = self.tokenizer.required_token_id("pad")
+        self.start_id = self.tokenizer.required_token_id("bos")
+        self.end_id = self.tokenizer.required_token_id("eos")
+        self.mask_id = self.tokenizer.required_token_id("mask")
+        special = self.tokenizer.special_ids
         ordinary = [token for token in range(len(self.tokenizer)) if token not in special]
         self.ordinary_ids = np.array(ordinary, dtype=np.int64)  # a replacement is one of these
         self.max_row_tokens = max_row_tokens(recipe)

@@ -22,12 +22,15 @@ from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed
 from regard.families import folder as folders
 from regard.families import memory_network
+from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.perplexity import corpus_nll
-from regard.metrics.scores import AnyScore, ClassificationScore, graded
+from regard.metrics.scores import AnyScore
 from regard.model import MemoryNetwork
 from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
-from regard.text.framed import Framed, words
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import word_level_json
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.job import Job, pad_to_multiple_of
 from regard.training.objectives.classifier_from_scratch import (
@@ -36,7 +39,8 @@ from regard.training.objectives.classifier_from_scratch import (
 )
 from regard.training.objectives.head_objective import EVALUATION_BATCH_FACTOR
 from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
-from regard.training.recipe.schema import Recipe, Train
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Train
 from regard.training.run_folder import RunFolder
 
 
@@ -116,7 +120,7 @@ class StoryQuestions:
         return self.network.model
 
     def rows(self, examples: Sequence[Classed]) -> list[StoryRow]:
-        answers = self.network.text.encode([example.label for example in examples])
+        answers = self.network.text.encode_with_template([example.label for example in examples])
         return [
             StoryRow(self.network.words(example.text), answer.ids[0])
             for example, answer in zip(examples, answers, strict=True)
@@ -180,7 +184,7 @@ class StoryQuestions:
             best = logits.argmax(dim=-1).tolist()
             for row, token in zip(batch.rows, best, strict=True):
                 predictions[row] = token
-        return graded(predictions, [row.answer for row in rows])
+        return classification_score(predictions, [row.answer for row in rows])
 
     def evaluation_batches(self, rows: Sequence[StoryRow]) -> Iterator[Batch]:
         """Once over the rows, on the device, with the model in eval mode."""
@@ -195,9 +199,9 @@ def _lengths(rows: Sequence[StoryRow]) -> Any:
     return np.array([[len(row.sentences) * max(map(len, row.sentences))] for row in rows])
 
 
-def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Framed:
+def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Tokenizer:
     path = run_folder.folder / "tokenizer.json"
     if not path.exists():
         texts = (" ".join([*sentences(example.text), example.label]) for example in train)
-        disk.write_file(path, words(texts, framed=False))
-    return Framed.open(run_folder.folder)
+        disk.write_file(path, word_level_json(texts, cls_token=False))
+    return open_encoder_tokenizer(run_folder.folder)

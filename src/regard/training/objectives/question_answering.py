@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.labelled import Question
-from regard.metrics.scores import EntityScore, found_score
-from regard.text.framed import Framed
+from regard.metrics.question_answering import AnswerScore, answer_score
+from regard.text.tokenizer import Tokenizer
 from regard.training.objectives.head_objective import HeadObjective, Row
 
 NO_ANSWER = (0, 0)  # the first token, as in BERT for SQuAD 2.0
@@ -39,17 +39,17 @@ class QuestionAnswering(HeadObjective[Question]):
 
     def score(
         self, examples: Sequence[Question], autocast: AbstractContextManager[Any]
-    ) -> EntityScore:
+    ) -> AnswerScore:
         questions = [example.question for example in examples]
         contexts = [example.context for example in examples]
         with autocast:
             answers = self.encoder.answer(questions, contexts)
         texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
-        return found_score(texts, [example.text for example in examples])
+        return answer_score(texts, [example.text for example in examples])
 
 
 def answer_windows(
-    tokenizer: Framed, example: Question, max_length: int
+    tokenizer: Tokenizer, example: Question, max_length: int
 ) -> list[tuple[Encoding, tuple[int, int]]]:
     """The context in overlapping windows, each with the answer's first and last token.
 

@@ -16,7 +16,8 @@ from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy
 from regard.metrics.perplexity import corpus_nll, perplexity
-from regard.metrics.scores import AnyScore, score
+from regard.metrics.scores import AnyScore
+from regard.metrics.translation import translation_score
 from regard.model import EncoderDecoder
 from regard.models import Translator
 from regard.text.tokenizer import Tokenizer
@@ -29,7 +30,8 @@ from regard.training.objectives.loss import (
     cross_entropy,
     linear_cross_entropy,
 )
-from regard.training.recipe.schema import Recipe, Train
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Train
 
 
 class SequenceToSequence:
@@ -80,7 +82,7 @@ class SequenceToSequence:
             corpus,
             rows,
             source_pad=self.translator.ends.pad,
-            target_pad=self.translator.target_tokenizer.pad,
+            target_pad=self.translator.target_tokenizer.required_token_id("pad"),
             start=self.translator.start,
             multiple=self.pad_to_multiple_of,
             budget=budget,
@@ -142,7 +144,7 @@ class SequenceToSequence:
         metrics: dict[str, Any] = {}
         texts = translate(self.translator, pairs, DecodingSettings(Greedy()))
         if scored:
-            result = score(texts, [target for _, target in pairs])
+            result = translation_score(texts, [target for _, target in pairs])
             metrics |= {
                 "bleu": result.bleu,
                 "chrf": result.chrf,
@@ -208,7 +210,7 @@ def final_scores(
     for name, pairs in sets.items():
         started = time.perf_counter()
         texts = translate(translator, pairs, settings)
-        result = score(texts, [target for _, target in pairs], recipe.decode.tokenize)
+        result = translation_score(texts, [target for _, target in pairs], recipe.decode.tokenize)
         scores[name] = result
         progress_bar.say(
             f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  "

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from regard.data.batching import IGNORED
 from regard.data.labelled import Words
-from regard.metrics.scores import ClassificationScore, span_score
-from regard.text.framed import Framed
+from regard.metrics.classification import ClassificationScore
+from regard.metrics.entity_f1 import tagging_score
+from regard.text.tokenizer import Tokenizer
 from regard.training.objectives.head_objective import HeadObjective, Row, label_id, pad
 
 
@@ -51,14 +52,15 @@ class TokenClassification(HeadObjective[Words]):
             counted = [i for i, label in enumerate(row.labels) if label != IGNORED]
             predicted_tags.append([names[predicted[i]] for i in counted])
             true_tags.append([names[row.labels[i]] for i in counted])
-        return span_score(predicted_tags, true_tags)
+        return tagging_score(predicted_tags, true_tags)
 
 
 def align_tags(
-    tokenizer: Framed, examples: Sequence[Words], max_length: int | None = None
+    tokenizer: Tokenizer, examples: Sequence[Words], max_length: int | None = None
 ) -> list[tuple[Encoding, list[str | None]]]:
     """Tokens of each sentence with their tags: that of the word at its first token, else None."""
-    encoded = tokenizer.encode([" ".join(example.tokens) for example in examples], max_length)
+    texts = [" ".join(example.tokens) for example in examples]
+    encoded = tokenizer.encode_with_template(texts, max_length)
     aligned = []
     for encoding, example in zip(encoded, examples, strict=True):
         # Where each word begins in the joined text.
