@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.corpus import Corpus
+from regard.data.padding import pad_rows
 from regard.data.text_corruption import Chance, Ids
 from regard.training.data.plain_text import TextCorpora
 from regard.training.recipe.schema import Recipe
@@ -95,14 +96,13 @@ class CorruptedText(ABC):
         """Width of every batch where few shapes are wanted, otherwise 0."""
         return self.context if self.pad_to_multiple_of > 1 else 0
 
-    def pad(self, rows: Sequence[Sequence[int] | Ids], value: int, *, min_width: int = 0) -> Tensor:
-        """[B, T], as wide as the longest row or `min_width`, rounded up to the multiple."""
-        widest = max(min_width, *(len(row) for row in rows))
-        width = -(-widest // self.pad_to_multiple_of) * self.pad_to_multiple_of
-        cells = np.full((len(rows), width), value, dtype=np.int64)
-        for i, row in enumerate(rows):
-            cells[i, : len(row)] = row
-        return torch.from_numpy(cells)
+    def pad(
+        self, rows: Sequence[Sequence[int]], pad_id: int, *, min_width: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """The rows [B, T] and their padding mask [B, T], rounded up to the multiple."""
+        return pad_rows(
+            rows, pad_id, min_width=min_width, pad_to_multiple_of=self.pad_to_multiple_of
+        )
 
     def decode_visibly(self, ids: Sequence[int]) -> str:
         """A text with its special tokens visible, except padding and those that frame it."""

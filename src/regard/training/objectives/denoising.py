@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.batching import IGNORED, Batch, Rows
+from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
+from regard.data.padding import IGNORED
 from regard.data.text_corruption import denoise, spans
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
@@ -72,16 +73,15 @@ class Denoising(CorruptedText):
         pairs = [self._corrupt(corpus, int(row), epoch) for row in rows]
         sources = [source for source, _ in pairs]
         targets = [target for _, target in pairs]
-        source = self.pad(sources, self.pad_id, min_width=self.min_width)
+        source, padding_mask = self.pad(sources, self.pad_id, min_width=self.min_width)
         # T5's targets are short: they are not widened to the context.
         target_width = 0 if self.span_corruption else self.min_width
-        labels = self.pad(targets, IGNORED, min_width=target_width)
-        lengths = torch.tensor([len(row) for row in sources])
+        labels, _ = self.pad(targets, IGNORED, min_width=target_width)
         # Teacher forcing: the decoder reads the labels shifted right, after the start token.
         target = torch.where(labels < 0, self.pad_id, labels)[:, :-1]
         tensors = {
             "source": source,
-            "padding_mask": torch.arange(source.shape[1]) < lengths[:, None],
+            "padding_mask": padding_mask,
             "target": functional.pad(target, (1, 0), value=self.start_id),
             "labels": labels,
         }

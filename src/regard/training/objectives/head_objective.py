@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batching import Batch, Order, Rows, plan
+from regard.data.padding import pad_rows, round_up
 from regard.errors import DataError
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import corpus_nll
@@ -114,18 +115,14 @@ class HeadObjective(ABC, Generic[Example]):
         """`tokens`, `padding_mask` [B, T], `labels` [B, T] or [B, n]; `segments` if the model has."""
         selected = [rows[i] for i in indices]
         longest = max(len(row.ids) for row in selected)
-        multiple = self.pad_to_multiple_of
-        width = max(longest, min(-(-longest // multiple) * multiple, self.max_length))
-        lengths = torch.tensor([len(row.ids) for row in selected])
-        labels = self.label_tensor(selected, width)
+        width = min(round_up(longest, self.pad_to_multiple_of), self.max_length)
         pad_id = self.encoder.text.special_token_id("pad") or 0
-        tensors = {
-            "tokens": pad([row.ids for row in selected], width, pad_id),
-            "padding_mask": torch.arange(width) < lengths[:, None],
-            "labels": labels,
-        }
+        tokens, padding_mask = pad_rows([row.ids for row in selected], pad_id, min_width=width)
+        labels = self.label_tensor(selected, tokens.shape[1])
+        tensors = {"tokens": tokens, "padding_mask": padding_mask, "labels": labels}
         if self.encoder.spec.tokens.segments > 1:
-            tensors["segments"] = pad([row.segments for row in selected], width, 0)
+            segments, _ = pad_rows([row.segments for row in selected], 0, min_width=width)
+            tensors["segments"] = segments
         return Batch(tensors, int(self.label_count(labels)), np.asarray(indices))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -193,11 +190,6 @@ class HeadObjective(ABC, Generic[Example]):
 
     def label_ids(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.encoder.labels)}
-
-
-def pad(rows: Sequence[Sequence[int]], width: int, value: int) -> Tensor:
-    """[B, width]"""
-    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
 
 
 def label_id(label: str, ids: Mapping[str, int]) -> int:

@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from regard.core.head import LMHead
 from regard.core.softmax_attention import HAS_TRITON
-
-IGNORED = -100  # the label of padding, as in PyTorch's cross_entropy
+from regard.data.padding import IGNORED
 
 # --- label smoothing ------------------------------------------------------------------------------
 
@@ -147,9 +146,9 @@ def linear_cross_entropy(
     hidden = hidden.reshape(-1, hidden.shape[-1])  # [N, D]
     labels = labels.reshape(-1)
     if hidden.is_cuda and HAS_TRITON:
-        from regard.core.kernels.cross_entropy import OverVocabulary
+        from regard.core.kernels.cross_entropy import FusedLinearCrossEntropy
 
-        return OverVocabulary.apply(  # type: ignore[no-any-return]
+        return FusedLinearCrossEntropy.apply(  # type: ignore[no-any-return]
             head.ready(hidden), head.table.weight, head.bias, labels, smoothing, r_drop_weight
         )
     is_token = labels != IGNORED

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.probe import Probe
-from regard.data.batching import IGNORED, Batch, Rows
+from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
+from regard.data.padding import IGNORED
 from regard.data.text_corruption import Fate, mask, pair
 from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
@@ -61,16 +62,14 @@ class MaskedText(CorruptedText):
         """
         masked = [self._mask(corpus, int(row), epoch) for row in rows]
         width = self.min_width
-        tokens = self.pad([row.tokens for row in masked], self.pad_id, min_width=width)
-        labels = self.pad([row.labels for row in masked], IGNORED, min_width=width)
-        lengths = torch.tensor([len(row.tokens) for row in masked])
-        tensors = {
-            "tokens": tokens,
-            "labels": labels,
-            "padding_mask": torch.arange(tokens.shape[1]) < lengths[:, None],
-        }
+        tokens, padding_mask = self.pad(
+            [row.tokens for row in masked], self.pad_id, min_width=width
+        )
+        labels, _ = self.pad([row.labels for row in masked], IGNORED, min_width=width)
+        tensors = {"tokens": tokens, "labels": labels, "padding_mask": padding_mask}
         if self.settings.next_sentence:
-            tensors["segments"] = self.pad([row.segments for row in masked], 0, min_width=width)
+            segments, _ = self.pad([row.segments for row in masked], 0, min_width=width)
+            tensors["segments"] = segments
             tensors["stranger"] = torch.tensor([row.is_random for row in masked])
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 

@@ -11,12 +11,12 @@ from typing import Any
 from tokenizers import Encoding
 from torch import Tensor
 
-from regard.data.batching import IGNORED
 from regard.data.labelled import Words
+from regard.data.padding import IGNORED, pad_rows
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
 from regard.text.tokenizer import Tokenizer
-from regard.training.objectives.head_objective import HeadObjective, Row, label_id, pad
+from regard.training.objectives.head_objective import HeadObjective, Row, label_id
 
 
 class TokenClassification(HeadObjective[Words]):
@@ -33,7 +33,8 @@ class TokenClassification(HeadObjective[Words]):
         return rows
 
     def label_tensor(self, rows: Sequence[Row], width: int) -> Tensor:
-        return pad([row.labels for row in rows], width, IGNORED)
+        labels, _ = pad_rows([row.labels for row in rows], IGNORED, min_width=width)
+        return labels
 
     def label_count(self, labels: Tensor) -> int | Tensor:
         return (labels != IGNORED).sum().clamp_min(1)
