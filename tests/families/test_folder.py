@@ -17,17 +17,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import models
 
+import zoo
 from regard import disk, spec
 from regard.build import build
 from regard.core.position import Sinusoidal
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (
     SpecialTokenIds,
+    append_end_token,
     describe,
     generation_config,
     open_model,
     read,
-    with_end,
     write_weights,
 )
 from regard.families.transformer import transformer
@@ -146,6 +147,27 @@ def test_an_opened_model_draws_no_numbers_and_has_its_positions(tmp_path: Path) 
     long = torch.zeros(1, 600, dtype=torch.long)
     with torch.no_grad():
         assert torch.equal(model.source(long), fresh.eval().source(long))
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2", "llama"])
+def test_a_model_opens_in_the_precision_that_is_asked_for(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    zoo.save(name, tmp_path, dtype=torch.bfloat16)
+    tokens = torch.randint(5, 40, (2, 7))
+    for dtype, expected in (
+        (None, torch.float32),
+        ("auto", torch.bfloat16),
+        (torch.float64, torch.float64),
+    ):
+        model, opened = open_model(tmp_path, dtype=dtype)  # type: ignore[arg-type]
+        assert {parameter.dtype for parameter in model.parameters()} == {expected}
+        assert {tensor.dtype for tensor in opened.weights.values()} == {torch.bfloat16}
+        with torch.inference_mode():
+            if isinstance(model, EncoderDecoder):
+                hidden = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool)).memory
+            else:
+                hidden, _ = model(tokens)  # type: ignore[misc]
+        assert hidden.dtype == expected
 
 
 def test_the_file_says_what_wrote_it_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -348,16 +370,16 @@ def test_generation_config_speaks_of_beams_only_to_beams() -> None:
     beams = generation_config(IDS, beam=4, length_penalty=0.6)
     assert (beams["num_beams"], beams["length_penalty"], beams["early_stopping"]) == (4, 0.6, True)
     assert "length_penalty" not in generation_config(IDS, beam=4)
-    assert generation_config(IDS, own={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
+    assert generation_config(IDS, search={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
     assert "bad_words_ids" not in generation_config(SpecialTokenIds(pad=2, start=1, end=2))
 
 
-def test_with_end_appends_the_end_for_others_only() -> None:
+def test_the_end_token_is_appended_for_other_libraries_only() -> None:
     plain = tokenizers.Tokenizer(
         models.WordLevel({"a": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
     )
-    ended = tokenizers.Tokenizer.from_str(with_end(plain.to_str(), "</s>"))
+    ended = tokenizers.Tokenizer.from_str(append_end_token(plain.to_str(), "</s>"))
     assert ended.encode("a").ids == [0, 1]
     assert ended.encode("a", add_special_tokens=False).ids == [0]
     with pytest.raises(DataError, match="<end>"):
-        with_end(plain.to_str(), "<end>")
+        append_end_token(plain.to_str(), "<end>")

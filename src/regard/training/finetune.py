@@ -341,7 +341,7 @@ def with_head(
     """
     if isinstance(base, TextEncoder) and _has_head(base, task, names):
         return base
-    description, config = folders.with_labels(base.config, task, names)
+    description, config = folders.with_classifier(base.config, task, names)
     assert isinstance(description, spec.Encoder)
     torch.manual_seed(seed)
     model = build(description)

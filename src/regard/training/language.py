@@ -13,13 +13,13 @@ from regard.build import build
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.families import (
-    bart_presets,
-    bert_presets,
-    electra_presets,
-    gpt_presets,
+    bart,
+    bert,
+    electra,
+    gpt2,
     palm,
     recurrent,
-    t5_presets,
+    t5,
 )
 from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
@@ -40,7 +40,7 @@ from regard.training.objectives.segment_lm import language_modelling
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
-_DECODER_FAMILIES = {"gpt": gpt_presets, "palm": palm}
+_DECODER_FAMILIES = {"gpt": gpt2, "palm": palm}
 # Settings that change a preset.
 _CHANGES = (
     "d_model",
@@ -107,7 +107,7 @@ def _causal_job(
     changes = preset_changes(recipe)
     description: spec.Decoder | spec.RecurrentDecoder
     if recipe.is_baseline:
-        description = recurrent.language(family, recipe.preset, vocabulary, **changes)  # type: ignore[arg-type]
+        description = recurrent.language_model(family, recipe.preset, vocabulary, **changes)  # type: ignore[arg-type]
     else:
         presets = _DECODER_FAMILIES[family]
         description = presets.preset(recipe.preset, vocabulary, recipe.data.context, **changes)
@@ -123,7 +123,7 @@ def _causal_job(
 def _masked_job(
     run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
 ) -> Job:
-    description = bert_presets.preset(
+    description = bert.preset(
         recipe.preset,
         len(data.tokenizer),
         recipe.data.context,
@@ -141,7 +141,7 @@ def _replaced_token_job(
     run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
 ) -> Job:
     """The run folder is the discriminator's, to be fine-tuned later; the generator's is in it."""
-    descriptions = electra_presets.preset(
+    descriptions = electra.preset(
         recipe.preset, len(data.tokenizer), recipe.data.context, **preset_changes(recipe)
     )
     discriminator, generator = (build_model(part, recipe) for part in descriptions)
@@ -149,7 +149,7 @@ def _replaced_token_job(
     generator_folder.folder.mkdir(exist_ok=True)
     run_folders = (run_folder, generator_folder)
     for part_folder, description in zip(run_folders, descriptions, strict=True):
-        config = folders.describe(description, kind="electra")
+        config = folders.describe(description, model_type="electra")
         config |= _special_token_ids(data.tokenizer)
         write_config_files(part_folder, config, data.tokenizer, recipe)
     disk.write_file(generator_folder.folder / "tokenizer.json", data.tokenizer.to_json())
@@ -160,7 +160,7 @@ def _replaced_token_job(
     def export() -> None:
         models = (discriminator, generator)
         for folder, model, description in zip(run_folders, models, descriptions, strict=True):
-            folders.write_weights(folder.weights, model, description, kind="electra")
+            folders.write_weights(folder.weights, model, description, model_type="electra")
 
     return Job(
         objective,
@@ -173,7 +173,7 @@ def _replaced_token_job(
 def _denoising_job(
     run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
 ) -> Job:
-    presets = t5_presets if recipe.train.objective == "span" else bart_presets
+    presets = t5 if recipe.train.objective == "span" else bart
     description = presets.preset(
         recipe.preset, len(data.tokenizer), recipe.data.context, **preset_changes(recipe)
     )

@@ -310,7 +310,7 @@ def _write_config_files(run_folder: RunFolder, recipe: Recipe, translator: Trans
     penalty = recipe.length_penalty
     kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
     generation_config = folders.generation_config(
-        ids, beam=recipe.decode.beam, length_penalty=penalty.alpha, own={kind: penalty.alpha}
+        ids, beam=recipe.decode.beam, length_penalty=penalty.alpha, search={kind: penalty.alpha}
     )
     tokens = source.special_tokens
     tokenizer_config = folders.tokenizer_config(

@@ -13,7 +13,7 @@ from regard.data import builtin, text_files
 from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
-from regard.families.folder import with_end
+from regard.families.folder import append_end_token
 from regard.models import load_translator
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import (
@@ -264,4 +264,4 @@ def _learn_tokenizers(recipe: Recipe, train: Pairs) -> tuple[Tokenizer, Tokenize
 def _with_end_token(tokenizer: Tokenizer) -> Tokenizer:
     """Models trained from scratch read sources with an end token, whatever the file says."""
     end = tokenizer.special_tokens["eos"]
-    return translation_tokenizer_from_json(with_end(tokenizer.to_json(), end))
+    return translation_tokenizer_from_json(append_end_token(tokenizer.to_json(), end))

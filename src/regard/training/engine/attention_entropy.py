@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.core.probe import Probe
-from regard.look.recording import in_rows
+from regard.look.recording import weights_in_chunks
 
 ROWS = 16  # of a batch that are measured: explicit weights of more would cost and show no more
 
@@ -31,7 +31,7 @@ def attention_entropy(
         padding_mask = padding_masks[name.split(".")[0]]
         total = 0.0
         count = 0.0
-        for positions, weights in in_rows(call):
+        for positions, weights in weights_in_chunks(call):
             p = weights.double().clamp_min(0)  # [B, H, positions, keys]
             # Not torch.special.entr: on a GPU that is compiled at its first use.
             entropy = -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)  # [B, positions]

@@ -15,7 +15,7 @@ from regard import disk
 from regard.build import build
 from regard.data import labelled, listops
 from regard.data.labelled import Classed
-from regard.families import bert_presets
+from regard.families import bert
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationAgainstMajority, ClassificationScore
 from regard.metrics.scores import AnyScore
@@ -51,9 +51,7 @@ def classifier_job(
     sets = {name: labelled.classed(path) for name, path in paths.items()}
     classes = sorted({example.label for example in sets["train"]})
     tokenizer = _tokenizer(run_folder, sets["train"])
-    description = bert_presets.classifier(
-        recipe.preset, len(tokenizer), context, len(classes), **changes
-    )
+    description = bert.classifier(recipe.preset, len(tokenizer), context, len(classes), **changes)
     config = folders.describe(description) | {
         "id2label": {str(i): name for i, name in enumerate(classes)},
         "label2id": {name: i for i, name in enumerate(classes)},

@@ -81,7 +81,7 @@ class SequenceToSequence:
         return collate(
             corpus,
             rows,
-            source_pad=self.translator.ends.pad,
+            source_pad=self.translator.special_tokens.pad,
             target_pad=self.translator.target_tokenizer.required_token_id("pad"),
             start=self.translator.start,
             multiple=self.pad_to_multiple_of,

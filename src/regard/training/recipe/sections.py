@@ -11,9 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from regard.families.gpt_presets import compressing
+from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.families.recurrent import FAMILIES as BASELINES
-from regard.families.transformer import looking
 from regard.training.recipe.options import (
     parse_initialization,
     parse_length_penalty,
@@ -211,14 +210,14 @@ class Model(Section):
     @classmethod
     def _compressed(cls, value: str | None) -> str | None:
         if value is not None:
-            compressing(value)
+            parse_compressed_memory(value)
         return value
 
     @field_validator("attention", "decoder_attention")
     @classmethod
     def _attention(cls, value: str | None) -> str | None:
         if value is not None:
-            looking(value)
+            parse_attention(value)
         return value
 
 
