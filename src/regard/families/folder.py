@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import tokenizers
+import torch
 from safetensors import SafetensorError, safe_open
 from tokenizers import processors
 from torch import Tensor
@@ -392,14 +394,21 @@ def _check_task(config: Mapping[str, Any], model: kinds.Model) -> None:
 
 
 def open_model(
-    folder: str | Path, weights: Mapping[str, Tensor] | None = None
+    folder: str | Path,
+    weights: Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype | Literal["auto"] | None = None,
 ) -> tuple[CoreModel, ModelFolder]:
-    """The model of a folder, in float32 and evaluation mode, with nothing initialised that is overwritten."""
+    """The model of a folder, in evaluation mode, with nothing initialised that is overwritten; in float32 unless `dtype` is
+    another or "auto", as it is stored."""
     opened = read(folder, weights)
     model = outline(opened.spec)
+    if dtype == "auto":
+        dtype = reduce(torch.promote_types, {t.dtype for t in opened.weights.values()})
     # Not strict: a shared parameter is stored under its first name, and setting it there sets it everywhere.
     model.load_state_dict(
-        {name: t.float() for name, t in opened.weights.items()}, strict=False, assign=True
+        {name: t.to(dtype or torch.float32) for name, t in opened.weights.items()},
+        strict=False,
+        assign=True,
     )
     hollow = [
         name
