@@ -112,7 +112,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 
     keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
     settings: dict[str, Any] = {key: flags[key] for key in keys}
-    case = Case(name, **settings, **_rounds(flags))
+    case = Case(name, **settings | _rounds(flags))
     _print_report(run(case, list(against), device, _command_line()), flags)
 
 
