@@ -94,11 +94,11 @@ def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
     model.write(tmp_path)
     prompt = list(range(10, 17))
     ours = search(
-        model.build(),
+        model.build(),  # type: ignore[arg-type]
         [prompt],
         SpecialTokens(0, None, 2, (0, 2)),
         DecodingSettings(Greedy(), Limit(0, 8)),
-    )[0][0].tokens  # type: ignore[arg-type]
+    )[0][0].tokens
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generate(
         torch.tensor([prompt]),
         do_sample=False,

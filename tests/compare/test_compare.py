@@ -147,8 +147,8 @@ def test_a_comparison_is_kept_and_goes_on(
     base: recipes.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = entrants("transformer,bahdanau@clip=1,rnn")
-    trained = []
-    plain = study.run
+    trained: list[Path] = []
+    plain = study.run  # type: ignore[attr-defined]
 
     def run(place: Any, *rest: Any, **more: Any) -> Any:
         if len(trained) == 3:

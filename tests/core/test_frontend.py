@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
@@ -29,13 +31,12 @@ TIMED = spec.Waveform(
 
 @pytest.mark.parametrize("extras", [0, 1, 3])
 def test_patches_are_a_convolution(extras: int) -> None:
-    front = (
-        build(spec.Encoder(12, spec.Patches(11, 3, channels=2, extras=extras), STACK)).eval().input
-    )
+    patches = spec.Patches(11, 3, channels=2, extras=extras)
+    front: Any = build(spec.Encoder(12, patches, STACK)).eval().input
     pixels = torch.randn(3, 2, 11, 11)
-    kernel = front.project.weight.view(12, 2, 3, 3)  # type: ignore[union-attr]
-    wanted = functional.conv2d(pixels, kernel, front.project.bias, stride=3).flatten(2).mT  # type: ignore[union-attr]
-    table = front.position.table  # type: ignore[union-attr]
+    kernel = front.project.weight.view(12, 2, 3, 3)
+    wanted = functional.conv2d(pixels, kernel, front.project.bias, stride=3).flatten(2).mT
+    table = front.position.table
     found = front(pixels) - table
     torch.testing.assert_close(found[:, extras:], wanted)
     for i in range(extras):

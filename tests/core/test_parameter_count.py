@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -63,7 +65,7 @@ def test_the_count_on_the_meta_device_is_that_of_the_built_model(
     d_k: int,
     d_v: int,
     d_ff: int,
-    share: str,
+    share: Any,
     residual: object,
     position: object,
     vocabulary: int,

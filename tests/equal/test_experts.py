@@ -68,7 +68,8 @@ def test_overflow_is_dropped_and_said() -> None:
 
 
 def test_the_balance_is_least_when_even() -> None:
-    part, losses = made(4, balance=1.0), {}
+    part = made(4, balance=1.0)
+    losses: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         part.router.weight.zero_()
     part(torch.randn(1, 8, 6).double(), losses)

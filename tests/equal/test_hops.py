@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
             0
         ]
     )
-    tables = [table.weight for table in model.hops.tables]
+    tables: list[Any] = [table.weight for table in model.hops.tables]
 
     def vector(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         length, total = len(ids), torch.zeros(d).double()

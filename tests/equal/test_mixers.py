@@ -424,12 +424,12 @@ def test_redrawing_is_a_function_of_the_step_and_of_training_only() -> None:
     tokens = torch.randint(0, 19, (1, 8))
     with torch.no_grad():
         before = model.eval()(tokens)[0]
-        seen = {}
+        seen: dict[int, torch.Tensor] = {}
         for step in (0, 9, 10, 25, 10):
             linear_attention.redraw(model, step)
-            seen[step] = model.train()(tokens)[0]
+            output = model.train()(tokens)[0]
             assert torch.equal(model.eval()(tokens)[0], before)
-            assert torch.equal(seen.get(step), seen[step])
+            assert torch.equal(seen.setdefault(step, output), output)
     assert torch.equal(seen[0], seen[9])
     assert not torch.allclose(seen[9], seen[10])
     assert not torch.allclose(seen[25], seen[10])

@@ -29,7 +29,7 @@ from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
 
-CELLS = ("rnn", "gru", "lstm")
+CELLS: tuple[Any, ...] = ("rnn", "gru", "lstm")
 LOOKS: list[spec.BahdanauAttention | spec.LuongAttention | None] = [
     None,
     *(
@@ -315,7 +315,10 @@ def test_a_gated_decoder_is_its_equations() -> None:
         weight, bias = unit.convolution.weight, unit.convolution.bias
         gated = []
         for t in range(5):
-            both = bias + sum(weight[:, :, j] @ h[t - 2 + j] for j in range(3) if t - 2 + j >= 0)
+            both = bias
+            for j in range(3):
+                if t - 2 + j >= 0:
+                    both = both + weight[:, :, j] @ h[t - 2 + j]
             gated.append(both[:d] * torch.sigmoid(both[d:]))
         y = torch.stack(gated)
         q = (glance.query(y) + x[0]) * half

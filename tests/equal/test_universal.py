@@ -52,7 +52,7 @@ def test_halting_is_the_mean_by_probabilities() -> None:
     with torch.no_grad():
         universal.halt.bias.fill_(-0.5)  # type: ignore[union-attr]
     x = model.tokens(TOKENS)
-    attention_mask = model.stack.attention_mask(0, 9, 2, model.stack.pattern)
+    attention_mask = model.stack.attention_mask(0, 9, 2, model.stack.pattern)  # type: ignore[arg-type]
     states = [x]
     for _ in range(5):
         states.append(block(states[-1], attention_mask))

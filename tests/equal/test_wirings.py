@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ TOKENS = [
 CASES = list(zip(POSITIONS * 2, itertools.cycle(BLOCKS), itertools.cycle(TOKENS)))
 
 
-def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder:
+def decoder(case: tuple[Any, ...], window: int | None = None) -> spec.Decoder:
     position, block, tokens = case
     stack = spec.Stack(
         3,
@@ -66,13 +66,13 @@ def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder
         position,
         final=spec.LayerNorm(),
         shared=tokens.width is not None,
-    )  # type: ignore
+    )
     head = (
         spec.LMHead(bias=True, transform=spec.HeadTransform(10))
         if tokens.width
         else spec.LMHead(scale=0.5)
-    )  # type: ignore
-    return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)  # type: ignore[arg-type]
+    )
+    return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)
 
 
 def made(description: spec.Decoder) -> Decoder:
@@ -133,6 +133,7 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
         "mean": slice(0, 4),
     }  # of the row with four tokens
     assert model.pool is not None
+    assert model.pool.dense is not None
     wanted = model.pool.dense(hidden[1, places[which]].mean(dim=0)).tanh()
     torch.testing.assert_close(model.pool(hidden, padding_mask)[1], wanted, rtol=1e-9, atol=1e-9)
     for row, length in enumerate(lengths):
@@ -248,7 +249,7 @@ def test_relative_scores_by_hand() -> None:
     model(torch.randint(0, 19, (1, 6)), probe=probe)
     call = probe.attentions["encoder.0.self"]
     place, project = model.stack.position, model.stack.blocks[0].attention.project  # type: ignore[union-attr]
-    far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[union-attr, operator]
+    far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[misc, operator, union-attr]
     scores = torch.empty(2, 6, 6).double()
     for h, i, j in itertools.product(range(2), range(6), range(6)):
         row = min(max(i - j + 3, 0), 5)
@@ -344,7 +345,7 @@ def test_shared_blocks_are_applied_many_times() -> None:
     description = decoder(CASES[1])
     assert description.stack.shared
     model = build(description)
-    assert len(model.stack.blocks) == 1
+    assert len(model.stack.blocks) == 1  # type: ignore[arg-type]
     assert len(model.stack.start(2, 5)) == 3
 
 

@@ -82,13 +82,15 @@ WITHOUT_COUNTERPART: dict[str, spec.Model] = {
 def write(folder: Path, model_spec: spec.Model = PLAIN) -> EncoderDecoder:
     torch.manual_seed(0)
     model = build(model_spec)
+    assert isinstance(model, EncoderDecoder)
     disk.write_json(folder / "config.json", describe(model_spec, IDS))
     write_weights(folder / "model.safetensors", model, model_spec)
     return model
 
 
 @torch.no_grad()
-def logits(model: EncoderDecoder) -> torch.Tensor:
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    assert isinstance(model, EncoderDecoder)
     source, target = torch.arange(12).view(2, 6), torch.arange(8).view(2, 4)
     return model.head(model.eval()(source, target)[0])
 
@@ -189,13 +191,14 @@ def test_shards_are_read_together(tmp_path: Path) -> None:
     index = folder / "model.safetensors.index.json"
     disk.write_json(index, {"weight_map": files})
     assert torch.equal(logits(open_model(folder)[0]), logits(model))
-    for bad in (
+    damaged: list[Any] = [
         {"weight_map": {**files, "lm_head.weight": "model-0.safetensors"}},
         {"weight_map": {**files, "lm_head.weight": "model-2.safetensors"}},
         {"weight_map": dict.fromkeys(files, "../outside.safetensors")},
         {"weight_map": 3},
         [],
-    ):
+    ]
+    for bad in damaged:
         disk.write_json(index, bad)
         with pytest.raises(CheckpointError):
             read(folder)

@@ -141,7 +141,8 @@ def test_a_folder_of_sentence_transformers(tmp_path: Path) -> None:
 def test_nothing_is_cut_in_silence(tmp_path: Path) -> None:
     folder(tmp_path, "Model")
     sentence(tmp_path, {"pooling_mode_mean_tokens": True}, False)
-    ours, told = reader(tmp_path), []
+    ours = reader(tmp_path)
+    told: list[str] = []
     ours.say = told.append
     with pytest.raises(DataError, match=r"1 of 4 texts .* 12 tokens .* text 2"):
         ours.embed(TEXTS)

@@ -249,8 +249,10 @@ def test_models_without_a_pooler(family: str, tmp_path: Path) -> None:
     assert opened.spec.pool is None
     given = batch(family, theirs.config)
     assert_close(
-        found(model, given, ["hidden"]), {"hidden": wanted(theirs, given)["hidden"]}, given[1]
-    )  # type: ignore[arg-type]
+        found(model, given, ["hidden"]),  # type: ignore[arg-type]
+        {"hidden": wanted(theirs, given)["hidden"]},
+        given[1],
+    )
     back = write(model, opened, tmp_path / "ours")
     assert_same_file(tmp_path / "theirs", back)
     assert folders.read(back, weights={}).spec == opened.spec

@@ -154,7 +154,9 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
             strategy = BeamSearch(width, PowerPenalty(1.5), width, "refilled", stop)  # type: ignore[arg-type]
             early: dict[str, Any] = {"early_stopping": STOPS[stop], "num_return_sequences": width}
             wanted = models.generated(num_beams=width, length_penalty=1.5, **early, **theirs)
-            assert models.decoded(strategy, min_new_tokens=least, no_repeat_ngram_size=size) == wanted, (
+            assert (
+                models.decoded(strategy, min_new_tokens=least, no_repeat_ngram_size=size) == wanted
+            ), (
                 size,
                 least,
                 width,

@@ -117,6 +117,7 @@ def check_there_and_back(model: Any, folder: Path) -> None:
     first, second = folder / "first", folder / "second"
     model.save_pretrained(first)
     mine, opened = open_model(first)
+    assert isinstance(mine, EncoderDecoder)
     data = batch(opened.spec.source.vocabulary, opened.spec.target.vocabulary)
     assert same_logits(theirs(model, data), ours(mine, data))
     assert parameter_count(opened.spec) == sum(part.numel() for part in mine.parameters())
@@ -182,6 +183,7 @@ def test_shards_and_half_precision_open_as_float32(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "model.safetensors").exists()
     mine, _ = open_model(tmp_path)
+    assert isinstance(mine, EncoderDecoder)
     data = batch(37, 37)
     assert {part.dtype for part in mine.parameters()} == {torch.float32}
     assert same_logits(ours(mine, data), theirs(open_theirs(tmp_path), data))

@@ -240,7 +240,7 @@ def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
-    for family, task, changes in (
+    cases: list[tuple[str, str, list[tuple[dict[str, Any], str]]]] = [
         (
             "Longformer", "ForMaskedLM",
             [
@@ -256,7 +256,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
                 ({"architectures": ["BigBirdForQuestionAnswering"]}, "BigBirdForQuestionAnswering"),
             ],
         ),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for family, task, changes in cases:
         saved(family, task, 0, tmp_path / family)
         path = tmp_path / family / "config.json"
         config = json.loads(path.read_text())

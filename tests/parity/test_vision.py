@@ -32,7 +32,10 @@ OTHER = {
     "patch_size": 3, "num_channels": 2, "qkv_bias": False, "hidden_act": "relu", "pooler_act": "silu",
     "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "num_labels": 3,
 }  # fmt: skip
-SIZES = {"small": {**SMALL, "patch_size": 4, "num_labels": 5}, "other": OTHER}
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {**SMALL, "patch_size": 4, "num_labels": 5},
+    "other": OTHER,
+}
 HEADS = {
     "vit": ["ViTModel", "ViTForImageClassification"],
     "deit": ["DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher"],

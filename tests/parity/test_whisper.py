@@ -118,11 +118,11 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
 
     def decoded(strategy: Any) -> list[list[int]]:
         found = decode(
-            ours,
+            ours,  # type: ignore[arg-type]
             list(features),
             SpecialTokens(0, start, end),
             DecodingSettings(strategy, Limit(0.0, 8)),
-        )  # type: ignore
+        )
         return [list(hypothesis.tokens) for hypotheses in found for hypothesis in hypotheses]
 
     assert decoded(Greedy()) == generated(num_beams=1)
@@ -140,7 +140,7 @@ def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
         ours.encode(torch.randn(1, 11, 30))  # type: ignore[union-attr]
     with pytest.raises(DataError, match="same length"):
         decode(
-            ours,
+            ours,  # type: ignore[arg-type]
             [torch.randn(11, 28), torch.randn(11, 20)],
             SpecialTokens(0, 1, 2),
             DecodingSettings(Greedy()),

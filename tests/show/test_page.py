@@ -86,7 +86,7 @@ def test_parts_add_up_and_are_those_of_the_modules(name: str) -> None:
     assert sum(module.parameters for module in summaries) == parameter_count(model)
     built: Any = outline(model)
     if isinstance(model, spec.DualEncoder):
-        towers = [
+        towers: list[Any] = [
             (model.text, find(summaries, "text tower")[0].children, built.text),
             (model.image, find(summaries, "image tower")[0].children, built.image),
         ]

@@ -22,7 +22,7 @@ from regard.training.recipe import schema as recipes
 from regard.training.recipe.options import Scaled
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
-from regard.verify.invariants import findings
+from regard.verify.invariants import check_invariants
 
 TEXT = (
     "".join(
@@ -99,7 +99,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     assert torch.allclose(torch.from_numpy(weights).sum(-1), torch.ones(()), atol=1e-5)
     again, opened = folders.open_model(place.folder)
     assert not [
-        finding for finding in findings(again.double(), opened) if finding.verdict == "fails"
+        finding for finding in check_invariants(again.double(), opened) if finding.verdict == "fails"
     ]
 
 

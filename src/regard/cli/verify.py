@@ -52,7 +52,7 @@ def command(
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
     from regard.parameter_count import parameter_count
-    from regard.verify.invariants import findings as check_invariants
+    from regard.verify.invariants import check_invariants
     from regard.verify.parity import parity
 
     if precision == "float64":

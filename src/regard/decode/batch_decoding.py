@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.padding import pad_rows
 from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding, worker_pool
 from regard.decode.constraints import Constraints, HistoryRules
 from regard.decode.events import BeamStep, StepCallback, TokenStep
@@ -235,26 +235,13 @@ def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
     """Token ids [B, S] and their padding mask, None without padding; or frames [B, mels, N]."""
     frames = [source for source in sources if isinstance(source, Tensor)]
     if not frames:
-        return _pad([source for source in sources if not isinstance(source, Tensor)], pad, side)
+        tokens, mask = pad_rows(
+            [source for source in sources if not isinstance(source, Tensor)], pad, side=side
+        )
+        return tokens, None if bool(mask.all()) else mask
     if len({source.shape for source in frames}) > 1:
         raise DataError(
             "these recordings have not the same length",
             "pad them with silence before their features are made",
         )
     return torch.stack(frames), None
-
-
-def _pad(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
-    """Token ids [B, S] and, if any row is shorter than the others, their padding mask [B, S]."""
-    lengths = np.array([len(source) for source in sources])
-    longest = int(lengths.max())
-    if (lengths == longest).all():
-        return torch.tensor(sources, dtype=torch.long), None
-    positions = np.arange(longest)
-    if side == "right":
-        padding_mask = positions < lengths[:, None]
-    else:
-        padding_mask = positions >= longest - lengths[:, None]
-    tokens = np.full(padding_mask.shape, pad)
-    tokens[padding_mask] = np.concatenate(sources)  # a boolean mask is filled row by row
-    return torch.from_numpy(tokens), torch.from_numpy(padding_mask)

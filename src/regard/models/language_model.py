@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
@@ -269,17 +269,13 @@ class LanguageModel(Model):
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
         for numbers in batch_by_length([len(row) for row in rows], tokens):
-            ids = pad_sequence(
-                [torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1
-            )
-            ids = ids.to(self.device)
-            padding_mask = ids >= 0
+            ids, padding_mask = pad_rows([rows[i] for i in numbers], 0)
+            ids, padding_mask = ids.to(self.device), padding_mask.to(self.device)
             seen = None if bool(padding_mask.all()) else padding_mask[:, :-1]
-            hidden, _ = self.model(ids[:, :-1].clamp_min(0), seen)
+            hidden, _ = self.model(ids[:, :-1], seen)
             logits = self.model.head(hidden[:, first - 1 :]).float()
-            chosen = functional.log_softmax(logits, dim=-1).gather(
-                -1, ids[:, first:, None].clamp_min(0)
-            )[..., 0]
+            log_probabilities = functional.log_softmax(logits, dim=-1)
+            chosen = log_probabilities.gather(-1, ids[:, first:, None])[..., 0]
             for i, row, kept in zip(
                 numbers, chosen.tolist(), padding_mask[:, first:].tolist(), strict=True
             ):

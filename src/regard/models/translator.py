@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.data.padding import IGNORED, pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
@@ -198,15 +198,11 @@ class Translator(Model):
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
         for rows in batch_by_length(sizes, tokens):
-            source = pad_sequence(
-                [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
-            )
-            labels = pad_sequence(
-                [torch.tensor(right[i]) for i in rows], batch_first=True, padding_value=-100
-            )
+            source, padding_mask = pad_rows([left[i] for i in rows], 0)
+            labels, _ = pad_rows([right[i] for i in rows], IGNORED)
             shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
-            source, labels, shifted = source.to(device), labels.to(device), shifted.to(device)
-            hidden, _ = self.model(source.clamp_min(0), shifted, source >= 0)
+            labels = labels.to(device)
+            hidden, _ = self.model(source.to(device), shifted.to(device), padding_mask.to(device))
             logits = self.model.head(hidden).float()
             total += functional.cross_entropy(
                 logits.flatten(0, 1), labels.flatten(), reduction="sum"

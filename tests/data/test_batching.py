@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from regard.data.batching import Batch, Order, collate, padding, plan, prefetch
+from regard.data.batching import Batch, Order, collate, padding_share, plan, prefetch
 from regard.data.corpus import Column, Corpus
 from regard.errors import DataError, SettingError
 
@@ -142,16 +142,16 @@ def test_the_order_is_pinned() -> None:
 def test_little_padding_on_natural_lengths(rows: int, most: float) -> None:
     lengths = natural(rows)
     batches = plan(lengths, 4096, seed=0, epoch=0)
-    assert padding(lengths, batches) < most
+    assert padding_share(lengths, batches) < most
     # And the batches are nearly as few as the budget allows.
     assert len(batches) < 1.1 * lengths.max(axis=1).sum() / 4096
 
 
 def test_padding_counts_cells() -> None:
     lengths = np.array([[2, 4], [4, 4], [3, 1]])
-    assert padding(lengths, [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 18 / 20)
-    assert padding(lengths, [np.array([2])], multiple=4) == pytest.approx(1 - 4 / 8)
-    assert padding(lengths, []) == 0
+    assert padding_share(lengths, [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 18 / 20)
+    assert padding_share(lengths, [np.array([2])], multiple=4) == pytest.approx(1 - 4 / 8)
+    assert padding_share(lengths, []) == 0
 
 
 def test_impossible_plans() -> None:
