@@ -17,15 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.build import build
+from regard.build import CoreModel, build
 from regard.core import softmax_attention
 from regard.core.linear_attention import LinearAttention as LinearMixer
 from regard.core.mask import AttentionMask
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
-from regard.look import Subject, Words
-from regard.models import Translator
+from regard.models import Model, Translator
 from regard.text.tokenizer import Between, Tokenizer
 from regard.text.tokenizer_training import train_tokenizer
 
@@ -60,6 +59,27 @@ def translator(seed: int = 0, **changes: object) -> Translator:
     return Translator(model, description, WORDS, WORDS, WORDS.required_token_id("bos"))
 
 
+class Tokenized(Model):
+    """Any core model with a tokenizer, by default that of these tests without special tokens."""
+
+    accepts_text = True
+
+    def __init__(
+        self,
+        core: CoreModel,
+        description: spec.Model,
+        tokenizer: Tokenizer = UNFRAMED,
+        special_tokens: SpecialTokens | None = None,
+    ) -> None:
+        super().__init__(core, description)
+        self.tokenizer = tokenizer
+        self.special_tokens = special_tokens
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+
 ATTENTION = spec.Attention(4, 6, 6, groups=2)
 BLOCK = spec.Block(
     ATTENTION, spec.GatedFeedForward(20), residual=spec.PreNorm(), norm=spec.RMSNorm(), dropout=0.0
@@ -79,32 +99,34 @@ def writer(
     pattern: spec.MaskPattern | None = None,
     position: spec.StackPosition | None = None,
     block: spec.Block = BLOCK,
-) -> Subject:
+) -> Tokenized:
     """A language model with grouped keys."""
     torch.manual_seed(1)
     stack = spec.Stack(
         2, block, pattern or spec.CausalMask(), position or spec.Rope(), final=spec.RMSNorm()
     )
-    model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
+    description = spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)
+    model = build(description).eval()
     sharpened(model)
-    return Subject(
-        model, Words.of(UNFRAMED), ends=SpecialTokens(0, None, WORDS.required_token_id("eos"))
-    )
+    special_tokens = SpecialTokens(0, None, WORDS.required_token_id("eos"))
+    return Tokenized(model, description, special_tokens=special_tokens)
 
 
-def reader(position: spec.StackPosition | None = None, **top: object) -> Subject:
+def reader(position: spec.StackPosition | None = None, **top: object) -> Tokenized:
     torch.manual_seed(2)
     tokens = spec.Tokens(len(WORDS), spec.LearnedPosition(64), dropout=0.0, norm=spec.LayerNorm())
     stack = spec.Stack(2, BLOCK, position=position)
-    model = build(spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))).eval()  # type: ignore[arg-type]
+    description = spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))  # type: ignore[arg-type]
+    model = build(description).eval()
     sharpened(model)
-    bos, eos = WORDS.required_token_id("bos"), WORDS.required_token_id("eos")
-    return Subject(model, Words.of(WORDS.with_framing(Between((bos,), (eos,)))))
+    bos = WORDS.required_token_id("bos")
+    eos = WORDS.required_token_id("eos")
+    return Tokenized(model, description, WORDS.with_framing(Between((bos,), (eos,))))
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {
-    "translator": lambda: translator().subject(),
-    "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3).subject(),
+MODELS: dict[str, Callable[[], Model]] = {
+    "translator": translator,
+    "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3),
     "writer": writer,
     "window": lambda: writer(spec.CausalMask(3)),
     "linear": lambda: writer(block=LINEAR),
@@ -114,6 +136,11 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "distances": lambda: reader(spec.Disentangled(7)),
     "classifier": lambda: reader(pool=spec.Pool(), labels=spec.ClassifierHead(3)),
 }
+
+
+def target_of(model: Model) -> str | None:
+    """The target that an encoder–decoder is given in the tests; other models have none."""
+    return TARGET if isinstance(model, Translator) else None
 
 
 def explicit(model: torch.nn.Module) -> list[Tensor]:

@@ -9,7 +9,7 @@ import torch
 from looked import TEXT, translator
 from regard.core.probe import Probe
 from regard.core.softmax_attention import per_query_head
-from regard.look.attention_maps import entropy
+from regard.look import entropy
 
 WORDS = [
     "softmax", "window:2", "dilated:2:2", "strided:3", "blocks:2", "longformer:1", "bigbird:2", "topk:2", "linear",

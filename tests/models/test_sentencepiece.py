@@ -76,7 +76,7 @@ def test_opus_mt(tmp_path: Path) -> None:
     for line in LINES:
         given = words(f">>fra<< {line}", return_tensors="pt")
         assert ours.encode([f">>fra<< {line}"]) == given["input_ids"].tolist()
-        bad = [[i] for i in ours.ends.banned]
+        bad = [[i] for i in ours.special_tokens.banned]
         search: dict[str, Any] = {"num_beams": 3, "early_stopping": True, "max_new_tokens": 9}
         out = model.generate(**given, **search, bad_words_ids=bad, renormalize_logits=True)
         settings = ours.settings(

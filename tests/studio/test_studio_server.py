@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from looked import SUBJECTS, TARGET, TEXT, explicit, png, save_sensing, wav
+from looked import MODELS, TEXT, explicit, png, save_sensing, target_of, wav
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -23,42 +22,49 @@ from starlette.testclient import TestClient
 
 from regard import look as looking
 from regard.errors import DataError, SettingError
-from regard.look.target import Subject, run
+from regard.look.forward import forward
 from regard.model import EncoderDecoder
-from regard.studio.model_store import DEMO, Files, Opened, Shelf
-from regard.studio.server import ANY, LARGEST, LARGEST_FILE, WEB, application
+from regard.models import Model
+from regard.studio.model_store import DEMO, ModelStore, OpenModel, UploadedFiles
+from regard.studio.server import (
+    ANY_HOST,
+    MAX_FILE_BYTES,
+    MAX_REQUEST_BYTES,
+    WEB,
+    application,
+)
 from regard.studio.views import VIEWS
 
 TOKEN = "a-token"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-class Given(Shelf):
-    """A shelf of models that are in memory."""
+class InMemory(ModelStore):
+    """A store of models that are in memory."""
 
-    def __init__(self, subjects: dict[str, Subject]) -> None:
-        self.given = {name: Opened(subject) for name, subject in subjects.items()}
-        self.files = Files()
+    def __init__(self, models: dict[str, Model]) -> None:
+        self.open = {name: OpenModel(model) for name, model in models.items()}
+        self.files = UploadedFiles()
 
     def models(self) -> dict[str, Path]:
-        return dict.fromkeys(self.given, Path())
+        return dict.fromkeys(self.open, Path())
 
     def runs(self) -> dict[str, Path]:
         return {}
 
-    def model(self, name: str) -> Opened:
-        return self.given[name]
+    def model(self, name: str) -> OpenModel:
+        return self.open[name]
 
 
-def client(shelf: Shelf, **more: Any) -> TestClient:
+def client(store: ModelStore, **more: Any) -> TestClient:
     return TestClient(
-        application(shelf, TOKEN), "http://127.0.0.1:8420", raise_server_exceptions=False, **more
+        application(store, TOKEN), "http://127.0.0.1:8420", raise_server_exceptions=False, **more
     )
 
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[TestClient]:
-    with client(Shelf([DEMO], device="cpu")) as opened:
+    with client(ModelStore([DEMO], device="cpu")) as opened:
         yield opened
 
 
@@ -102,12 +108,12 @@ def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
 # ------------------------------------------------------------------ numbers
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", MODELS)
 def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
-    subject = SUBJECTS[name]()
-    with client(Given({name: subject})) as studio:
+    model = MODELS[name]()
+    with client(InMemory({name: model})) as studio:
         found = ask(studio, "look", model=name, text=TEXT)
-        own = looking.look(subject, TEXT)
+        own = looking.look(model, TEXT)
         assert list(found["attentions"]) == list(own.probe.attentions)
         for attention in own.probe.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
@@ -134,9 +140,9 @@ HAND = {"translator": None, "reader": None, "writer": None, "window": 3, "linear
 @pytest.mark.parametrize("name", HAND)
 def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -> None:
     """In double precision, without a line of the package's own mixers."""
-    subject, window = SUBJECTS[name](), HAND[name]
-    with client(Given({name: subject})) as studio:
-        own = looking.look(subject, TEXT)
+    model, window = MODELS[name](), HAND[name]
+    with client(InMemory({name: model})) as studio:
+        own = looking.look(model, TEXT)
         assert len(own.probe.attentions) >= 2
         for attention, call in own.probe.attentions.items():
             q, k = (
@@ -165,16 +171,16 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
             )
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", MODELS)
 def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> None:
-    subject, other = SUBJECTS[name](), SUBJECTS[name]()
-    target = TARGET if subject.target else None
-    with client(Given({name: subject})) as studio:
+    model, other = MODELS[name](), MODELS[name]()
+    target = target_of(model)
+    with client(InMemory({name: model})) as studio:
         found = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
-        reading = looking.look(other, TEXT, target=target, ask=()).reading
+        inputs = looking.look(other, TEXT, target=target, ask=()).model_inputs
         seen = explicit(other.model)
         with torch.no_grad():
-            run(other.model, reading.inputs, reading.outputs)
+            forward(other.model, inputs.inputs, inputs.decoder_inputs)
         assert len(seen) == len(found) > 1
         for attention, weights in zip(found, seen, strict=True):
             map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)
@@ -183,12 +189,12 @@ def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> 
             )
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_station_has_its_shape_and_its_values(name: str) -> None:
-    subject = SUBJECTS[name]()
-    with client(Given({name: subject})) as studio:
+    model = MODELS[name]()
+    with client(InMemory({name: model})) as studio:
         shapes = ask(studio, "anatomy", model=name, text=TEXT)["shapes"]
-        own = looking.look(subject, TEXT, ask=["*"])
+        own = looking.look(model, TEXT, ask=["*"])
         assert set(shapes) == set(own.names)
         for station in own.names:
             values = own[station]
@@ -230,21 +236,20 @@ def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
 
 
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
-    from looked import UNFRAMED, WORDS, sharpened
+    from looked import WORDS, Tokenized, sharpened
     from regard import spec
     from regard.build import build
-    from regard.look import Words
 
     torch.manual_seed(0)
     block = spec.Block(
         spec.Attention(12, 4, 4), spec.GatedFeedForward(20), norm=spec.RMSNorm(), dropout=0.0
     )
-    model = build(
-        spec.Encoder(48, spec.Tokens(len(WORDS), None, dropout=0.0), spec.Stack(12, block))
-    ).eval()
-    sharpened(model)
-    subject = Subject(model, Words.of(UNFRAMED))
-    with client(Given({"long": subject})) as studio:
+    tokens = spec.Tokens(len(WORDS), None, dropout=0.0)
+    description = spec.Encoder(48, tokens, spec.Stack(12, block))
+    core = build(description).eval()
+    sharpened(core)
+    model = Tokenized(core, description)
+    with client(InMemory({"long": model})) as studio:
         text = "dog " * 512
         head = {"x-regard-token": TOKEN}
         names = list(ask(studio, "look", model="long", text=text)["attentions"])
@@ -259,7 +264,7 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         one = studio.post("/api/attention", json=question, headers=head).content
         assert len(one) < 1_100_000
         found = unpacked(one)["values"][0]
-        own = looking.look(subject, text).weights("encoder.3.self", heads=[5])[0]
+        own = looking.look(model, text).weights("encoder.3.self", heads=[5])[0]
         assert np.abs(found - own).max() <= 1e-6
         refused = ask(
             studio, "attention", expect=400, model="long", text=text, name="encoder.3.self"
@@ -271,11 +276,11 @@ def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("regard.look.recording.CHUNK", 3000)  # several parts
-    subject = SUBJECTS["writer"]()
+    model = MODELS["writer"]()
     text = "The dog sees a cat. " * 15
-    with client(Given({"long": subject})) as studio:
+    with client(InMemory({"long": model})) as studio:
         grid = ask(studio, "grid", model="long", text=text, name="decoder.1.self")
-        weights = looking.look(subject, text).tensor("decoder.1.self.weights")
+        weights = looking.look(model, text).tensor("decoder.1.self.weights")
         assert weights.shape[2] > 60
         whole = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
         for picture, own in zip(grid["heads"], whole, strict=True):
@@ -308,9 +313,9 @@ def test_decoding_is_the_models_own(demo: TestClient) -> None:
 
 
 def test_a_model_that_only_reads_says_so() -> None:
-    subject = SUBJECTS["reader"]()
-    assert not isinstance(subject.model, EncoderDecoder)
-    with client(Given({"reader": subject})) as studio:
+    model = MODELS["reader"]()
+    assert not isinstance(model.model, EncoderDecoder)
+    with client(InMemory({"reader": model})) as studio:
         assert ask(studio, "model", model="reader")["writes"] is False
         assert (
             ask(studio, "steps", expect=400, model="reader", text=TEXT)["error"]["type"]
@@ -324,10 +329,10 @@ def test_a_model_that_only_reads_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["translator", "writer", "reader", "linear"])
 def test_what_else_is_what_the_analyses_say(name: str) -> None:
-    subject = SUBJECTS[name]()
+    model = MODELS[name]()
     off = [("decoder.0.self" if name != "reader" else "encoder.0.self", 1)]
-    own = looking.look(subject, TEXT, off=off, ask=["*"])
-    with client(Given({name: subject})) as studio:
+    own = looking.look(model, TEXT, off=off, ask=["*"])
+    with client(InMemory({name: model})) as studio:
         question = {"model": name, "text": TEXT, "off": off}
         entropy = looking.entropy(own)
         found = ask(studio, "entropy", **question)
@@ -340,14 +345,14 @@ def test_what_else_is_what_the_analyses_say(name: str) -> None:
         found = ask(studio, "lens", **question)
         np.testing.assert_allclose(found["probabilities"], lens.probabilities, atol=1e-6)
         assert found["tokens"] == [[list(place) for place in layer] for layer in lens.tokens]
-        attribution = looking.attribution(subject, TEXT, off=off)
+        attribution = looking.attribution(model, TEXT, off=off)
         found = ask(studio, "attribution", **question)
         np.testing.assert_allclose(found["values"], attribution.values, rtol=1e-4, atol=1e-6)
         assert "not explanation" in found["note"]
-        assert not np.allclose(attribution.values, looking.attribution(subject, TEXT).values)
+        assert not np.allclose(attribution.values, looking.attribution(model, TEXT).values)
         if name != "writer" and name != "linear":
             assert ask(studio, "roles", model=name)["best"] == {
-                role: list(head) for role, head in looking.roles(subject).best.items()
+                role: list(head) for role, head in looking.roles(model).best.items()
             }
 
 
@@ -358,7 +363,7 @@ def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient)
     found = ask(demo, "patching", model="demo", text=tired, other=empty)
     assert (found["answer"], found["instead"]) == ("▁er", "▁es")
     own = looking.patching(
-        Shelf([DEMO], device="cpu").model("demo").subject,
+        ModelStore([DEMO], device="cpu").model("demo").model,
         tired,
         empty,
         at=found["at"],
@@ -374,12 +379,12 @@ def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient)
 
 
 def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:
-    subject = Shelf([DEMO], device="cpu").model("demo").subject
+    model = ModelStore([DEMO], device="cpu").model("demo").model
     found = ask(demo, "positions", model="demo", stack="decoder", length=9)
-    own = looking.positions(subject, 9, stack="decoder")
+    own = looking.positions(model, 9, stack="decoder")
     np.testing.assert_allclose(found["products"], own.products, atol=1e-6)
     assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(
-        looking.cache(subject, TEXT, length=32).own
+        looking.cache(model, TEXT, length=32).used
     )
 
 
@@ -393,15 +398,15 @@ def hand(studio: TestClient, data: bytes, expect: int = 200) -> Any:
 
 
 @pytest.fixture(scope="module")
-def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Shelf]]:
+def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, ModelStore]]:
     pytest.importorskip("transformers")
     pytest.importorskip("PIL")
     folder = tmp_path_factory.mktemp("sensing")
     for name in ("vit", "clip", "wav2vec2", "whisper"):
         save_sensing(name, folder / name)
-    shelf = Shelf([folder], device="cpu")
-    with client(shelf) as opened:
-        yield opened, shelf
+    store = ModelStore([folder], device="cpu")
+    with client(store) as opened:
+        yield opened, store
 
 
 @pytest.mark.parametrize(
@@ -410,9 +415,9 @@ def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClie
      ("whisper", "sound", [20, 100], 50)],
 )  # fmt: skip
 def test_a_file_is_looked_at(
-    sensing: tuple[TestClient, Shelf], name: str, kind: str, shape: list[int], places: int
+    sensing: tuple[TestClient, ModelStore], name: str, kind: str, shape: list[int], places: int
 ) -> None:
-    studio, shelf = sensing
+    studio, store = sensing
     data = png() if kind == "image" else wav()
     file = hand(studio, data)["file"]
     assert ask(studio, "model", model=name)["medium"] == kind
@@ -422,10 +427,8 @@ def test_a_file_is_looked_at(
     assert (picture["side"], picture["extras"]) == ((7, 1) if kind == "image" else (0, 0))
     found = ask(studio, "look", model=name, file=file)
     assert len(found["source"]) == places
-    subject = shelf.model(name).subject
-    assert subject.medium is not None
-    given = subject.medium.read(data)
-    own = looking.look(replace(subject, ends=given.ends or subject.ends), given.inputs)
+    model = store.model(name).model
+    own = looking.look(model, model.read_medium(data))
     assert list(found["attentions"]) == list(own.probe.attentions)
     for attention in own.probe.attentions:
         map = ask(studio, "attention", model=name, file=file, name=attention)
@@ -451,7 +454,7 @@ def test_a_picture_is_shown_as_it_was() -> None:
 
 
 def test_a_file_that_is_none_is_refused_in_a_few_words(
-    sensing: tuple[TestClient, Shelf], demo: TestClient
+    sensing: tuple[TestClient, ModelStore], demo: TestClient
 ) -> None:
     studio, _ = sensing
     for name, data in (("vit", b"<svg onload=alert(1)>"), ("vit", wav()), ("vit", png()[:200]), ("vit", b""),
@@ -502,8 +505,8 @@ def bomb() -> bytes:
 
 
 def test_files_are_few_and_bounded(demo: TestClient) -> None:
-    assert hand(demo, b"x" * (LARGEST_FILE + 1), expect=413)["error"]["type"] == "TooLarge"
-    files = Files()
+    assert hand(demo, b"x" * (MAX_FILE_BYTES + 1), expect=413)["error"]["type"] == "TooLarge"
+    files = UploadedFiles()
     names = [files.add(bytes([i])) for i in range(12)]
     assert files.get(names[-1], "image") == bytes([11])
     with pytest.raises(DataError, match="any more"):
@@ -550,7 +553,7 @@ def test_local_names_are_let_in(demo: TestClient, host: str) -> None:
 
 def test_a_studio_of_the_whole_network_still_asks_for_its_token() -> None:
     opened = TestClient(
-        application(Shelf([DEMO], device="cpu"), TOKEN, (ANY,)), "http://192.168.0.7:8420"
+        application(ModelStore([DEMO], device="cpu"), TOKEN, (ANY_HOST,)), "http://192.168.0.7:8420"
     )
     assert opened.get("/").status_code == 200
     assert opened.post("/api/shelf").status_code == 401
@@ -600,7 +603,7 @@ def test_names_are_looked_up_and_never_joined(demo: TestClient, name: str) -> No
     ("body", "status"),
     [(b"", 422), (b"[]", 422), (b"{", 422), (b'{"model": 3, "text": "a"}', 422), (b'{"model":"demo","text":"a","x":1}', 422),
      (b'{"model":"demo","text":"  "}', 200), (b'{"model":"demo","text":"a","off":[["nope",0]]}', 400),
-     (b'{"model":"demo","text":"a","off":[["encoder.0.self",99]]}', 400), (b" " * (LARGEST + 1), 413)],
+     (b'{"model":"demo","text":"a","off":[["encoder.0.self",99]]}', 400), (b" " * (MAX_REQUEST_BYTES + 1), 413)],
 )  # fmt: skip
 def test_a_wrong_request_is_answered_in_a_few_words(
     demo: TestClient, body: bytes, status: int
@@ -618,7 +621,7 @@ def test_a_wrong_request_is_answered_in_a_few_words(
 def test_an_unexpected_failure_shows_no_insides(
     demo: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(shelf: Shelf, question: Any) -> dict[str, Any]:
+    def broken(store: ModelStore, question: Any) -> dict[str, Any]:
         raise RuntimeError("/secret/path")
 
     monkeypatch.setitem(VIEWS, "shelf", (VIEWS["shelf"][0], broken))
@@ -677,29 +680,29 @@ def test_only_what_was_named_is_on_the_shelf(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "metrics.jsonl").write_text("")
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "other")
-    shelf = Shelf([tmp_path / "runs"])
-    assert list(shelf.runs()) == ["a", "b"]
+    store = ModelStore([tmp_path / "runs"])
+    assert list(store.runs()) == ["a", "b"]
     (tmp_path / "runs" / "c").mkdir()
     (tmp_path / "runs" / "c" / "metrics.jsonl").write_text("")
-    assert list(shelf.runs()) == ["a", "b", "c"]  # a run that began later
-    assert list(Shelf([tmp_path / "runs" / "a"]).runs()) == ["a"]
-    assert list(Shelf([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == [
+    assert list(store.runs()) == ["a", "b", "c"]  # a run that began later
+    assert list(ModelStore([tmp_path / "runs" / "a"]).runs()) == ["a"]
+    assert list(ModelStore([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == [
         "a",
         "a (2)",
         "b",
         "c",
     ]
     with pytest.raises(SettingError):
-        Shelf([tmp_path / "nothing"])
+        ModelStore([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError):
-        Shelf([tmp_path / "empty"])
+        ModelStore([tmp_path / "empty"])
 
 
 def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(DEMO, folder)
-    with client(Shelf([folder], device="cpu")) as studio:
+    with client(ModelStore([folder], device="cpu")) as studio:
         question = {"model": "run", "text": TEXT}
         before = ask(studio, "look", **question)["version"]
         assert (
@@ -714,10 +717,10 @@ def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> 
 
 
 def test_what_looks_have_recorded_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Opened(SUBJECTS["writer"]())
+    opened = OpenModel(MODELS["writer"]())
     for text in ("The dog sees a cat.", "A cat sees the dog.", "The dog sees."):
         opened.look(text, None, (), ("*.weights",))
     assert len(opened.looks) == 3
-    monkeypatch.setattr("regard.studio.model_store.KEPT_BYTES", 1)
+    monkeypatch.setattr("regard.studio.model_store.MAX_RECORDED_BYTES", 1)
     opened.look(TEXT, None, (), ("*.weights",))
     assert [key[0] for key in opened.looks] == [TEXT]

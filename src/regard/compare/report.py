@@ -47,7 +47,7 @@ def scene(result: Comparison) -> drawing.Scene:
     def bars(title: str, of: Callable[[Contestant], float], form: str) -> drawing.Scene:
         values = [of(one) for one in result.contestants]
         return drawing.bars(
-            values, names, title=title, said=[format(value, form) for value in values]
+            values, names, title=title, labels=[format(value, form) for value in values]
         )
 
     learnt = {

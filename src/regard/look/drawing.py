@@ -266,7 +266,7 @@ def links(
 
 
 def bars(
-    values: Sequence[float], names: Sequence[str], *, title: str = "", said: Sequence[str] = ()
+    values: Sequence[float], names: Sequence[str], *, title: str = "", labels: Sequence[str] = ()
 ) -> Scene:
     """A horizontal bar for each value, from 0."""
     left = max((len(shown(name)) for name in names), default=0) * WIDTH + 10
@@ -284,7 +284,9 @@ def bars(
                 13,
                 "#21918c" if value >= 0 else "#dd8b3c",
             ),
-            Text(left + 266 * abs(value) / most + 6, y + 13, said[i] if said else f"{value:.4g}"),
+            Text(
+                left + 266 * abs(value) / most + 6, y + 13, labels[i] if labels else f"{value:.4g}"
+            ),
         ]
     return Scene(left + 360, top + len(values) * 18 + 4, tuple(marks))
 

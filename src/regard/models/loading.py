@@ -152,7 +152,7 @@ def _translator(
     translator = Translator(
         model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
     )
-    banned_ids = frozenset(translator.ends.banned)
+    banned_ids = frozenset(translator.special_tokens.banned)
     translator.defaults = generation_defaults(folders.generation(folder), config, banned_ids)
     return translator
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import torch
 from tokenizers import Encoding
@@ -23,9 +23,6 @@ from regard.models.labels import Scores, label_names, scored
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.with_tokenizer import WithText
 from regard.text.tokenizer import Text
-
-if TYPE_CHECKING:
-    from regard.look import Subject
 
 Top = Callable[
     [Tensor, Tensor | None, Tensor], Tensor
@@ -81,11 +78,6 @@ class TextEncoder(WithText):
     model: Encoder
     spec: kinds.Encoder
     budget = 8192  # how many positions are read at once
-
-    def subject(self) -> Subject:
-        from regard.look import Subject, Words
-
-        return Subject(self.model, Words.of(self.text))
 
     @cached_property
     def sentence(self) -> SentencePooling:

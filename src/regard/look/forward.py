@@ -1,0 +1,84 @@
+"""The forward pass of any wiring: hidden states, then the logits on top of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from regard.core.probe import Probe
+from regard.look.inspectable import CoreModel
+from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+
+
+@contextmanager
+def evaluation_mode(model: CoreModel, gradients: bool = False) -> Iterator[None]:
+    """Evaluation mode (no dropout), without gradients unless asked for.
+
+    Afterwards the model is in the mode it was in.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def forward(
+    model: CoreModel,
+    inputs: Tensor,
+    decoder_inputs: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    probe: Probe | None = None,
+) -> Tensor:
+    """The logits of tokens [B, T, V] or of labels [B, L]; of a model without a head, its vectors."""
+    hidden = hidden_states(model, inputs, decoder_inputs, padding_mask, probe)
+    logits = apply_head(model, hidden, padding_mask, inputs)
+    if probe is None:
+        return logits
+    return probe.through("logits", logits)
+
+
+def hidden_states(
+    model: CoreModel,
+    inputs: Tensor,
+    decoder_inputs: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    probe: Probe | None = None,
+) -> Tensor:
+    """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D]."""
+    match model:
+        case EncoderDecoder():
+            assert decoder_inputs is not None
+            return model(inputs, decoder_inputs, padding_mask, probe)[0]
+        case Decoder():
+            return model(inputs, padding_mask, probe)[0]
+        case Encoder():
+            return model(inputs, padding_mask, probe=probe)[0]
+        case MemoryNetwork():
+            return model(*MemoryNetwork.apart(inputs), probe)[0]
+        case DualEncoder():
+            # Pixels are floating-point numbers, token ids are integers.
+            if inputs.is_floating_point():
+                return model.images(inputs, probe)
+            return model.texts(inputs, padding_mask, probe)
+
+
+def apply_head(
+    model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
+) -> Tensor:
+    """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
+    if isinstance(model, DualEncoder):
+        return hidden
+    if model.head is not None:
+        return model.head(hidden)
+    assert isinstance(model, Encoder)
+    if model.labels is not None:
+        return model.classes(hidden, padding_mask, inputs)
+    if model.pool is not None:
+        return model.pool(hidden, model.input.places(padding_mask), inputs)
+    return hidden

@@ -1,0 +1,115 @@
+"""Decoding one input, with heads ablated or watched step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.core.cache import DecoderState
+from regard.core.position import AxialPosition, LearnedPosition
+from regard.core.probe import Probe
+from regard.decode.batch_decoding import DecodingSettings, decode
+from regard.decode.events import StepCallback
+from regard.decode.strategy import BeamSearch, Hypothesis
+from regard.errors import SettingError
+from regard.look.inspectable import (
+    Input,
+    Inspectable,
+    MediaInput,
+    decoder_start,
+    special_tokens_for,
+    token_ids,
+)
+from regard.look.probe_names import Head, switched_off
+from regard.model import Decoder, EncoderDecoder
+
+
+class Steered:
+    """A model as decoding sees it, whose every call goes through one trace."""
+
+    def __init__(self, model: EncoderDecoder | Decoder, probe: Probe) -> None:
+        self.model, self.probe = model, probe
+        self.padding_side, self.training = model.padding_side, model.training
+
+    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Any:
+        if isinstance(self.model, Decoder):
+            return self.model.encode(tokens, padding_mask)
+        return self.model.encode(tokens, padding_mask, self.probe)
+
+    def start(self, encoded: Any, *, width: int = 1, capacity: int) -> DecoderState:
+        if isinstance(self.model, Decoder):
+            return self.model.start(encoded, width=width, capacity=capacity, probe=self.probe)
+        return self.model.start(encoded, width=width, capacity=capacity)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        return self.model.step(tokens, state, self.probe)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return self.model.parameters()
+
+    def eval(self) -> None:
+        self.model.eval()
+
+    def train(self, mode: bool) -> None:
+        self.model.train(mode)
+
+
+def translate(
+    model: Inspectable,
+    text: Input,
+    settings: DecodingSettings | None = None,
+    *,
+    off: Sequence[Head] = (),
+    watch: StepCallback | None = None,
+) -> list[Hypothesis]:
+    """The hypotheses that a model decodes after one input, best first: by beam search unless said.
+
+    `off` are heads to ablate, `watch` is called at every decoding step.
+    """
+    core = model.model
+    special_tokens = special_tokens_for(model, text)
+    if not isinstance(core, EncoderDecoder | Decoder) or special_tokens is None:
+        raise SettingError(
+            "this model writes nothing", "give an encoder–decoder or a language model"
+        )
+    source = _decoding_source(model, text)
+    settings = settings or DecodingSettings(BeamSearch())
+    if isinstance(core, Decoder):
+        left = positions_left(core, len(source))
+    else:
+        left = positions_left(core, len(decoder_start(special_tokens)))
+    if left is not None:
+        settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
+    steered: Any = core
+    if off:
+        steered = Steered(core, Probe(edits=switched_off(core, off)))
+    return decode(steered, [source], special_tokens, settings, on_step=watch)[0]
+
+
+def _decoding_source(model: Inspectable, text: Input) -> Any:
+    """One source as decoding takes it: a list of token ids, or a tensor of features."""
+    if isinstance(text, str):
+        return token_ids(model, text)
+    inputs = text.inputs if isinstance(text, MediaInput) else text
+    if inputs.is_floating_point():
+        return inputs[0]
+    return inputs[0].tolist()
+
+
+def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
+    """How many of its learned positions a decoder has left; None where positions have no end."""
+    embedding = model.target if isinstance(model, EncoderDecoder) else model.tokens
+    position = embedding.position
+    if isinstance(position, AxialPosition):
+        return position.length - used
+    if isinstance(position, LearnedPosition):
+        return len(position.table) - position.offset - used
+    return None
+
+
+def written(model: Inspectable, hypothesis: Hypothesis) -> str:
+    """The text of a hypothesis."""
+    return model.output_tokenizer.decode(hypothesis.tokens)
