@@ -6,12 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import looked
 import pytest
 import torch
 
+import looked
 import regard
-from regard import spec
 from regard.errors import ModelError, SettingError
 from regard.models import Model
 

@@ -105,7 +105,7 @@ def _read_prompt() -> str:
 
 def _warn_of_unknown_tokens(language_model: LanguageModel, prompt: str) -> None:
     """Warns of what the vocabulary lacks: the model reads the unknown token in its place."""
-    tokenizer = language_model.words
+    tokenizer = language_model.tokenizer
     unknown_id = tokenizer.special_token_id("unk")
     if unknown_id is None:
         return

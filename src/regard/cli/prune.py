@@ -162,7 +162,7 @@ def _validation_texts(
 
     if files["source"] or files["target"] or files["pairs"]:
         raise SettingError("a language model is judged by one text", "give --text")
-    tokenizer = language_model.words
+    tokenizer = language_model.tokenizer
     validation_set = RunFolder(Path(model)).data / "valid"
     ids: list[int] = []
     if files["text"]:

@@ -71,7 +71,7 @@ def writing(writer: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
         "tokens": count,
         "parameters": parameter_count(writer.spec),
         "seconds": seconds,
-        "tokens_per_second": sum(len(writer.words.encode(text)) for text in written)
+        "tokens_per_second": sum(len(writer.tokenizer.encode(text)) for text in written)
         / max(seconds, 1e-9),
     }
 

@@ -13,21 +13,22 @@ from torch import Tensor
 from regard import edit
 from regard import spec as kinds
 from regard.build import CoreModel
-from regard.errors import SettingError
+from regard.errors import DataError, SettingError
 from regard.models import saving
 from regard.models.hf_call import Output, bind_arguments, call
 from regard.models.precision import cast
 from regard.models.tasks import Tasks
 from regard.parameter_count import parameter_count
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
 
 if TYPE_CHECKING:
     from typing import Literal
 
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
-    from regard.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "Output", "choose_device", "to_standard_error"]
+__all__ = ["Model", "Output", "TokenizerModel", "choose_device", "to_standard_error"]
 
 
 def to_standard_error(text: str) -> None:
@@ -176,7 +177,48 @@ class Model(Tasks):
         raise SettingError("this model reads text only", "give it a sentence")
 
 
+class TokenizerModel(Model):
+    """A model with one tokenizer, which is opened when text first comes.
+
+    Without one, the model can still be called with tensors.
+    """
+
+    def __init__(
+        self,
+        model: CoreModel,
+        spec: kinds.Model,
+        tokenizer: Tokenizer | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, spec, config)
+        self._tokenizer = tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that was given, or that of the folder."""
+        if self._tokenizer is None:
+            if self.folder is None:
+                raise DataError(
+                    "this model has no tokenizer",
+                    "give one when it is made, or open it from a folder",
+                )
+            self._tokenizer = open_encoder_tokenizer(self.folder)
+        return self._tokenizer
+
+    @property
+    def accepts_text(self) -> bool:
+        try:
+            return self.tokenizer is not None
+        except DataError:  # no tokenizer in its folder
+            return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+
 def no_tokenizer() -> SettingError:
+    """The error of a model that has no tokenizer for its inputs."""
     return SettingError(
         "this model has no tokenizer to read text with", "give a tensor of its inputs"
     )

@@ -16,13 +16,14 @@ from regard.families import folder as folders
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
+from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
-from regard.models.speech import CTCModel, SpeechToText
+from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 from regard.text.tokenizer_files import (

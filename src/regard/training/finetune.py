@@ -194,7 +194,7 @@ def _count(recipe: Recipe, sets: Sets) -> int:
         budget, rounded = recipe.train.batch_tokens, multiple(recipe, where)
         return len(plan(sizes, budget, seed=0, epoch=0, multiple=rounded)) if len(sizes) else 1
     writer = _writer(held, tune)
-    count = sum(len(writer.words.encode(block)) for block in text_files.text(tune.files[0]))
+    count = sum(len(writer.tokenizer.encode(block)) for block in text_files.text(tune.files[0]))
     share = 1.0 if tune.valid else 1 - recipe.data.held_out
     return max(1, round(count * share / recipe.train.batch_tokens))
 
@@ -314,7 +314,7 @@ def with_head(
             else:
                 raise ModelError(f"{held.folder} holds nothing for {name}", "give a whole encoder")
     if isinstance(held, TextEncoder):
-        text = held.text
+        text = held.tokenizer
     else:  # whose rows were never filled: others must know what with
         assert held.folder is not None, "models to fine-tune come from folders"
         text = open_encoder_tokenizer(held.folder)
@@ -418,7 +418,7 @@ def _job(
         copy_companion_files(held.folder, where.folder, TEXT_FILES)
     disk.write_json(where.folder / "config.json", config_json(held.spec, held.config))
     if isinstance(held, TextEncoder):
-        for name, content in held.text.files().items():
+        for name, content in held.tokenizer.files().items():
             if name == "tokenizer.json" and not (where.folder / name).exists():
                 disk.write_file(where.folder / name, str(content))
 

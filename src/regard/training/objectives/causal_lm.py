@@ -64,7 +64,7 @@ class CausalLM:
         return beside(loss, others, labels.numel()), nll
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        decode = self.writer.words.decode
+        decode = self.writer.tokenizer.decode
         return [
             {"row": row, "text": decode(self.tokens[row : row + self.context].tolist())}
             for row in rows
@@ -85,7 +85,7 @@ class CausalLM:
         total = torch.zeros((), dtype=torch.float64, device=device)
         count = len(self.held_out) - 1
         whole = np.arange(0, count - length + 1, length)
-        rows = max(self.rows, min(POSITIONS, LOGITS // len(self.writer.words)) // length)
+        rows = max(self.rows, min(POSITIONS, LOGITS // len(self.writer.tokenizer)) // length)
         parts = [(whole[i : i + rows], length) for i in range(0, len(whole), rows)]
         rest = count % length
         parts += [(np.array([count - rest]), rest)] if rest else []
@@ -113,7 +113,7 @@ def told(
         "tokens": tokens,
     }
     if settings.samples:
-        start = writer.words.decode(first)
+        start = writer.tokenizer.decode(first)
         written = writer.generate(
             [start] * settings.samples, Sampling(seed=settings.seed), max_new_tokens=SAMPLE
         )

@@ -82,7 +82,7 @@ def of_writer(recipe: Recipe, student: LanguageModel) -> Teacher | None:
         return None
     if not isinstance(held, LanguageModel):
         raise _other(recipe, "writes")
-    _understood(recipe, held.words.same_vocabulary(student.words))
+    _understood(recipe, held.tokenizer.same_vocabulary(student.tokenizer))
     _long_enough(held.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
     model = held.model
     return Teacher(
@@ -97,7 +97,7 @@ def of_reader(recipe: Recipe, student: TextEncoder) -> Teacher | None:
         return None
     if not isinstance(held, TextEncoder) or held.model.labels is None:
         raise _other(recipe, "has labels")
-    _understood(recipe, held.text.same_vocabulary(student.text))
+    _understood(recipe, held.tokenizer.same_vocabulary(student.tokenizer))
     if list(held.labels) != list(student.labels):
         raise ModelError(
             f"the teacher knows the labels {', '.join(held.labels)}, the student {', '.join(student.labels)}",

@@ -105,7 +105,7 @@ class HeadObjective(ABC, Generic[Example]):
         width = max(longest, min(-(-longest // self.multiple) * self.multiple, self.most))
         tensors = {
             "tokens": _padded(
-                [row.ids for row in taken], width, self.reader.text.special_token_id("pad") or 0
+                [row.ids for row in taken], width, self.reader.tokenizer.special_token_id("pad") or 0
             ),
             "padding_mask": torch.arange(width)
             < torch.tensor([len(row.ids) for row in taken])[:, None],
@@ -138,7 +138,7 @@ class HeadObjective(ABC, Generic[Example]):
         return self.model.classes(hidden, tensors["padding_mask"], tensors["tokens"]), others
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"row": row, "text": self.reader.text.decode(self.train[row].ids)} for row in rows]
+        return [{"row": row, "text": self.reader.tokenizer.decode(self.train[row].ids)} for row in rows]
 
     def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any] | None:
         if not self.held_out:
@@ -172,7 +172,7 @@ class HeadObjective(ABC, Generic[Example]):
 class Classification(HeadObjective[Classed]):
     def rows(self, examples: Sequence[Classed]) -> list[Row]:
         known = {name: i for i, name in enumerate(self.reader.labels)}
-        encoded = self.reader.text.encode_with_template(
+        encoded = self.reader.tokenizer.encode_with_template(
             [example.whole for example in examples], self.most
         )
         return [
@@ -203,7 +203,7 @@ class TokenClassification(HeadObjective[Words]):
                 row.type_ids,
                 [IGNORED if tag is None else _known(tag, known) for tag in tags],
             )
-            for row, tags in aligned(self.reader.text, examples, self.most)
+            for row, tags in aligned(self.reader.tokenizer, examples, self.most)
         ]
 
     def labels(self, rows: Sequence[Row], width: int) -> Tensor:
@@ -257,7 +257,7 @@ class QuestionAnswering(HeadObjective[Question]):
         return [
             Row(row.ids, row.type_ids, list(span))
             for example in examples
-            for row, span in windowed(self.reader.text, example, self.most)
+            for row, span in windowed(self.reader.tokenizer, example, self.most)
         ]
 
     def judged(self, scores: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from regard.metrics.classification import (
 from regard.metrics.scores import AnyScore
 from regard.model import MemoryNetwork
 from regard.models import choose_device
-from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
+from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import word_level_json
@@ -100,9 +100,9 @@ class StoryQuestions:
 
     def rows(self, examples: Sequence[Classed]) -> list[tuple[list[list[int]], int]]:
         """The words of stories, and of their answers."""
-        answers = self.recaller.text.encode_with_template([example.label for example in examples])
+        answers = self.recaller.tokenizer.encode_with_template([example.label for example in examples])
         return [
-            (self.recaller.words(e.text), a.ids[0]) for e, a in zip(examples, answers, strict=True)
+            (self.recaller.sentence_ids(e.text), a.ids[0]) for e, a in zip(examples, answers, strict=True)
         ]
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
@@ -118,7 +118,7 @@ class StoryQuestions:
     def collate(self, rows: Sequence[tuple[list[list[int]], int]], chosen: Rows) -> Batch:
         """`text` [B, N + 1, S], the question last, and `labels` [B]."""
         taken = [rows[i] for i in chosen]
-        text = laid_out([story for story, _ in taken], self.multiple)
+        text = pad_stories([story for story, _ in taken], self.multiple)
         labels = torch.tensor([answer for _, answer in taken])
         return Batch({"text": text, "labels": labels}, len(taken), np.asarray(chosen))
 
@@ -174,6 +174,6 @@ def _lengths(rows: Sequence[tuple[list[list[int]], int]]) -> Any:
 def _tokenizer(place: RunFolder, train: Sequence[Classed]) -> Tokenizer:
     path = place.folder / "tokenizer.json"
     if not path.exists():
-        told = (" ".join([*sentences(example.text), example.label]) for example in train)
+        told = (" ".join([*split_sentences(example.text), example.label]) for example in train)
         disk.write_file(path, word_level_json(told, cls_token=False))
     return open_encoder_tokenizer(place.folder)
