@@ -184,13 +184,15 @@ def save_sensing(name: str, folder: Path) -> Path:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {
+    model: Any
+    config: Any
+    sizes: dict[str, Any] = {
         "hidden_size": 24,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "intermediate_size": 31,
     }
-    image = {
+    image: dict[str, Any] = {
         **sizes,
         "image_size": 30,
         "patch_size": 4,
@@ -199,7 +201,7 @@ def save_sensing(name: str, folder: Path) -> Path:
     match name:
         case "vit":
             model = transformers.ViTForImageClassification(
-                transformers.ViTConfig(**image, num_labels=3)
+                transformers.ViTConfig(**image | {"num_labels": 3})
             )
             said = {
                 "image_processor_type": "ViTImageProcessor",
@@ -224,7 +226,7 @@ def save_sensing(name: str, folder: Path) -> Path:
                 "crop_size": square,
             }
         case "wav2vec2":
-            waves = {
+            waves: dict[str, Any] = {
                 "conv_dim": [8] * 7,
                 "num_conv_pos_embeddings": 6,
                 "num_conv_pos_embedding_groups": 2,
@@ -233,15 +235,19 @@ def save_sensing(name: str, folder: Path) -> Path:
                 transformers.Wav2Vec2Config(vocab_size=11, **sizes, **waves)
             )
         case _:
-            ids = {
+            ids: dict[str, Any] = {
                 "pad_token_id": 0,
                 "bos_token_id": 1,
                 "eos_token_id": 2,
                 "decoder_start_token_id": 1,
             }
-            layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
+            layers: dict[str, Any] = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
                 ("layers", 2), ("attention_heads", 4), ("ffn_dim", 31))}  # fmt: skip
-            places = {"num_mel_bins": 20, "max_source_positions": 50, "max_target_positions": 12}
+            places: dict[str, Any] = {
+                "num_mel_bins": 20,
+                "max_source_positions": 50,
+                "max_target_positions": 12,
+            }
             config = transformers.WhisperConfig(
                 vocab_size=23, d_model=24, **layers, **ids, **places, begin_suppress_tokens=None
             )

@@ -35,7 +35,7 @@ def small_decoder(seed: int, vocabulary: int = 9, layers: int = 1) -> Decoder:
     ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
     assert isinstance(model, Decoder)
     return model
 
@@ -51,7 +51,7 @@ class StepCounter:
             self.calls += 1
             return step(*arguments)  # type: ignore[arg-type]
 
-        model.step = counting  # type: ignore[method-assign]
+        model.step = counting  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.parametrize("proposals", [1, 3, 7])
@@ -150,7 +150,7 @@ def test_a_language_model_takes_a_draft(tmp_path: Path) -> None:
     assert isinstance(draft, LanguageModel)
     with torch.no_grad():
         for parameter in draft.model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
     expected = model.generate("w10 w11", max_new_tokens=12)
     assert expected
     assert model.generate("w10 w11", max_new_tokens=12, draft=draft) == expected

@@ -403,7 +403,8 @@ def test_referents_are_what_looking_at_each_sentence_says() -> None:
     for sentence, place in zip(asked, choices.positions, strict=True):
         found = look(model, sentence.source, target=sentence.target, off=off)
         words = [word.strip(".").lower() for word in sentence.source.split()]
-        first, second, adjective = (sentence.triple or ())[:3]
+        assert sentence.triple is not None
+        first, second, adjective = sentence.triple[:3]
         nouns = (first, second) if sentence.referent == "subject" else (second, first)
         places = word_positions(model, sentence.source)
         spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
@@ -490,7 +491,9 @@ def test_patching_one_place_by_hand() -> None:
     )
     parted = patching(model, TEXT, other, target=TARGET)
     said = forward(model.model, two, outputs)[0].argmax(dim=-1).tolist()
-    ids = [*WORDS.encode(TARGET), WORDS.special_token_id("eos")]
+    end = WORDS.special_token_id("eos")
+    assert end is not None
+    ids = [*WORDS.encode(TARGET), end]
     assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
     assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
     with pytest.raises(DataError, match="the same"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -152,7 +154,7 @@ def test_heads_switched_off_are_zeroed_slices_of_the_output_projection(model: Mo
     decoded = translate(model, TEXT, off=off)[0] if model.special_tokens else None
     with torch.no_grad():
         for name, head in off:
-            part = attentions(model.model)[name]
+            part: Any = attentions(model.model)[name]
             part.output.weight.unflatten(1, (part.project.heads, -1))[:, head] = 0
     np.testing.assert_allclose(
         edited, look(model, TEXT, target=target, ask=["logits"])["logits"], rtol=1e-4, atol=1e-5

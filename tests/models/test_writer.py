@@ -139,7 +139,8 @@ def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     )  # begins with the token that ends texts
     said = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(said | {"eos_token_id": [7, 8]}))
-    assert regard.load(folder).special_tokens.extra_ends == (8,)
+    opened: Any = regard.load(folder)
+    assert opened.special_tokens.extra_ends == (8,)
     (folder / "generation_config.json").write_text(json.dumps(said))
 
 
@@ -188,7 +189,7 @@ def test_mistakes_are_answered(folder: Path, model: LanguageModel, tmp_path: Pat
     for path in folder.iterdir():
         if path.name != "tokenizer.json":
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    bare = regard.load(tmp_path)
+    bare: Any = regard.load(tmp_path)
     assert bare(input_ids=torch.tensor([[1, 2]])).logits.shape[:2] == (1, 2)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         bare.generate("a")

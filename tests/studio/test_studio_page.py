@@ -138,7 +138,7 @@ def large(folder: Path) -> None:
     import tokenizers
     import transformers
 
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": 48,
         "num_hidden_layers": 12,
         "num_attention_heads": 12,

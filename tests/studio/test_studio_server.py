@@ -333,7 +333,7 @@ def test_what_else_is_what_the_analyses_say(name: str) -> None:
     off = [("decoder.0.self" if name != "reader" else "encoder.0.self", 1)]
     own = looking.look(model, TEXT, off=off, ask=["*"])
     with client(InMemory({name: model})) as studio:
-        question = {"model": name, "text": TEXT, "off": off}
+        question: dict[str, Any] = {"model": name, "text": TEXT, "off": off}
         entropy = looking.entropy(own)
         found = ask(studio, "entropy", **question)
         np.testing.assert_allclose(found["share"], entropy.share, atol=1e-6)
@@ -572,7 +572,8 @@ def test_a_foreign_origin_and_a_missing_token_get_nothing(demo: TestClient) -> N
         demo.post("/api/shelf", headers=right | {"origin": "http://127.0.0.1:8420"}).status_code
         == 200
     )
-    for wrong in ({}, {"x-regard-token": "a-tokem"}, {"x-regard-token": "é".encode()}):
+    wrong_tokens: list[Any] = [{}, {"x-regard-token": "a-tokem"}, {"x-regard-token": "é".encode()}]
+    for wrong in wrong_tokens:
         assert demo.post("/api/shelf", headers=wrong).status_code == 401
 
 
@@ -703,7 +704,7 @@ def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> 
     folder = tmp_path / "run"
     shutil.copytree(DEMO, folder)
     with client(ModelStore([folder], device="cpu")) as studio:
-        question = {"model": "run", "text": TEXT}
+        question: dict[str, Any] = {"model": "run", "text": TEXT}
         before = ask(studio, "look", **question)["version"]
         assert (
             ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"]

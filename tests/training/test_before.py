@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("text")
     pairs = list(itertools.islice(builtin.sentences("train"), 80))
-    files = {}
+    files: dict[str, str] = {}
     for side in ("source", "target"):
         path, short = folder / f"train.{side}", folder / f"valid.{side}"
         path.write_text("".join(getattr(pair, side) + "\n" for pair in pairs))
@@ -66,7 +66,8 @@ def test_a_run_stops_goes_on_and_holds_what_every_model_holds(
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(first, second)
     assert [f.verdict for f in check_invariants(one.double(), opened)] == ["holds"] * 5
-    assert isinstance(regard.load(tmp_path / "whole").translate("the dog sleeps"), str)
+    translator: Any = regard.load(tmp_path / "whole")
+    assert isinstance(translator.translate("the dog sleeps"), str)
 
 
 def test_bahdanau_learns(tmp_path: Path) -> None:

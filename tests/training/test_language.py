@@ -137,6 +137,7 @@ def test_transformers_opens_the_folder(
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
+    ours: Any
     ours, opened = folders.open_model(folder)
     assert opened.kind == kind
     words = transformers.AutoTokenizer.from_pretrained(folder)
@@ -181,7 +182,7 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
     whole = text.read_text()
     held = whole[int(len(whole) * 0.9) :]
     place = runs["causal"]
-    model = regard.load(place.folder)
+    model: Any = regard.load(place.folder)
     ids = model.tokenizer.encode(held)
     assert model.tokenizer.decode(ids) == held
     total = 0.0
@@ -260,7 +261,8 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     place = start(
         tmp_path / "run", settings(path, "causal", tokenizer="bpe", vocabulary=300, steps=2)
     )
-    words = regard.load(place.folder).tokenizer
+    model: Any = regard.load(place.folder)
+    words = model.tokenizer
     for each in ("naïve  text\twith   spaces 😀\n", "日本語  never seen\r\n"):
         assert words.decode(words.encode(each)) == each
     given = start(

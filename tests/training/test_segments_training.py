@@ -94,12 +94,14 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
         assert not torch.equal(now, before), name
     assert len(model.generate("The", max_new_tokens=90)) > 40  # type: ignore[attr-defined]
     grown = cache(model, "The dog", length=60)
-    assert len(set(grown.own)) == 1
+    assert len(set(grown.used)) == 1
     weights = model.look("The a dog sees the b cat.").weights("decoder.1.self")  # type: ignore[attr-defined]
     assert torch.allclose(torch.from_numpy(weights).sum(-1), torch.ones(()), atol=1e-5)
     again, opened = folders.open_model(place.folder)
     assert not [
-        finding for finding in check_invariants(again.double(), opened) if finding.verdict == "fails"
+        finding
+        for finding in check_invariants(again.double(), opened)
+        if finding.verdict == "fails"
     ]
 
 

@@ -7,6 +7,7 @@ pytest and its plugins may have started.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ SPECIAL_TOKENS = SpecialTokens(0, 1, 2, (0,))
 
 
 def workers_find_what_one_process_finds(strategy: Strategy) -> None:
-    model = measured("tiny").build()
+    model: Any = measured("tiny").build()
     sources = [torch.randint(4, 900, (3 + i % 5,)).tolist() for i in range(40)]
     results = []
     for workers in (1, 2):
@@ -73,7 +74,7 @@ def errors_come_through(broken: int) -> None:
 
 
 def commands_take_a_worker_for_each_thread() -> None:
-    model = measured("tiny").build()
+    model: Any = measured("tiny").build()
     sources = [[4, 5, 6]] * 40
     settings = DecodingSettings(Greedy(), Limit(0, 2))
     progress: list[int] = []
