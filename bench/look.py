@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from regard.build import build
-from regard.families import bert_presets
+from regard.families import bert
 from regard.look import look
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.models import Model
@@ -35,9 +35,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
-    description = bert_presets.preset(
-        "base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width
-    )
+    description = bert.preset("base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width)
     model = Model(build(description).eval().to(asked.device), description)
     ids = torch.randint(0, 1000, (1, asked.tokens), device=asked.device)
     name = f"encoder.{asked.layers // 2}.self"

@@ -22,8 +22,8 @@ from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.convert.convert import convert
 from regard.errors import DataError, DiskError, ModelError, SettingError
 from regard.families import folder as folders
-from regard.families import gpt_presets, recurrent
-from regard.families.folder_write import write_model
+from regard.families import gpt2, recurrent
+from regard.families.folder import write_model
 from regard.families.transformer import transformer
 from regard.verify.parity import parity
 from zoo import ZOO, save
@@ -291,7 +291,7 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
 
 _LM: dict[str, Any] = {"d_model": 8, "heads": 2, "layers": 1}
 OURS = {
-    "compressed": gpt_presets.preset("tiny", 30, 16, memory=5, compressed="4:2", **_LM),
+    "compressed": gpt2.preset("tiny", 30, 16, memory=5, compressed="4:2", **_LM),
     "convs2s": recurrent.preset("convs2s", "tiny", 30, 30, d_model=8),
     "bytenet": recurrent.preset("bytenet", "tiny", 30, 30, d_model=8),
 }
@@ -321,7 +321,7 @@ def test_onnxruntime_computes_what_no_family_has(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["gru", "bahdanau"])
 def test_recurrent_models_are_no_graph(kind: str, tmp_path: Path) -> None:
     models = [recurrent.preset(kind, "tiny", 30, 30, d_model=8)]
-    models += [recurrent.language("gru", "tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
+    models += [recurrent.language_model("gru", "tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
     for i, model_spec in enumerate(models):
         with pytest.raises(ModelError, match="one length only"):
             convert(written(tmp_path / f"in{i}", model_spec), tmp_path / "out", "onnx")

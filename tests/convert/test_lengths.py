@@ -18,7 +18,7 @@ from regard.core import softmax_attention
 from regard.core.stack import Stack
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.families import gpt_presets
+from regard.families import gpt2
 from regard.model import Function
 from regard.verify.invariants import with_kernel
 
@@ -52,7 +52,7 @@ def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     """The exporter makes one without a word where the length is taken for a number."""
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
-    model_spec = gpt_presets.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
+    model_spec = gpt2.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
     opened = folders.ModelFolder(model_spec, {}, None, folders.describe(model_spec, None))
     attention_mask = Stack.attention_mask
 

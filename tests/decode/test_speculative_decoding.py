@@ -21,7 +21,7 @@ from regard.decode.sampling import filtered_distribution
 from regard.decode.speculative_decoding import DraftModel, accept_or_resample
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
 from regard.errors import ModelError, SettingError
-from regard.families import gpt_presets
+from regard.families import gpt2
 from regard.model import Decoder
 from regard.models.language_model import LanguageModel
 
@@ -30,9 +30,7 @@ SPECIAL_TOKENS = SpecialTokens(0, None, 2, (0,))
 
 def small_decoder(seed: int, vocabulary: int = 9, layers: int = 1) -> Decoder:
     torch.manual_seed(seed)
-    model = build(
-        gpt_presets.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)
-    ).eval()
+    model = build(gpt2.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)

@@ -24,7 +24,7 @@ from regard.decode import sampling
 from regard.decode.constraints import Constraints
 from regard.decode.strategy import Greedy
 from regard.families import folder as folders
-from regard.families import gpt_presets, transformer
+from regard.families import gpt2, transformer
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -155,7 +155,7 @@ for rows, offset in itertools.product((1, 5), (0, 2)):
 
 # --- whole models: logits of some steps, with and without the kernels ---
 
-llama = folders.FAMILIES["llama"].spec(
+llama = folders.FAMILIES["llama"].to_spec(
     {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 41,
         "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -166,7 +166,7 @@ llama = folders.FAMILIES["llama"].spec(
 small: dict[str, Any] = {"d_model": 64, "heads": 2, "layers": 2, "d_ff": 96}
 shared: dict[str, Any] = {"share": "all", **small}
 models: dict[str, Any] = {
-    "gpt": build(gpt_presets.preset("tiny", 41, 32, **small)),
+    "gpt": build(gpt2.preset("tiny", 41, 32, **small)),
     "llama": build(llama),
     "post-norm": build(transformer.preset("tiny", 41, 41, **shared)),
     "pre-norm": build(transformer.preset("tiny", 41, 41, residual=R.PreNorm(), **shared)),

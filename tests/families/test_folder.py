@@ -23,11 +23,11 @@ from regard.core.position import Sinusoidal
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (
     SpecialTokenIds,
+    append_end_token,
     describe,
     generation_config,
     open_model,
     read,
-    with_end,
     write_weights,
 )
 from regard.families.transformer import transformer
@@ -348,7 +348,7 @@ def test_generation_config_speaks_of_beams_only_to_beams() -> None:
     beams = generation_config(IDS, beam=4, length_penalty=0.6)
     assert (beams["num_beams"], beams["length_penalty"], beams["early_stopping"]) == (4, 0.6, True)
     assert "length_penalty" not in generation_config(IDS, beam=4)
-    assert generation_config(IDS, own={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
+    assert generation_config(IDS, search={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
     assert "bad_words_ids" not in generation_config(SpecialTokenIds(pad=2, start=1, end=2))
 
 
@@ -356,8 +356,8 @@ def test_with_end_appends_the_end_for_others_only() -> None:
     plain = tokenizers.Tokenizer(
         models.WordLevel({"a": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
     )
-    ended = tokenizers.Tokenizer.from_str(with_end(plain.to_str(), "</s>"))
+    ended = tokenizers.Tokenizer.from_str(append_end_token(plain.to_str(), "</s>"))
     assert ended.encode("a").ids == [0, 1]
     assert ended.encode("a", add_special_tokens=False).ids == [0]
     with pytest.raises(DataError, match="<end>"):
-        with_end(plain.to_str(), "<end>")
+        append_end_token(plain.to_str(), "<end>")

@@ -16,7 +16,7 @@ from regard import disk, edit
 from regard.allocator import give_back
 from regard.build import build
 from regard.families.folder import describe, open_model, write_weights
-from regard.families.gpt_presets import preset
+from regard.families.gpt2 import preset
 from regard.model import Decoder
 
 LINUX = pytest.mark.skipif(

@@ -129,10 +129,11 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     back = tmp_path / "ours"
     back.mkdir()
     disk.write_json(
-        back / "config.json", folders.describe(opened.spec, None, opened.positions, opened.kind)
+        back / "config.json",
+        folders.describe(opened.spec, None, opened.positions, opened.model_type),
     )
     folders.write_weights(
-        back / "model.safetensors", found, opened.spec, opened.positions, opened.kind
+        back / "model.safetensors", found, opened.spec, opened.positions, opened.model_type
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
@@ -241,6 +242,6 @@ def test_published_sizes(changes: dict[str, Any], millions: float) -> None:
     }
     with torch.device("meta"):
         model = transformers.DebertaV2Model(transformers.DebertaV2Config(**config))
-    counted = parameter_count(deberta.spec({"model_type": "deberta-v2", **config}))
+    counted = parameter_count(deberta.to_spec({"model_type": "deberta-v2", **config}))
     assert counted == sum(parameter.numel() for parameter in model.parameters())
     assert counted / 1e6 == pytest.approx(millions, abs=0.05)

@@ -147,15 +147,17 @@ def test_rotary_positions_in_old_and_new_words() -> None:
         ("linear", {"factor": 2}),
         ("llama3", {k: v for k, v in LONG.items() if "rope" not in k}),
     ):
-        new = LLAMA.spec(
+        new = LLAMA.to_spec(
             {**SMALL, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **options}}
         )
         for word in ("type", "rope_type"):
             assert (
-                LLAMA.spec({**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}})
+                LLAMA.to_spec(
+                    {**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}}
+                )
                 == new
             )
-        assert LLAMA.spec(LLAMA.config(new, 64)) == new
+        assert LLAMA.to_spec(LLAMA.to_config(new, 64)) == new
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window", "gemma"])
@@ -258,10 +260,10 @@ def test_a_window_that_is_not_said(tmp_path: Path) -> None:
 
     for said, window in (({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)):
         assert transformers.MistralConfig(**SMALL, **said).sliding_window == window
-        assert MISTRAL.spec({**SMALL, **said}).stack.pattern == kinds.CausalMask(window)
+        assert MISTRAL.to_spec({**SMALL, **said}).stack.pattern == kinds.CausalMask(window)
     assert (
-        QWEN2.spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
+        QWEN2.to_spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
         == kinds.CausalMask()
     )
     with pytest.raises(ModelError, match="use_sliding_window"):
-        QWEN2.spec({**SMALL, "sliding_window": 7, "use_sliding_window": True})
+        QWEN2.to_spec({**SMALL, "sliding_window": 7, "use_sliding_window": True})

@@ -178,10 +178,10 @@ def write(model: Any, opened: folders.ModelFolder, out: Path) -> Path:
     out.mkdir()
     disk.write_json(
         out / "config.json",
-        folders.describe(opened.spec, positions=opened.positions, kind=opened.kind),
+        folders.describe(opened.spec, positions=opened.positions, model_type=opened.model_type),
     )
     folders.write_weights(
-        out / "model.safetensors", model, opened.spec, opened.positions, opened.kind
+        out / "model.safetensors", model, opened.spec, opened.positions, opened.model_type
     )
     return out
 
@@ -392,7 +392,7 @@ def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> N
     ):
         saved(family, "Model", 0, tmp_path / family)
         model = dataclasses.replace(folders.read(tmp_path / family).spec, **change)  # type: ignore[arg-type]
-        assert folders.describe(model, kind=family.lower())["model_type"] == "regard"
+        assert folders.describe(model, model_type=family.lower())["model_type"] == "regard"
 
 
 @pytest.mark.parametrize(
@@ -565,7 +565,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_are_read_and_counted(name: str) -> None:
     config, count = PUBLISHED[name]
-    model = folders.FAMILIES[config["model_type"]].spec(config)
+    model = folders.FAMILIES[config["model_type"]].to_spec(config)
     with torch.device("meta"):
         theirs = getattr(transformers, config["architectures"][0])(
             transformers.AutoConfig.for_model(**config)

@@ -83,12 +83,16 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
     back = tmp_path / "ours"
     back.mkdir()
-    said = folders.describe(opened.spec, positions=opened.positions, kind=opened.kind) | {
-        "pad_token_id": 0
-    }
+    said = folders.describe(
+        opened.spec, positions=opened.positions, model_type=opened.model_type
+    ) | {"pad_token_id": 0}
     disk.write_json(back / "config.json", said)
     folders.write_weights(
-        back / "model.safetensors", ours, opened.spec, opened.positions, kind=opened.kind
+        back / "model.safetensors",
+        ours,
+        opened.spec,
+        opened.positions,
+        model_type=opened.model_type,
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)

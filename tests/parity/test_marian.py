@@ -16,12 +16,12 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.families.folder import (
     SpecialTokenIds,
+    append_end_token,
     describe,
     generation_config,
     open_model,
     read,
     tokenizer_config,
-    with_end,
     write_weights,
 )
 from regard.families.transformer import transformer
@@ -199,7 +199,7 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
     model = build(model_spec)
     stir(model.parameters())
     write(tmp_path, model, model_spec)
-    (tmp_path / "tokenizer.json").write_text(with_end(tokenizer.to_json(), END))
+    (tmp_path / "tokenizer.json").write_text(append_end_token(tokenizer.to_json(), END))
     disk.write_json(
         tmp_path / "tokenizer_config.json", tokenizer_config(PAD, START, END, UNKNOWN, positions=64)
     )

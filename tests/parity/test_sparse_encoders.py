@@ -167,10 +167,10 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     back.mkdir()
     disk.write_json(
         back / "config.json",
-        folders.describe(opened.spec, positions=opened.positions, kind=opened.kind),
+        folders.describe(opened.spec, positions=opened.positions, model_type=opened.model_type),
     )
     folders.write_weights(
-        back / "model.safetensors", model, opened.spec, opened.positions, opened.kind
+        back / "model.safetensors", model, opened.spec, opened.positions, opened.model_type
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)

@@ -139,7 +139,7 @@ def test_transformers_opens_the_folder(
     assert not report["unexpected_keys"]
     ours: Any
     ours, opened = folders.open_model(folder)
-    assert opened.kind == kind
+    assert opened.model_type == kind
     words = transformers.AutoTokenizer.from_pretrained(folder)
     ids = torch.tensor([words("The old dog sees", add_special_tokens=False)["input_ids"]])
     with torch.inference_mode():

@@ -20,7 +20,7 @@ from regard.core.cache import KVCache
 from regard.core.position import LearnedPosition
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.families.transformer import transformer
 from regard.verify.invariants import Finding, OutputComparison, check_invariants
 from regard.verify.outputs import run

@@ -19,7 +19,7 @@ from regard.bench.report import Report, Row
 from regard.bench.timing import turns
 from regard.build import build
 from regard.core.mask import FullMask
-from regard.families.transformer import looking
+from regard.families.attention_options import parse_attention
 from regard.memory import amount
 
 SLOW = 20.0  # seconds: a case that needs more is measured once
@@ -72,14 +72,14 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     """Those above as the case has them, and every word that training knows, with its numbers: `window:128`."""
     for name in names:
         if name not in KINDS:
-            looking(name)
+            parse_attention(name)
     return tuple(names) or tuple(KINDS)
 
 
 def _chosen(case: Case, kind: str, length: int) -> tuple[spec.Mixer, spec.MaskPattern]:
     if kind in KINDS:
         return KINDS[kind](case, length)
-    mixer, pattern = looking(kind)
+    mixer, pattern = parse_attention(kind)
     return replace(mixer, length=length) if isinstance(mixer, spec.Linformer) else mixer, pattern
 
 

@@ -13,7 +13,7 @@ import torch
 from regard import disk, spec
 from regard.build import CoreModel, build
 from regard.errors import SettingError, did_you_mean
-from regard.families import bert_presets, gpt_presets, transformer
+from regard.families import bert, gpt2, transformer
 from regard.families import folder as folders
 
 _LLAMA = {
@@ -26,11 +26,11 @@ SPECS: dict[str, Callable[[], spec.Model]] = {
     "tiny": lambda: transformer.preset("tiny", 10000, 10000, share="all"),
     "small": lambda: transformer.preset("small", 8000, 8000, share="all"),
     "base": lambda: transformer.preset("base", 37000, 37000, share="all"),
-    "gpt2": lambda: gpt_presets.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
-    "gpt2-tiny": lambda: gpt_presets.preset("tiny", 500, 128),
-    "llama-7b": lambda: folders.FAMILIES["llama"].spec(_LLAMA),
-    "bert-base": lambda: bert_presets.preset("base"),
-    "bert-tiny": lambda: bert_presets.preset("tiny", 500, 128),
+    "gpt2": lambda: gpt2.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
+    "gpt2-tiny": lambda: gpt2.preset("tiny", 500, 128),
+    "llama-7b": lambda: folders.FAMILIES["llama"].to_spec(_LLAMA),
+    "bert-base": lambda: bert.preset("base"),
+    "bert-tiny": lambda: bert.preset("tiny", 500, 128),
 }
 IDS = folders.SpecialTokenIds(0, 1, 2, 3)  # pad, start, end, unknown
 
@@ -64,7 +64,7 @@ class Measured:
         made.add_special_tokens(["<pad>", "<s>", "</s>", "<unk>"])
         disk.write_file(
             folder / "tokenizer.json",
-            folders.with_end(made.to_str(), "</s>") if framed else made.to_str(),
+            folders.append_end_token(made.to_str(), "</s>") if framed else made.to_str(),
         )
         disk.write_json(
             folder / "tokenizer_config.json",

@@ -77,7 +77,7 @@ def command(
     if as_json:
         result = {
             "model": model,
-            "family": opened.kind,
+            "family": opened.model_type,
             "seed": seed,
             "holds": not failed,
             "checks": [finding.data() for finding in findings],

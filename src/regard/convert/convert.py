@@ -15,7 +15,7 @@ from regard.build import CoreModel
 from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
-from regard.families.folder_write import SHARD, write_model
+from regard.families.folder import SHARD_SIZE, write_model
 from regard.parameter_count import parameter_count
 from regard.verify.invariants import Finding, OutputComparison
 from regard.verify.outputs import run
@@ -90,7 +90,7 @@ Writer = Callable[[Conversion], Callable[[], list[Finding]]]
 
 
 def convert(
-    source: str | Path, out: str | Path, to: str = "huggingface", *, shard: int = SHARD
+    source: str | Path, out: str | Path, to: str = "huggingface", *, shard: int = SHARD_SIZE
 ) -> Converted:
     """Writes the model of `source` to the new folder `out`: all of it or nothing."""
     out = Path(out)
@@ -116,7 +116,7 @@ def convert(
 def _to_huggingface(conversion: Conversion) -> Callable[[], list[Finding]]:
     opened = conversion.opened
     # A model in our own format may still fit an architecture of Hugging Face's.
-    family = None if opened.kind == "regard" else opened.kind
+    family = None if opened.model_type == "regard" else opened.model_type
     config = folders.describe(opened.spec, opened.ids, opened.positions, family)
     if config["model_type"] == "regard":
         raise ModelError(
@@ -132,7 +132,7 @@ def _to_regard(conversion: Conversion) -> Callable[[], list[Finding]]:
 
 def _to_folder(conversion: Conversion, family: str) -> Callable[[], list[Finding]]:
     with disk.committing(conversion.out) as temporary:
-        write_model(temporary, conversion.opened, kind=family, shard=conversion.shard)
+        write_model(temporary, conversion.opened, model_type=family, shard_size=conversion.shard)
         _copy(conversion.source, temporary, OTHER_FILES)
         generation_config = temporary / "generation_config.json"
         if conversion.opened.ids is not None and not generation_config.exists():

@@ -438,7 +438,7 @@ def _convolution(target: Any, convolution: Any) -> None:
 
 def _whisper_config(config: Any, folder: Path, part: specs.EncoderDecoder) -> None:
     """Suppressed tokens, language tokens, and the heads that align words with the sound."""
-    generation = folders.generation(folder) or {}
+    generation = folders.read_generation_config(folder) or {}
     config.suppress_ids = generation.get("suppress_tokens") or []
     config.suppress_ids_begin = generation.get("begin_suppress_tokens") or []
     config.lang_ids = sorted((generation.get("lang_to_id") or {}).values())

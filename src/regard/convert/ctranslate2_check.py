@@ -61,7 +61,7 @@ def _compare_decoder(
     prompts = token_ids[:, :window]
     batch = replace(batch, inputs={"input_ids": prompts})
     actual = _tensor(generator.forward_batch(_tokens(prompts, vocabulary)))  # [B, T, V]
-    compare_outputs = float32_comparison(model, batch, opened.kind)
+    compare_outputs = float32_comparison(model, batch, opened.model_type)
     yield compare_outputs(NAME, ("logits", actual, run(model, batch)["logits"].tensor))
     end = opened.config.get("eos_token_id")
     if window is not None and window < token_ids.shape[1] and isinstance(end, int):
@@ -113,7 +113,7 @@ def _compare_translation(
     actual = torch.tensor([row.log_probs for row in scores])
     logits = run(model, batch)["logits"].tensor  # [B, T, V]
     expected = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]  # [B, T]
-    compare_outputs = float32_comparison(model, batch, opened.kind)
+    compare_outputs = float32_comparison(model, batch, opened.model_type)
     rounding = compare_outputs.rounding_errors["logits"]
     compare_outputs.rounding_errors = {"log probabilities": rounding}
     return compare_outputs(NAME, ("log probabilities", actual, expected))
@@ -133,7 +133,7 @@ def _compare_speech(
     view = ct2.StorageView.from_array(features.numpy())
     name = "encoder_last_hidden_state"
     expected = run(model, batch)[name].tensor
-    compare_outputs = float32_comparison(model, batch, opened.kind)
+    compare_outputs = float32_comparison(model, batch, opened.model_type)
     yield compare_outputs(f"{NAME}, encoder", (name, _tensor(whisper.encode(view)), expected))
     # The library generates only from a prompt with these tokens.
     special_tokens = ("<|startoftranscript|>", "<|notimestamps|>")

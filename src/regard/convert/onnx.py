@@ -83,7 +83,7 @@ def _export(
             f"the ONNX exporter of PyTorch cannot trace this model: {_first_cause(error)}",
             "its choices may be beyond the exporter: the families of Hugging Face's that regard "
             f"opens were traced with torch 2.13, and this is a {type(opened.spec).__name__} "
-            f"({opened.kind}) with {torch.__version__}",
+            f"({opened.model_type}) with {torch.__version__}",
         ) from error
     assert program is not None
     return program
@@ -214,7 +214,7 @@ def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Fi
     session = runtime.InferenceSession(str(out / FILE), providers=["CPUExecutionProvider"])
     batch = padded_batch(opened)
     expected = run(model, batch)
-    compare_outputs = float32_comparison(model, batch, opened.kind)
+    compare_outputs = float32_comparison(model, batch, opened.model_type)
     pairs = []
     for name, tensor in _run_session(session, batch).items():
         actual = Output(tensor, expected[name].padding_mask)

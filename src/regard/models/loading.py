@@ -154,7 +154,9 @@ def _translator(
         model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
     )
     banned_ids = frozenset(translator.special_tokens.banned)
-    translator.defaults = generation_defaults(folders.generation(folder), config, banned_ids)
+    translator.defaults = generation_defaults(
+        folders.read_generation_config(folder), config, banned_ids
+    )
     return translator
 
 
@@ -169,9 +171,11 @@ def _language_model(
     if holds_tokenizer(folder):
         tokenizer = open_language_model_tokenizer(folder)
     # The end token may be named in generation_config.json only (Llama 3 has several there).
-    token_config = config | folders.said_of_tokens(folder)
+    token_config = config | folders.generation_token_ids(folder)
     language_model = LanguageModel(model, spec, tokenizer, token_config)
-    language_model.defaults = generation_defaults(folders.generation(folder), config, frozenset())
+    language_model.defaults = generation_defaults(
+        folders.read_generation_config(folder), config, frozenset()
+    )
     return language_model
 
 

@@ -18,7 +18,7 @@ from regard.build import CoreModel
 from regard.core import softmax_attention
 from regard.core.cache import TokenHistory
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.model import Decoder, EncoderDecoder
 from regard.verify.outputs import Output, run
 from regard.verify.random_inputs import Batch, front_end, pad_token_id, random_batch

@@ -45,7 +45,7 @@ def parity(
         raise SettingError(
             "--against transformers needs the package transformers", "pip install transformers"
         ) from None
-    if opened.kind == "regard":
+    if opened.model_type == "regard":
         raise ModelError(
             f"{folder} is in regard's own format, which transformers does not know",
             "leave --against out",
@@ -65,7 +65,7 @@ def parity(
             f"{type(theirs).__name__} gives none of {', '.join(actual)}",
             "report this with its config.json",
         )
-    return float32_comparison(model, batch, opened.kind)(NAME, *pairs)
+    return float32_comparison(model, batch, opened.model_type)(NAME, *pairs)
 
 
 def padded_batch(opened: folders.ModelFolder, seed: int = 0) -> Batch:
@@ -96,7 +96,7 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
     """
     architectures = opened.config.get("architectures")
     if not architectures:
-        config = folders.describe(opened.spec, kind=opened.kind)
+        config = folders.describe(opened.spec, model_type=opened.model_type)
         architectures = config["architectures"]
     model_class = getattr(transformers, str(architectures[0]), None) or transformers.AutoModel
     transformers.utils.logging.set_verbosity_error()
