@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import models
 
 from regard import disk, spec
-from regard.build import build
+from regard.builder import build
 from regard.core.position import Sinusoidal
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (

@@ -18,7 +18,7 @@ from regard.bench.models import IDS, Measured, measured
 from regard.bench.peers import library
 from regard.bench.report import Report, Row, accelerator, machine, row
 from regard.bench.timing import Timing, bandwidth, turns
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families.folder import open_model

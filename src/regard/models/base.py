@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard import edit
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.errors import DataError, SettingError
 from regard.models import saving
 from regard.models.hf_call import Output, bind_arguments, call

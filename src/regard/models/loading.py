@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.families import folder as folders

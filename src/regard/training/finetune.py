@@ -17,7 +17,7 @@ import torch
 
 from regard import disk, edit
 from regard import spec as kinds
-from regard.build import build
+from regard.builder import build
 from regard.core.stack import Stack
 from regard.data import labelled, text_files
 from regard.data.batching import plan

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard import disk
-from regard.build import build
+from regard.builder import build
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed

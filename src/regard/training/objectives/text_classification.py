@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from regard import disk
-from regard.build import build
+from regard.builder import build
 from regard.data import labelled, listops
 from regard.data.labelled import Classed
 from regard.families import bert
