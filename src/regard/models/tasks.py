@@ -16,7 +16,6 @@ from regard.errors import ModelError
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Strategy
-    from regard.models.language_model import LanguageModel
 
 # Every task, with the model that has it, for the repair of an error.
 TASKS = {
@@ -79,7 +78,7 @@ class Tasks:
         *,
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
-        draft: LanguageModel | None = None,
+        draft: Any = None,  # a LanguageModel
     ) -> str: ...
     @overload
     def generate(
@@ -89,7 +88,7 @@ class Tasks:
         *,
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
-        draft: LanguageModel | None = None,
+        draft: Any = None,  # a LanguageModel
     ) -> list[str]: ...
     def generate(
         self,
@@ -98,7 +97,7 @@ class Tasks:
         *,
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
-        draft: LanguageModel | None = None,
+        draft: Any = None,  # a LanguageModel
     ) -> str | list[str]:
         """Continues one text or a list; see `LanguageModel.generate`."""
         self._no_task("generate")
