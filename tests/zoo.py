@@ -113,9 +113,18 @@ def save(name: str, folder: Path, seed: int = 0, dtype: torch.dtype = torch.floa
     architecture, config, options = ZOO[name]
     torch.manual_seed(seed)
     model = getattr(transformers, architecture)(getattr(transformers, config)(**options)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.05)
+    perturb(model)
     model.to(dtype).save_pretrained(folder)
     return model
+
+
+def perturb(model: Any, amount: float = 0.05, *, frozen: bool = False) -> None:
+    """Adds noise to all parameters, so that biases and norms matter.
+
+    Frozen parameters, such as stored sinusoids, follow from the config and are left alone, unless
+    a model takes them as they are stored.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad or frozen:
+                parameter.add_(torch.randn_like(parameter) * amount)

@@ -33,23 +33,23 @@ PUBLISHED: list[tuple[Any, str, float, float]] = [
 ]  # fmt: skip
 
 
-def kept(found: Any) -> spec.Model:
-    return found[0] if isinstance(found, tuple) else found
+def main_spec(preset_specs: Any) -> spec.Model:
+    return preset_specs[0] if isinstance(preset_specs, tuple) else preset_specs
 
 
 @pytest.mark.parametrize(("family", "name", "millions", "tolerance"), PUBLISHED)
 def test_sizes_are_the_published_ones(
     family: Any, name: str, millions: float, tolerance: float
 ) -> None:
-    assert parameter_count(kept(family.preset(name))) == pytest.approx(
+    assert parameter_count(main_spec(family.preset(name))) == pytest.approx(
         millions * 1e6, rel=tolerance
     )
 
 
 @pytest.mark.parametrize("family", [gpt2, palm, t5, bart, bert, electra])
 def test_formula_equals_model(family: Any) -> None:
-    found = family.preset("tiny", 97, 40)
-    for part in found if isinstance(found, tuple) else (found,):
+    preset_specs = family.preset("tiny", 97, 40)
+    for part in preset_specs if isinstance(preset_specs, tuple) else (preset_specs,):
         assert parameter_count(part) == trainable(build(part))
         assert spec.from_dict(spec.to_dict(part)) == part
 
@@ -67,7 +67,9 @@ def test_formula_equals_model(family: Any) -> None:
 )
 def test_descriptions_are_those_of_files(family: Any, kind: str) -> None:
     for name in family.PRESETS:
-        assert folders.describe(kept(family.preset(name)), model_type=kind)["model_type"] == kind
+        assert (
+            folders.describe(main_spec(family.preset(name)), model_type=kind)["model_type"] == kind
+        )
     assert folders.describe(bert.preset("tiny", next_sentence=True))["architectures"] == [
         "BertForPreTraining"
     ]

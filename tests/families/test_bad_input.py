@@ -62,8 +62,8 @@ def test_tensors_that_are_missing_extra_or_misshapen(good: Path, tmp_path: Path)
 
 def test_files_that_are_cut(good: Path, tmp_path: Path) -> None:
     copy(good, tmp_path)
-    whole = (good / WEIGHTS).read_bytes()
-    for part in (whole[: len(whole) // 2], whole[:-1], whole[:9], b""):
+    content = (good / WEIGHTS).read_bytes()
+    for part in (content[: len(content) // 2], content[:-1], content[:9], b""):
         (tmp_path / WEIGHTS).write_bytes(part)
         with pytest.raises(CheckpointError, match="damaged or incomplete"):
             folders.open_model(tmp_path)
@@ -225,10 +225,12 @@ def test_nothing_of_a_folder_is_executed(tmp_path: Path) -> None:
 
 
 def test_a_config_of_our_own_can_be_shown_without_weights(tmp_path: Path) -> None:
-    made = transformer(37, 37, d_model=24, heads=3, layers=1, position=spec.LearnedPosition(9))
-    disk.write_json(
-        tmp_path / "config.json", folders.describe(made, folders.SpecialTokenIds(0, 1, 2))
+    model_spec = transformer(
+        37, 37, d_model=24, heads=3, layers=1, position=spec.LearnedPosition(9)
     )
-    assert folders.peek(tmp_path).spec == made
+    disk.write_json(
+        tmp_path / "config.json", folders.describe(model_spec, folders.SpecialTokenIds(0, 1, 2))
+    )
+    assert folders.peek(tmp_path).spec == model_spec
     with pytest.raises(ModelError, match="holds no model"):
         folders.open_model(tmp_path)

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import models
 
+import zoo
 from regard import disk, spec
 from regard.builder import build
 from regard.core.position import Sinusoidal
@@ -146,6 +147,27 @@ def test_an_opened_model_draws_no_numbers_and_has_its_positions(tmp_path: Path) 
     long = torch.zeros(1, 600, dtype=torch.long)
     with torch.no_grad():
         assert torch.equal(model.source(long), fresh.eval().source(long))
+
+
+@pytest.mark.parametrize("name", ["marian", "gpt2", "llama"])
+def test_a_model_opens_in_the_precision_that_is_asked_for(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    zoo.save(name, tmp_path, dtype=torch.bfloat16)
+    tokens = torch.randint(5, 40, (2, 7))
+    for dtype, expected in (
+        (None, torch.float32),
+        ("auto", torch.bfloat16),
+        (torch.float64, torch.float64),
+    ):
+        model, opened = open_model(tmp_path, dtype=dtype)  # type: ignore[arg-type]
+        assert {parameter.dtype for parameter in model.parameters()} == {expected}
+        assert {tensor.dtype for tensor in opened.weights.values()} == {torch.bfloat16}
+        with torch.inference_mode():
+            if isinstance(model, EncoderDecoder):
+                hidden = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool)).memory
+            else:
+                hidden, _ = model(tokens)  # type: ignore[misc]
+        assert hidden.dtype == expected
 
 
 def test_the_file_says_what_wrote_it_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -352,7 +374,7 @@ def test_generation_config_speaks_of_beams_only_to_beams() -> None:
     assert "bad_words_ids" not in generation_config(SpecialTokenIds(pad=2, start=1, end=2))
 
 
-def test_with_end_appends_the_end_for_others_only() -> None:
+def test_the_end_token_is_appended_for_other_libraries_only() -> None:
     plain = tokenizers.Tokenizer(
         models.WordLevel({"a": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
     )

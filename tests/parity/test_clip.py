@@ -131,11 +131,11 @@ def test_files_of_other_times(tmp_path: Path) -> None:
     config = transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=7)
     transformers.CLIPModel(config).save_pretrained(tmp_path / "pair")
     before = load_file(tmp_path / "pair" / "model.safetensors")
-    said = json.loads((tmp_path / "pair" / "config.json").read_text())
+    config_json = json.loads((tmp_path / "pair" / "config.json").read_text())
     doubled = {
-        **said,
-        "text_config_dict": said["text_config"],
-        "text_config": {**said["text_config"], "hidden_act": "relu"},
+        **config_json,
+        "text_config_dict": config_json["text_config"],
+        "text_config": {**config_json["text_config"], "hidden_act": "relu"},
     }
     (tmp_path / "pair" / "config.json").write_text(json.dumps(doubled))
     ids = {

@@ -17,6 +17,7 @@ from regard.errors import ModelError
 from regard.families import deberta
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -74,9 +75,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     top, config = CASES[name]
     model = getattr(transformers, f"DebertaV2{top}")(transformers.DebertaV2Config(**config)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+    perturb(model, 0.1)
     model.save_pretrained(out)
     return model
 
@@ -113,18 +112,18 @@ def legacy(name: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
-    found, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(found) == parameter_count(opened.spec)
+    our_model, opened = folders.open_model(tmp_path / "theirs")
+    assert trainable(our_model) == parameter_count(opened.spec)
     batch = (
         torch.randint(1, 61, (3, 23)),
         torch.arange(23) < torch.tensor([23, 9, 1])[:, None],
         torch.randint(0, 3, (3, 23)),
     )
-    wanted, mine = run(model, *batch), ours(found, *batch)
+    wanted, mine = run(model, *batch), ours(our_model, *batch)
     assert wanted.shape == mine.shape
-    seen = batch[1] if wanted.ndim == 3 else slice(None)
-    tolerance = 2e-5 * max(1.0, wanted[seen].abs().mean().item())
-    assert (mine - wanted)[seen].abs().max().item() <= tolerance
+    unpadded = batch[1] if wanted.ndim == 3 else slice(None)
+    tolerance = 2e-5 * max(1.0, wanted[unpadded].abs().mean().item())
+    assert (mine - wanted)[unpadded].abs().max().item() <= tolerance
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -133,7 +132,7 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         folders.describe(opened.spec, None, opened.positions, opened.model_type),
     )
     folders.write_weights(
-        back / "model.safetensors", found, opened.spec, opened.positions, opened.model_type
+        back / "model.safetensors", our_model, opened.spec, opened.positions, opened.model_type
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
@@ -143,7 +142,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert all(torch.equal(before[key], after[key]) for key in before)
     again, report = type(model).from_pretrained(back, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    torch.testing.assert_close(run(again.eval(), *batch)[seen], wanted[seen], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        run(again.eval(), *batch)[unpadded], wanted[unpadded], rtol=0, atol=1e-6
+    )
     assert folders.read(back).spec == opened.spec
 
 
@@ -177,9 +178,9 @@ def test_files_of_pretraining_open_whole(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({k: v for k, v in config.items() if k not in ("architectures", "legacy")})
     )
-    _, whole = folders.open_model(tmp_path)
-    assert whole.spec == small.spec
-    assert all(torch.equal(tensor, whole.weights[name]) for name, tensor in small.weights.items())
+    _, full = folders.open_model(tmp_path)
+    assert full.spec == small.spec
+    assert all(torch.equal(tensor, full.weights[name]) for name, tensor in small.weights.items())
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -70,9 +71,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager"
     ).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+    perturb(model)
     model.save_pretrained(out)
     return model
 
@@ -93,11 +92,11 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         wanted = model(
             input_ids=tokens, attention_mask=padding_mask.long(), position_ids=positions
         ).logits
-        found = ours.head(ours(tokens, padding_mask)[0])  # type: ignore[misc]
+        result = ours.head(ours(tokens, padding_mask)[0])  # type: ignore[misc]
     tolerance = (2e-5 if name == "gemma" else 1e-5) * max(
         1.0, wanted[padding_mask].abs().mean().item()
     )
-    assert (found - wanted)[padding_mask].abs().max().item() <= tolerance
+    assert (result - wanted)[padding_mask].abs().max().item() <= tolerance
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -172,7 +171,7 @@ def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> N
     prompts = [torch.randint(3, 61, (n,), generator=chance).tolist() for n in (1, 4, 7, 4)]
     ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit(0.0, 12)
     greedy = decode(ours, prompts, ends, DecodingSettings(Greedy(), limit))  # type: ignore[arg-type]
-    for prompt, found in zip(prompts, greedy, strict=True):
+    for prompt, result in zip(prompts, greedy, strict=True):
         wanted = model.generate(
             torch.tensor([prompt]),
             max_new_tokens=12,
@@ -181,7 +180,7 @@ def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> N
             pad_token_id=0,
         )
         new = wanted[0, len(prompt) :].tolist()
-        assert list(found[0].tokens) == (new[: new.index(2)] if 2 in new else new)
+        assert list(result[0].tokens) == (new[: new.index(2)] if 2 in new else new)
     one = decode(ours, prompts, ends, DecodingSettings(BeamSearch(1), limit))  # type: ignore[arg-type]
     assert [h[0].tokens for h in one] == [h[0].tokens for h in greedy]
     wide = decode(ours, prompts, ends, DecodingSettings(BeamSearch(3), limit))  # type: ignore[arg-type]
@@ -211,12 +210,14 @@ def test_neox_as_its_authors_released_it(tmp_path: Path) -> None:
     theirs("neox", 0, tmp_path)
     before = load_file(tmp_path / "model.safetensors")
     for i in range(3):
-        held = {
+        old_buffers = {
             "bias": torch.ones(1, 1, 64, 64).tril().bool(),
             "masked_bias": torch.tensor(-1e9),
             "rotary_emb.inv_freq": torch.tensor([1.0]),
         }
-        before |= {f"gpt_neox.layers.{i}.attention.{name}": tensor for name, tensor in held.items()}
+        before |= {
+            f"gpt_neox.layers.{i}.attention.{name}": tensor for name, tensor in old_buffers.items()
+        }
     save_file(before, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
     new = config.pop("rope_parameters")
@@ -258,9 +259,15 @@ def test_a_window_that_is_not_said(tmp_path: Path) -> None:
     from regard.families.mistral import MISTRAL
     from regard.families.qwen2 import QWEN2
 
-    for said, window in (({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)):
-        assert transformers.MistralConfig(**SMALL, **said).sliding_window == window
-        assert MISTRAL.to_spec({**SMALL, **said}).stack.pattern == kinds.CausalMask(window)
+    for window_options, window in (
+        ({}, 4096),
+        ({"sliding_window": None}, None),
+        ({"sliding_window": 7}, 7),
+    ):
+        assert transformers.MistralConfig(**SMALL, **window_options).sliding_window == window
+        assert MISTRAL.to_spec({**SMALL, **window_options}).stack.pattern == kinds.CausalMask(
+            window
+        )
     assert (
         QWEN2.to_spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
         == kinds.CausalMask()

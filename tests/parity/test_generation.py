@@ -11,6 +11,7 @@ import torch
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, PowerPenalty, Strategy
 from regard.families import folder as folders
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -86,13 +87,13 @@ class Case(NamedTuple):
     def decoded(
         self, strategy: Strategy, ends: SpecialTokens | None = None, **rules: int
     ) -> list[list[int]]:
-        found = decode(
+        result = decode(
             self.ours,
             self.prompts,
             ends or self.ends,
             DecodingSettings(strategy, Limit(0.0, STEPS), **rules),
         )
-        return [self.row(hypothesis) for hypotheses in found for hypothesis in hypotheses]
+        return [self.row(hypothesis) for hypotheses in result for hypothesis in hypotheses]
 
     def row(self, hypothesis: Hypothesis) -> list[int]:
         return [*hypothesis.tokens, self.end] if hypothesis.finished else [*hypothesis.tokens]
@@ -105,9 +106,7 @@ def case(name: str, seed: int, out: Path) -> Case:
         transformers.AutoModelForCausalLM if name in CAUSAL else transformers.AutoModelForSeq2SeqLM
     )
     model = kind.from_config({**CAUSAL, **SEQUENCES}[name](), attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in (p for p in model.parameters() if p.requires_grad):
-            parameter.add_(torch.randn_like(parameter) * 0.15)
+    perturb(model, 0.15)
     model.save_pretrained(out)
     ours, opened = folders.open_model(out)
     chance = torch.Generator().manual_seed(seed)
@@ -115,9 +114,9 @@ def case(name: str, seed: int, out: Path) -> Case:
         (5, 5, 5) if name == "gpt" else (5, 2, 8, 5)
     )  # transformers' GPT does not skip the padding's positions
     prompts = [torch.randint(3, VOCABULARY, (n,), generator=chance).tolist() for n in lengths]
-    found = Case(model, ours, prompts, -1, opened.ids.start if opened.ids else None)
-    said = [row[3] for row in found.generated(num_beams=4, early_stopping=True)]
-    return found._replace(end=next(token for token in said if token != 0))
+    result = Case(model, ours, prompts, -1, opened.ids.start if opened.ids else None)
+    fourth_tokens = [row[3] for row in result.generated(num_beams=4, early_stopping=True)]
+    return result._replace(end=next(token for token in fourth_tokens if token != 0))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -147,9 +146,9 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
     changed = 0
     for size, least in ((1, 0), (2, 0), (3, 0), (0, 5), (2, 7), (STEPS + 20, 1)):
         theirs: dict[str, Any] = {"no_repeat_ngram_size": size, "min_new_tokens": least}
-        found = models.decoded(Greedy(), min_new_tokens=least, no_repeat_ngram_size=size)
-        assert found == models.generated(num_beams=1, **theirs), (size, least)
-        changed += found != free
+        result = models.decoded(Greedy(), min_new_tokens=least, no_repeat_ngram_size=size)
+        assert result == models.generated(num_beams=1, **theirs), (size, least)
+        changed += result != free
         for width, stop in ((3, "full"), (4, "likely")):
             strategy = BeamSearch(width, PowerPenalty(1.5), width, "refilled", stop)  # type: ignore[arg-type]
             early: dict[str, Any] = {"early_stopping": STOPS[stop], "num_return_sequences": width}

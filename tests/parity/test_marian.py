@@ -217,7 +217,7 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
         3,
     )
 
-    found = decode(
+    result = decode(
         model,
         sources,
         SpecialTokens(0, 1, 2, banned=(0,)),
@@ -228,7 +228,7 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
         .generate(**{k: rows[k] for k in ("input_ids", "attention_mask")})
         .tolist()
     )
-    for (mine,), row in zip(found, generated, strict=True):
+    for (mine,), row in zip(result, generated, strict=True):
         ended = row[1:].index(IDS.end) if IDS.end in row[1:] else len(row[1:])
         assert list(mine.tokens) == row[1 : 1 + ended]
 

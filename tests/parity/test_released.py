@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -408,7 +409,7 @@ def bare(prefix: str, drop: tuple[str, ...] = ()) -> Callable[[Tensors], Tensors
     return change
 
 
-def held(names: list[str], make: Callable[[], Tensor]) -> Callable[[Tensors], Tensors]:
+def with_buffers(names: list[str], make: Callable[[], Tensor]) -> Callable[[Tensors], Tensors]:
     return lambda tensors: {**tensors, **{name: make() for name in names}}
 
 
@@ -442,7 +443,7 @@ def places() -> Tensor:
     return torch.arange(40)[None]
 
 
-def seen() -> Tensor:
+def causal_mask() -> Tensor:
     return torch.ones(1, 1, 40, 40).tril()
 
 
@@ -457,29 +458,37 @@ def masks(prefix: str, name: str, layers: int = 2) -> list[str]:
 # What the files hold otherwise than transformers 5 writes it.
 FILES: dict[str, list[Callable[[Tensors], Tensors]]] = {
     "bert-base-uncased": [first_names],
-    "bert-large-cased": [first_names, held(["bert.embeddings.position_ids"], places)],
-    "all-MiniLM-L6-v2": [held(["embeddings.position_ids"], places)],
-    "roberta-base": [held(["roberta.embeddings.position_ids"], lambda: torch.arange(42)[None])],
-    "albert-base-v2": [held(["albert.embeddings.position_ids"], places)],
-    "all-mpnet-base-v2": [held(["embeddings.position_ids"], lambda: torch.arange(42)[None])],
+    "bert-large-cased": [first_names, with_buffers(["bert.embeddings.position_ids"], places)],
+    "all-MiniLM-L6-v2": [with_buffers(["embeddings.position_ids"], places)],
+    "roberta-base": [
+        with_buffers(["roberta.embeddings.position_ids"], lambda: torch.arange(42)[None])
+    ],
+    "albert-base-v2": [with_buffers(["albert.embeddings.position_ids"], places)],
+    "all-mpnet-base-v2": [
+        with_buffers(["embeddings.position_ids"], lambda: torch.arange(42)[None])
+    ],
     "clip-vit-base-patch32": [
-        held(["text_model.embeddings.position_ids"], places),
-        held(["vision_model.embeddings.position_ids"], lambda: torch.arange(10)[None]),
+        with_buffers(["text_model.embeddings.position_ids"], places),
+        with_buffers(["vision_model.embeddings.position_ids"], lambda: torch.arange(10)[None]),
     ],
-    "gpt2": [bare("transformer."), held(masks("h.", "attn.bias"), seen)],
+    "gpt2": [bare("transformer."), with_buffers(masks("h.", "attn.bias"), causal_mask)],
     "distilgpt2": [
-        held(masks("transformer.h.", "attn.bias"), lambda: seen().bool()),
-        held(masks("transformer.h.", "attn.masked_bias"), lambda: torch.tensor(-1e4)),
+        with_buffers(masks("transformer.h.", "attn.bias"), lambda: causal_mask().bool()),
+        with_buffers(masks("transformer.h.", "attn.masked_bias"), lambda: torch.tensor(-1e4)),
     ],
-    "openai-gpt": [bare("transformer."), held(masks("h.", "attn.bias"), seen)],
+    "openai-gpt": [bare("transformer."), with_buffers(masks("h.", "attn.bias"), causal_mask)],
     "pythia-70m": [
-        held(masks("gpt_neox.layers.", "attention.bias"), lambda: seen().to(torch.uint8)),
-        held(masks("gpt_neox.layers.", "attention.masked_bias"), lambda: torch.tensor(-1e9)),
-        held(masks("gpt_neox.layers.", "attention.rotary_emb.inv_freq"), turns(4)),
+        with_buffers(
+            masks("gpt_neox.layers.", "attention.bias"), lambda: causal_mask().to(torch.uint8)
+        ),
+        with_buffers(
+            masks("gpt_neox.layers.", "attention.masked_bias"), lambda: torch.tensor(-1e9)
+        ),
+        with_buffers(masks("gpt_neox.layers.", "attention.rotary_emb.inv_freq"), turns(4)),
         half,
     ],
     "Llama-2-7b-hf": [
-        held(masks("model.layers.", "self_attn.rotary_emb.inv_freq"), turns(6)),
+        with_buffers(masks("model.layers.", "self_attn.rotary_emb.inv_freq"), turns(6)),
         half,
     ],
     "TinyLlama-1.1B": [bfloat],
@@ -487,7 +496,7 @@ FILES: dict[str, list[Callable[[Tensors], Tensors]]] = {
     "gemma-2b": [bfloat],
     "bart-base": [],
     "t5-small": [
-        held(
+        with_buffers(
             ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
             lambda: torch.randn(32, 3),
         )
@@ -501,12 +510,10 @@ def released(name: str, out: Path) -> Path:
     out.mkdir(exist_ok=True)
     (out / "config.json").write_text(json.dumps(CONFIGS[name]))
     config = transformers.AutoConfig.from_pretrained(out)
-    made = MADE_BY.get(name) or CONFIGS[name]["architectures"][0]
+    class_name = MADE_BY.get(name) or CONFIGS[name]["architectures"][0]
     torch.manual_seed(len(name))
-    model = getattr(transformers, made)(config)
-    with torch.no_grad():
-        for parameter in (each for each in model.parameters() if each.requires_grad):
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model = getattr(transformers, class_name)(config)
+    perturb(model)
     model.save_pretrained(out)
     tensors = load_file(out / "model.safetensors")
     for change in FILES.get(name, []):
@@ -549,10 +556,10 @@ def inputs(config: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
             "attention_mask": padding_mask.long(),
             "decoder_input_ids": words.flip(1),
         }, padding_mask | True
-    given = {"input_ids": words, "attention_mask": padding_mask.long()}
+    arguments = {"input_ids": words, "attention_mask": padding_mask.long()}
     if config.get("type_vocab_size") == 2:
-        given["token_type_ids"] = torch.randint(0, 2, (3, 9), generator=chance)
-    return given, padding_mask
+        arguments["token_type_ids"] = torch.randint(0, 2, (3, 9), generator=chance)
+    return arguments, padding_mask
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -563,16 +570,16 @@ def test_it_opens_as_transformers_opens_it(name: str, tmp_path: Path) -> None:
         folder, attn_implementation="eager", dtype=torch.float32
     ).eval()  # fmt: skip
     ours = regard.load(folder)
-    given, padding_mask = inputs(CONFIGS[name])
-    compare(theirs, ours, given, padding_mask, name)
+    arguments, padding_mask = inputs(CONFIGS[name])
+    compare(theirs, ours, arguments, padding_mask, name)
 
     back = ours.save(tmp_path / "ours")
     again = getattr(transformers, asked).from_pretrained(
         back, attn_implementation="eager", dtype=torch.float32
     ).eval()  # fmt: skip
-    compare(again, ours, given, padding_mask, name)
+    compare(again, ours, arguments, padding_mask, name)
     (tmp_path / "ours" / "config.json").read_text()
-    said = json.loads((back / "config.json").read_text())
+    config_json = json.loads((back / "config.json").read_text())
     for key in (
         "eos_token_id",
         "pad_token_id",
@@ -580,18 +587,18 @@ def test_it_opens_as_transformers_opens_it(name: str, tmp_path: Path) -> None:
         "id2label",
         "decoder_start_token_id",
     ):
-        assert said.get(key) == CONFIGS[name].get(key), key
+        assert config_json.get(key) == CONFIGS[name].get(key), key
 
 
 def compare(
-    theirs: Any, ours: Any, given: dict[str, Tensor], padding_mask: Tensor, name: str
+    theirs: Any, ours: Any, arguments: dict[str, Tensor], padding_mask: Tensor, name: str
 ) -> None:
     with torch.inference_mode():
-        wanted, found = theirs(**given), ours(**given)
-    names = [key for key in found if key in wanted]
-    assert names, (list(found), list(wanted))
+        wanted, result = theirs(**arguments), ours(**arguments)
+    names = [key for key in result if key in wanted]
+    assert names, (list(result), list(wanted))
     for key in names:
-        one, other = found[key].float(), wanted[key].float()
+        one, other = result[key].float(), wanted[key].float()
         assert one.shape == other.shape, key
         if one.shape[:2] == padding_mask.shape:
             one, other = one[padding_mask], other[padding_mask]

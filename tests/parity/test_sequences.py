@@ -86,10 +86,10 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     batch = inputs()
     with torch.inference_mode():
         wanted = model(**batch).logits
-        found = ours.head(
+        result = ours.head(
             ours(batch["input_ids"], batch["decoder_input_ids"], batch["attention_mask"].bool())[0]
         )  # type: ignore
-    assert (found - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+    assert (result - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().mean().item())
 
     back = tmp_path / "ours"
     back.mkdir()

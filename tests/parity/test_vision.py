@@ -17,6 +17,7 @@ from regard.builder import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -43,11 +44,9 @@ HEADS = {
 CASES = [(head, name) for heads in HEADS.values() for head in heads for name in SIZES]
 
 
-@torch.no_grad()
 def shaken(model: Any) -> Any:
-    """Moves every number, so that biases, norms and tokens matter."""
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.05)
+    """The model with noise in all parameters, so that biases, norms and tokens matter."""
+    perturb(model)
     return model.eval()
 
 
@@ -59,8 +58,8 @@ def theirs(kind: str, name: str, seed: int, out: Path, **options: Any) -> Any:
     return model
 
 
-def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> bool:
-    return (found - wanted).abs().max().item() <= tolerance * max(1.0, wanted.abs().mean().item())
+def close(result: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> bool:
+    return (result - wanted).abs().max().item() <= tolerance * max(1.0, wanted.abs().mean().item())
 
 
 def check_back(

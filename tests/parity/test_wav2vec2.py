@@ -93,17 +93,17 @@ def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
         wanted = model(
             waves, attention_mask=padding_mask.long(), mask_time_indices=masked
         ).last_hidden_state
-        found, _ = ours(waves, padding_mask, masked=masked)  # type: ignore[call-arg, arg-type]
-    assert close(found[places], wanted[places], 2e-5)
+        result, _ = ours(waves, padding_mask, masked=masked)  # type: ignore[call-arg, arg-type]
+    assert close(result[places], wanted[places], 2e-5)
 
 
 def test_files_of_other_times(tmp_path: Path) -> None:
     """Old files name the halves of the kernel otherwise, and may lack the mask that their config speaks of."""
     theirs("Wav2Vec2ForCTC", "norms after", 0, tmp_path)
     before = load_file(tmp_path / "model.safetensors")
-    made = "parametrizations.weight.original"
+    new_name = "parametrizations.weight.original"
     old = {
-        name.replace(f"{made}0", "weight_g").replace(f"{made}1", "weight_v"): t
+        name.replace(f"{new_name}0", "weight_g").replace(f"{new_name}1", "weight_v"): t
         for name, t in before.items()
     }
     del old["wav2vec2.masked_spec_embed"]
@@ -111,7 +111,7 @@ def test_files_of_other_times(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors")
     _, opened = folders.open_model(tmp_path)
     assert not opened.spec.input.masked  # type: ignore[union-attr]
-    kernel = f"wav2vec2.encoder.pos_conv_embed.conv.{made}1"
+    kernel = f"wav2vec2.encoder.pos_conv_embed.conv.{new_name}1"
     assert torch.equal(opened.weights["input.position.direction"], before[kernel])
     assert folders.describe(opened.spec)["mask_time_prob"] == 0.0
 

@@ -17,6 +17,7 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -36,9 +37,8 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     config = transformers.WhisperConfig(**{**SMALL, **CHANGES[name]})
     model = transformers.WhisperForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # the sinusoids too: they are taken as they are stored
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+    # The sinusoids too: Whisper takes them as they are stored.
+    perturb(model, 0.1, frozen=True)
     model.save_pretrained(out)
     return model
 
@@ -54,8 +54,8 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     features, target = torch.randn(3, model.config.num_mel_bins, 28), torch.randint(3, 53, (3, 17))
     with torch.inference_mode():
         wanted = model(input_features=features, decoder_input_ids=target).logits
-        found = ours.head(ours(features, target)[0])  # type: ignore[misc]
-    assert (found - wanted).abs().max().item() <= 2e-5 * max(1.0, wanted.abs().mean().item())
+        result = ours.head(ours(features, target)[0])  # type: ignore[misc]
+    assert (result - wanted).abs().max().item() <= 2e-5 * max(1.0, wanted.abs().mean().item())
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -117,13 +117,13 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
         return [row[: row.index(end)] if end in row else row for row in rows]
 
     def decoded(strategy: Any) -> list[list[int]]:
-        found = decode(
+        result = decode(
             ours,  # type: ignore[arg-type]
             list(features),
             SpecialTokens(0, start, end),
             DecodingSettings(strategy, Limit(0.0, 8)),
         )
-        return [list(hypothesis.tokens) for hypotheses in found for hypothesis in hypotheses]
+        return [list(hypothesis.tokens) for hypotheses in result for hypothesis in hypotheses]
 
     assert decoded(Greedy()) == generated(num_beams=1)
     for stop, early in {"full": True, "likely": False}.items():

@@ -1,1 +1,1 @@
-"""Families: presets, and two-way mappings to Hugging Face's folders. One file says all of a family."""
+"""Families: presets, and two-way mappings to Hugging Face's folders, one file a family."""

@@ -28,7 +28,7 @@ ALBERT = BertFamily(
         {
             **DEFAULTS,
             "vocab_size": 30000,
-            "embedding_size": 128,
+            "embedding_size": 128,  # projected to hidden_size
             "hidden_size": 4096,
             "num_attention_heads": 64,
             "intermediate_size": 16384,

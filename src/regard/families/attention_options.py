@@ -29,16 +29,16 @@ def _bigbird_mask(size: int = 64, random_blocks: int = 1) -> spec.MaskPattern:
 MASK_PATTERNS: dict[str, Callable[..., spec.MaskPattern]] = {
     "softmax": spec.FullMask,
     "window": spec.WindowMask,
-    "dilated": spec.DilatedMask,
-    "strided": spec.StridedMask,
-    "blocks": spec.BlockLocalMask,
-    "longformer": _longformer_mask,
-    "bigbird": _bigbird_mask,
+    "dilated": spec.DilatedMask,  # a window with gaps
+    "strided": spec.StridedMask,  # Child et al. 2019
+    "blocks": spec.BlockLocalMask,  # blocks of neighbours
+    "longformer": _longformer_mask,  # Beltagy et al. 2020
+    "bigbird": _bigbird_mask,  # Zaheer et al. 2020
 }
 # Other ways to mix the values than softmax over all scores.
 MIXERS: dict[str, Callable[..., spec.Mixer]] = {
     "topk": lambda top: spec.SoftmaxAttention(top=top),
-    "linear": lambda: spec.LinearAttention(),
+    "linear": lambda: spec.LinearAttention(),  # Katharopoulos et al. 2020
     "performer": lambda count=None: spec.LinearAttention(spec.FavorFeatures(count)),
     "linformer": lambda rank=256: spec.Linformer(1, rank),
     "reformer": lambda buckets=64, chunk=64: spec.LshAttention(buckets, chunk),

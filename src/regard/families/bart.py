@@ -36,9 +36,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "large": {"layers": 12, "d_model": 1024, "heads": 16},
 }
 _PRESET_DEFAULTS = {
-    "d_ff": None,
-    "d_k": None,
-    "decoder_layers": None,
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "decoder_layers": None,  # as many as the encoder has
     "dropout": 0.1,
     "attention_dropout": 0.0,
     "feedforward_dropout": 0.0,
@@ -87,13 +87,15 @@ class BartFamily:
         pre_norm = isinstance(self.residual, spec.PreNorm)
         fixed = {
             **FIXED,
-            "static_position_embeddings": False,
-            "normalize_embedding": True,
+            "static_position_embeddings": False,  # learned instead
+            "normalize_embedding": True,  # a norm after the embeddings
             "normalize_before": pre_norm,
             "add_final_layer_norm": pre_norm,
             "tie_word_embeddings": True,
         }
         return ConfigSchema({**DEFAULTS, "vocab_size": 50265}, fixed, SYNONYMS)
+
+    # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
         position = model.source.position
@@ -107,6 +109,8 @@ class BartFamily:
             "vocab_size": model.target.vocabulary,
             "tie_word_embeddings": True,
         }
+
+    # -------------------------------------------------------------- config.json → spec
 
     def to_spec(
         self, config: Mapping[str, Any], stored: Collection[str] = ()
@@ -122,6 +126,8 @@ class BartFamily:
         # The file of a base model without its head has no bias of the logits.
         bias = values["regard_head_bias"] and (not stored or _LOGITS_BIAS in stored)
         return encoder_decoder(values, tokens, tokens, self.residual, bias=bias)
+
+    # -------------------------------------------------------------- tensors
 
     def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
         rules: list[Rule] = [

@@ -31,12 +31,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "large": {"layers": 24, "d_model": 1024, "heads": 16},
 }
 DEFAULTS: dict[str, Any] = {
-    "d_ff": None,
-    "d_k": None,
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
     "dropout": 0.1,
     "attention_dropout": 0.1,
     "activation": "gelu",
-    "attention": "softmax",
+    "attention": "softmax",  # see attention_options
 }
 NORM = spec.LayerNorm(1e-12)
 

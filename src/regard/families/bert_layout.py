@@ -39,10 +39,10 @@ DEFAULTS: dict[str, Any] = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
-    "intermediate_size": 3072,
+    "intermediate_size": 3072,  # d_ff
     "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
+    "hidden_dropout_prob": 0.1,  # on embeddings and sublayer outputs
+    "attention_probs_dropout_prob": 0.1,  # on attention weights
     "max_position_embeddings": 512,
     "layer_norm_eps": 1e-12,
     "tie_word_embeddings": True,
@@ -55,7 +55,7 @@ FIXED: dict[str, Any] = {
     "add_cross_attention": False,
     "is_encoder_decoder": False,
     "tie_encoder_decoder": False,
-    "position_embedding_type": "absolute",
+    "position_embedding_type": "absolute",  # relative ones are other models
     "pruned_heads": {},
     "use_bfloat16": False,
 }
@@ -85,9 +85,9 @@ HEADS: dict[str, Heads] = {
     "ForQuestionAnswering": Heads(task="answer"),
 }
 CLASSIFIERS: dict[spec.HeadTask, str] = {
-    "classify": "classifier",
-    "tag": "classifier",
-    "answer": "qa_outputs",
+    "classify": "classifier",  # one label for the text
+    "tag": "classifier",  # one label for each token
+    "answer": "qa_outputs",  # two scores for each token: start and end
 }
 CLASSIFIER_DROPOUT: dict[spec.HeadTask, str] = {
     "classify": "classifier_dropout",
@@ -130,9 +130,9 @@ class BertFamily:
 
     model_type: str
     class_prefix: str  # of its architectures: "Bert" in BertForMaskedLM
-    PREFIX: str
+    PREFIX: str  # of the base model's tensors in one with a head
     schema: ConfigSchema
-    lm_head: LMHeadNames
+    lm_head: LMHeadNames  # over the vocabulary
     layer: LayerNames = field(default_factory=LayerNames)
     heads: Mapping[str, Heads] = field(default_factory=lambda: HEADS)
     classifiers: Mapping[spec.HeadTask, str] = field(default_factory=lambda: CLASSIFIERS)
@@ -144,11 +144,11 @@ class BertFamily:
     pooler: str | None = "pooler.dense"
     classifier_dense: ClassifierDense | None = None
     detection_dense: str | None = None  # ELECTRA's layer before the detection of replaced tokens
-    embedding_projection: str | None = None
+    embedding_projection: str | None = None  # from narrow embeddings to hidden_size
     always_projects: bool = False  # even where embeddings are as wide as the layers
-    shared_layers: bool = False
+    shared_layers: bool = False  # one layer applied many times (ALBERT)
     position_offset: int | None = 0  # None: one more than the id of the padding token
-    relative_bias: spec.T5Bias | None = None
+    relative_bias: spec.T5Bias | None = None  # of the attention scores (MPNet)
     SPEC_TYPES: ClassVar = (spec.Encoder, spec.Tokens)
 
     # -------------------------------------------------------------- spec → config.json
@@ -198,6 +198,7 @@ class BertFamily:
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
         heads = self._heads(config, stored)
+        # The file shows whether there is a pooler; without it, the architecture decides.
         if stored:
             has_pooler = self._stores(stored, self.pooler)
         else:
@@ -209,6 +210,7 @@ class BertFamily:
             )
         d_model = values["hidden_size"]
         embedding_size = values.get("embedding_size", d_model)
+        # Embeddings narrower than the layers are projected (ALBERT, ELECTRA).
         projects = self.always_projects or embedding_size != d_model
         block = block_from_config(values, spec.PostNorm())
         tokens = spec.Tokens(
@@ -257,6 +259,7 @@ class BertFamily:
                 f"known: {', '.join(by_name)}",
             )
         heads = by_name[architecture]
+        # Fine-tuned models have the head of their task only.
         if heads.task not in (None, "next"):
             return heads
         next_sentence = heads.task == "next" or self._stores(stored, self.classifiers.get("next"))
@@ -283,7 +286,9 @@ class BertFamily:
         defaults = self.schema.defaults
         if "classifier_dropout" in defaults:
             hidden_dropout = config.get("hidden_dropout_prob", defaults["hidden_dropout_prob"])
+            # transformers falls back to the dropout of the layers.
             config.setdefault("classifier_dropout", hidden_dropout)
+        # Constants of the family, such as DistilBERT's epsilon, are values like any other.
         values = {**self.schema.fixed, **self.schema.parse(config)}
         return {**values, **{key: values[name] for key, name in self.key_names.items()}}
 
@@ -291,6 +296,7 @@ class BertFamily:
         rows = values["max_position_embeddings"]
         offset = self.position_offset
         if offset is None:
+            # RoBERTa counts positions from behind the padding token's id.
             is_id = isinstance(pad, int) and pad >= 0
             offset = pad + 1 if is_id else rows
         if offset >= rows:
@@ -326,6 +332,7 @@ class BertFamily:
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         labels = classifier_head(model)
         prefix = self.PREFIX if model.head or labels else ""
+        # ALBERT stores its one layer once.
         layers = 1 if self.shared_layers else model.stack.layers
         rules = self._embedding_rules(model, prefix, positions)
         if self.relative_bias:

@@ -56,14 +56,17 @@ PREFIX = BASE.PREFIX
 # The keys that BERT does not have.
 _SPARSE = ConfigSchema(
     {
-        "attention_type": "block_sparse",
+        "attention_type": "block_sparse",  # or original_full
         "block_size": 64,
-        "num_random_blocks": 3,
-        "rescale_embeddings": False,
+        "num_random_blocks": 3,  # that many more times the first block
+        "rescale_embeddings": False,  # by √hidden_size
     },
     {},
     {},
 )
+
+
+# ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
@@ -76,6 +79,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         config["num_random_blocks"] = bias.times
     config["rescale_embeddings"] = model.tokens.scale
     return config
+
+
+# ------------------------------------------------------------------ config.json → spec
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
@@ -106,6 +112,9 @@ def _block_sparse(stack: spec.Stack, size: int, random_blocks: int) -> spec.Stac
         pattern=spec.LongerThan(longest_full, blocks),
         position=spec.RepeatedBlockBias(size, random_blocks, longest_full),
     )
+
+
+# ------------------------------------------------------------------ tensors
 
 
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:

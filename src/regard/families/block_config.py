@@ -52,7 +52,7 @@ def attention_spec(d_model: int, heads: int, dropout: float, bias: str = "qkvo")
             f"config.json: the width {d_model} does not divide by {heads} heads",
             "correct one of them",
         )
-    d_head = d_model // heads
+    d_head = d_model // heads  # d_k and d_v
     return spec.Attention(heads, d_head, d_head, bias=bias, mixer=spec.SoftmaxAttention(dropout))
 
 

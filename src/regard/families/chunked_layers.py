@@ -1,9 +1,9 @@
 """Reformer's attention in chunks, from its config keys and back.
 
-Layers attend locally, to neighbouring chunks, or by LSH, to positions that hash alike, in any order.
-Chunks form a ring, so the length is padded to a multiple of all chunk lengths. Hashes are those of
-`hash_seed`, of 0 where it is null. Where `num_buckets` is null it follows from the length of each
-input; in transformers from that of the first.
+Layers attend locally, to neighbouring chunks, or by LSH, to positions that hash alike, in any
+order. Chunks form a ring, so the length is padded to a multiple of all chunk lengths. Hashes are
+those of `hash_seed`, of 0 where it is null. Where `num_buckets` is null it follows from the length
+of each input; in transformers from that of the first.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from regard.errors import ModelError
 from regard.families.config_schema import NonNegative, OptionalSizes
 
 DEFAULTS: dict[str, Any] = {
-    "attention_head_size": 64,
+    "attention_head_size": 64,  # heads × size need not be hidden_size
     "attn_layers": ["local", "lsh"] * 3,
     "num_attention_heads": 12,
     "max_position_embeddings": 4096,
-    "num_hashes": 1,
+    "num_hashes": 1,  # rounds of hashing
     "hash_seed": NonNegative(0),
-    "num_buckets": OptionalSizes(),
+    "num_buckets": OptionalSizes(),  # null: from the length
     "local_attn_chunk_length": 64,
-    "local_num_chunks_before": NonNegative(1),
+    "local_num_chunks_before": NonNegative(1),  # neighbours that are seen too
     "local_num_chunks_after": NonNegative(0),
     "local_attention_probs_dropout_prob": 0.05,
     "lsh_attn_chunk_length": 64,
-    "lsh_num_chunks_before": NonNegative(1),
+    "lsh_num_chunks_before": NonNegative(1),  # in the order of the buckets
     "lsh_num_chunks_after": NonNegative(0),
     "lsh_attention_probs_dropout_prob": 0.0,
 }

@@ -25,12 +25,15 @@ _SCHEMA = ConfigSchema(
         "text_config_dict": {},
         "vision_config_dict": {},
         "projection_dim": 512,
-        "logit_scale_init_value": 2.6592,
+        "logit_scale_init_value": 2.6592,  # the logarithm of 1 / 0.07
         "initializer_factor": 1.0,
     },
     fixed={},
     synonyms={},
 )
+
+
+# ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.DualEncoder, positions: int) -> dict[str, Any]:
@@ -42,6 +45,9 @@ def to_config(model: spec.DualEncoder, positions: int) -> dict[str, Any]:
         "text_config": TEXT.tower_config(model.text),
         "vision_config": VISION.tower_config(model.image),
     }
+
+
+# ------------------------------------------------------------------ config.json → spec
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.DualEncoder:
@@ -58,6 +64,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dua
         VISION.tower_spec(vision_config, width),
         values["logit_scale_init_value"],
     )
+
+
+# ------------------------------------------------------------------ tensors
 
 
 def tensor_table(model: spec.DualEncoder, positions: int) -> list[Rule]:

@@ -20,11 +20,11 @@ from regard.families.tensor_table import Constant, Rename, Rule, module_rules, p
 
 _DEFAULTS: dict[str, Any] = {
     "num_hidden_layers": 12,
-    "hidden_act": "quick_gelu",
+    "hidden_act": "quick_gelu",  # x · sigmoid(1.702 x)
     "layer_norm_eps": 1e-5,
     "attention_dropout": 0.0,
-    "projection_dim": 512,
-    "initializer_factor": 1.0,
+    "projection_dim": 512,  # of the space that both towers share
+    "initializer_factor": 1.0,  # of fresh weights only
 }
 _FIXED: dict[str, Any] = {
     "dropout": 0.0,
@@ -53,14 +53,14 @@ _LAYER = LayerNames(
 
 @dataclass(frozen=True)
 class ClipTower:
-    """One tower: its names, what its config assumes, and functions for what the towers differ in."""
+    """One tower: its names, its config's defaults, and functions for what the towers differ in."""
 
     model_type: str
     architecture: str
-    projection: str
+    projection: str  # the name of its projection
     PREFIX: str
     defaults: dict[str, Any]
-    front_end: type
+    front_end: type  # the class of its input in the spec
     # The encoder of a config's values, with a projection to that width or none.
     encoder: Callable[[Mapping[str, Any], spec.Block, int | None], spec.Encoder]
     input_config: Callable[[spec.Encoder], dict[str, Any]]

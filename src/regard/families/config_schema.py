@@ -91,6 +91,7 @@ class ConfigSchema:
                     f"config.json: {key} cannot be {value!r}",
                     f"give it a value like {self.defaults[key]!r}",
                 )
+        # A synonym must agree with the key that it stands for.
         expected = {**self.fixed, **{name: values[key] for name, key in self.synonyms.items()}}
         for key, value in config.items():
             if key in expected and value is not None and value != expected[key]:
@@ -123,6 +124,7 @@ def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
         if isinstance(value, list):
             return tuple(value)
         return None if value is None else (value,)
+    # In transformers null means the default.
     if value is not None:
         return value
     return default.default if isinstance(default, NonNegative) else default

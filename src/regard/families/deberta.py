@@ -40,9 +40,9 @@ BASE = replace(
             "num_hidden_layers": 24,
             "num_attention_heads": 24,
             "intermediate_size": 6144,
-            "type_vocab_size": None,
+            "type_vocab_size": None,  # segments
             "layer_norm_eps": 1e-7,
-            "cls_dropout": 0.1,
+            "cls_dropout": 0.1,  # before the classifier
         },
         FIXED,
         {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
@@ -66,15 +66,15 @@ PREFIX = BASE.PREFIX
 # The keys that BERT does not have.
 _DISENTANGLED = ConfigSchema(
     {
-        "attention_head_size": None,
-        "position_biased_input": True,
-        "relative_attention": False,
-        "share_att_key": False,
-        "pos_att_type": [],
-        "max_relative_positions": None,
-        "position_buckets": None,
-        "norm_rel_ebd": "none",
-        "conv_kernel_size": None,
+        "attention_head_size": None,  # hidden_size / num_attention_heads
+        "position_biased_input": True,  # absolute positions at the input too
+        "relative_attention": False,  # disentangled attention
+        "share_att_key": False,  # positions use the projections of content
+        "pos_att_type": [],  # content-to-position, position-to-content
+        "max_relative_positions": None,  # max_position_embeddings
+        "position_buckets": None,  # logarithmic beyond half of them
+        "norm_rel_ebd": "none",  # or layer_norm, of the relative embeddings
+        "conv_kernel_size": None,  # of the convolution next to the first layer
         "conv_groups": 1,
         "conv_act": "tanh",
         "pooler_hidden_act": "gelu",

@@ -64,6 +64,6 @@ DISTILBERT = BertFamily(
         "answer": "qa_dropout",
     },
     key_names=_KEY_NAMES,
-    pooler=None,
+    pooler=None,  # the classifier reads the first token itself
     classifier_dense=ClassifierDense("pre_classifier", "relu", input_dropout=False),
 )

@@ -50,6 +50,7 @@ def preset(
     small = dict(s)
     for key in ("heads", "d_ff"):
         small[key] = max(1, round(s[key] * s["generator"]))
+    # Heads keep their size, so that d_model follows from their number.
     small["d_model"] = small["heads"] * s["d_k"]
     lm_head = spec.LMHead(True, transform=spec.HeadTransform(width, "gelu", NORM))
     generator = encoder(small, vocabulary, context, width, head=lm_head)
@@ -65,7 +66,7 @@ ELECTRA = BertFamily(
     schema=ConfigSchema(
         {
             **SEGMENT_DEFAULTS,
-            "embedding_size": 128,
+            "embedding_size": 128,  # narrower than hidden_size: projected
             "hidden_size": 256,
             "num_attention_heads": 4,
             "intermediate_size": 1024,

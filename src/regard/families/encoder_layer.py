@@ -42,6 +42,7 @@ class LayerNames:
             norms = [f"{name}.residual.norms.{i}" for i in (0, 1)]
         else:
             norms = [f"{name}.residual.each.{i}.norm" for i in (0, 1)]
+        # Reformer's LSH attention projects queries and keys by one matrix.
         projection = "qkv" if len(self.qkv) == 3 else "qv"
         rows = [attention.heads * attention.d_k] * len(self.qkv)
         hf_projections = [f"{hf}.{module}" for module in self.qkv]

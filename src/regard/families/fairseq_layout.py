@@ -32,16 +32,16 @@ DEFAULTS: dict[str, Any] = {
     "d_model": 1024,
     "encoder_layers": 12,
     "decoder_layers": 12,
-    "encoder_ffn_dim": 4096,
+    "encoder_ffn_dim": 4096,  # d_ff
     "decoder_ffn_dim": 4096,
     "encoder_attention_heads": 16,
     "decoder_attention_heads": 16,
     "max_position_embeddings": 1024,
     "activation_function": "gelu",
-    "scale_embedding": False,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
+    "scale_embedding": False,  # by √d_model
+    "dropout": 0.1,  # on embeddings and sublayer outputs
+    "attention_dropout": 0.0,  # on attention weights
+    "activation_dropout": 0.0,  # inside the feed-forward
     "regard_head_bias": True,
 }
 FIXED: dict[str, Any] = {
@@ -53,8 +53,8 @@ FIXED: dict[str, Any] = {
     "add_cross_attention": False,
     "tie_encoder_decoder": False,
     # Keys of transformers 3.
-    "static_position_embeddings": True,
-    "normalize_embedding": False,
+    "static_position_embeddings": True,  # sinusoids
+    "normalize_embedding": False,  # BART's norm after the embeddings
     "add_bias_logits": False,
     "do_blenderbot_90_layernorm": False,
 }

@@ -27,6 +27,6 @@ GEMMA = LlamaFamily(
     },
     # The first files say `gelu` and mean its approximation by tanh.
     activations={"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS, "gelu": "gelu_tanh"},
-    norm_offset=1.0,
-    scale_embedding=True,
+    norm_offset=1.0,  # weights are stored minus 1
+    scale_embedding=True,  # by √hidden_size
 )

@@ -52,14 +52,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     "175b": {"layers": 96, "d_model": 12288, "heads": 96},
 }
 _PRESET_DEFAULTS = {
-    "d_ff": None,
-    "d_k": None,
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
     "dropout": 0.1,
-    "attention_dropout": None,
+    "attention_dropout": None,  # as `dropout`
     "activation": "gelu_tanh",
-    "attention": "softmax",
-    "memory": None,
-    "compressed": None,
+    "attention": "softmax",  # see attention_options
+    "memory": None,  # positions of the segment memory
+    "compressed": None,  # as 64:4, see attention_options
 }
 
 
@@ -105,18 +105,18 @@ def _attention_dropout(settings: Mapping[str, Any]) -> float:
 # ------------------------------------------------------------------ files
 
 DEFAULTS: dict[str, Any] = {
-    "n_positions": 1024,
-    "n_embd": 768,
+    "n_positions": 1024,  # learned positions
+    "n_embd": 768,  # d_model
     "n_layer": 12,
     "n_head": 12,
-    "resid_pdrop": 0.1,
-    "embd_pdrop": 0.1,
-    "attn_pdrop": 0.1,
+    "resid_pdrop": 0.1,  # dropout on a sublayer's output
+    "embd_pdrop": 0.1,  # dropout on the embeddings
+    "attn_pdrop": 0.1,  # dropout on the attention weights
     "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": True,
 }
 SYNONYMS = {
-    "n_ctx": "n_positions",
+    "n_ctx": "n_positions",  # of old files
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",
@@ -237,8 +237,8 @@ GPT2 = GptFamily(
         {**DEFAULTS, "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new"},
         {
             **NOT_ENCODER_DECODER,
-            "scale_attn_by_inverse_layer_idx": False,
-            "reorder_and_upcast_attn": False,
+            "scale_attn_by_inverse_layer_idx": False,  # of Mistral's GPT-2
+            "reorder_and_upcast_attn": False,  # the same
             "scale_attn_weights": True,
         },
         SYNONYMS,

@@ -39,14 +39,14 @@ _SCHEMA = ConfigSchema(
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
         "layer_norm_eps": 1e-5,
-        "use_parallel_residual": True,
+        "use_parallel_residual": True,  # attention and feed-forward in parallel
         "attention_bias": True,
         "tie_word_embeddings": False,
         "max_position_embeddings": 2048,
-        "rotary_pct": 0.25,
-        "rotary_emb_base": 10_000.0,
-        "rope_scaling": {},
-        "rope_parameters": {},
+        "rotary_pct": 0.25,  # share of each head's dimensions
+        "rotary_emb_base": 10_000.0,  # rope_theta
+        "rope_scaling": {},  # transformers 4
+        "rope_parameters": {},  # transformers 5
     },
     fixed={
         **NOT_ENCODER_DECODER,
@@ -56,6 +56,9 @@ _SCHEMA = ConfigSchema(
     },
     synonyms={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
 )
+
+
+# ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
@@ -77,6 +80,9 @@ def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
     }
 
 
+# ------------------------------------------------------------------ config.json → spec
+
+
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
     values = _SCHEMA.parse(config)
     residual = spec.Parallel(2) if values["use_parallel_residual"] else spec.PreNorm()
@@ -91,6 +97,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
     return spec.Decoder(
         values["hidden_size"], tokens=tokens, stack=stack, tied=values["tie_word_embeddings"]
     )
+
+
+# ------------------------------------------------------------------ tensors
 
 
 def tensor_table(model: spec.Decoder, positions: int) -> list[Rule]:

@@ -25,20 +25,20 @@ from regard.families.tensor_table import (
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 32000,
     "hidden_size": 4096,
-    "intermediate_size": 11008,
+    "intermediate_size": 11008,  # of the gate and of the value
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "head_dim": None,
+    "num_key_value_heads": None,  # as many as query heads
+    "head_dim": None,  # hidden_size / num_attention_heads
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "attention_dropout": 0.0,
     "tie_word_embeddings": False,
     "max_position_embeddings": 2048,
-    "rope_theta": 10_000.0,
-    "rope_scaling": {},
-    "rope_parameters": {},
-    "layer_types": [],
+    "rope_theta": 10_000.0,  # transformers 4
+    "rope_scaling": {},  # transformers 4
+    "rope_parameters": {},  # transformers 5
+    "layer_types": [],  # only full attention is understood
 }
 
 
@@ -49,7 +49,7 @@ class LlamaFamily:
     model_type: str
     architecture: str
     defaults: dict[str, Any]
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)  # keys with one value only
     ignored: frozenset[str] = frozenset()
     activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
     attention_bias: str = ""  # the projections that have one, unless config.json says all
@@ -64,6 +64,8 @@ class LlamaFamily:
         ignored = IGNORED_KEYS | self.ignored | {"pretraining_tp"}
         defaults = {**_DEFAULTS, **self.defaults}
         return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, {}, ignored)
+
+    # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
         block = model.stack.block
@@ -99,6 +101,8 @@ class LlamaFamily:
                 config[key] = value
         return config
 
+    # -------------------------------------------------------------- config.json → spec
+
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
         values = self.schema.parse(config)
         for layer_type in values["layer_types"]:
@@ -107,6 +111,7 @@ class LlamaFamily:
                     f"layers of the kind {layer_type!r} are not understood",
                     "known: full_attention",
                 )
+        # Gemma's norms multiply by 1 + weight.
         norm = spec.RMSNorm(values["rms_norm_eps"], self.norm_offset)
         feedforward = spec.GatedFeedForward(
             values["intermediate_size"],
@@ -144,6 +149,8 @@ class LlamaFamily:
             bias="qkvo" if values.get("attention_bias") else self.attention_bias,
             mixer=spec.SoftmaxAttention(values["attention_dropout"]),
         )
+
+    # -------------------------------------------------------------- tensors
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
         return [

@@ -35,11 +35,17 @@ SPEC_TYPES = BASE.SPEC_TYPES
 PREFIX = BASE.PREFIX
 
 
+# ------------------------------------------------------------------ spec → config.json
+
+
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     pattern = model.stack.pattern
     one_side = pattern.size if isinstance(pattern, spec.WindowMask) else 1
     windows = [2 * one_side] * model.stack.layers
     return {**BASE.to_config(model, positions), "attention_window": windows}
+
+
+# ------------------------------------------------------------------ config.json → spec
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
@@ -70,11 +76,17 @@ def _one_side(window: Any, layers: int) -> int:
     return windows[0] // 2
 
 
+# ------------------------------------------------------------------ tensors
+
+
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     prefix = PREFIX if model.head or model.labels else ""
     attention = f"{prefix}encoder.layer.{{i}}.attention.self"
     global_qkv = [f"{attention}.{name}_global" for name in ("query", "key", "value")]
     global_rules: list[ParameterRule] = fused_module_rules(
-        "stack.blocks.{i}.attention.everywhere.project.qkv", global_qkv, [model.d_model] * 3
+        # Keys and values of global tokens have projections of their own too.
+        "stack.blocks.{i}.attention.everywhere.project.qkv",
+        global_qkv,
+        [model.d_model] * 3,
     )
     return [*BASE.tensor_table(model, positions), *per_layer(model.stack.layers, global_rules)]

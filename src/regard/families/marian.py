@@ -29,13 +29,16 @@ _SCHEMA = ConfigSchema(
     defaults={
         **DEFAULTS,
         "vocab_size": 58101,
-        "decoder_vocab_size": 58101,
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
+        "decoder_vocab_size": 58101,  # vocab_size, unless the vocabularies are separate
+        "share_encoder_decoder_embeddings": True,  # one embedding for both sides
+        "tie_word_embeddings": True,  # the output matrix is the target's embedding
     },
     fixed={**FIXED, "normalize_before": False, "add_final_layer_norm": False},
     synonyms=SYNONYMS,
 )
+
+
+# ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
@@ -49,6 +52,9 @@ def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
         "share_encoder_decoder_embeddings": model.share == "all",
         "tie_word_embeddings": model.share != "none",
     }
+
+
+# ------------------------------------------------------------------ config.json → spec
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
@@ -77,6 +83,9 @@ def _share(joint: bool, tied: bool) -> Share:
     if joint:
         return "all"
     return "target" if tied else "none"
+
+
+# ------------------------------------------------------------------ tensors
 
 
 def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:

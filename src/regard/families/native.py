@@ -19,6 +19,9 @@ PREFIX = ""
 _KEYS = IGNORED_KEYS | {"spec", "regard_version", "is_encoder_decoder"}
 
 
+# ------------------------------------------------------------------ spec → config.json
+
+
 def to_config(model: spec.Model, positions: int) -> dict[str, Any]:
     return {
         "model_type": "regard",
@@ -27,6 +30,9 @@ def to_config(model: spec.Model, positions: int) -> dict[str, Any]:
         "regard_version": __version__,
         "spec": spec.to_dict(model),
     }
+
+
+# ------------------------------------------------------------------ config.json → spec
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Model:
@@ -42,6 +48,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Mod
             "config.json holds no model under `spec`", "compare it with one that this version wrote"
         )
     return model
+
+
+# ------------------------------------------------------------------ tensors
 
 
 def tensor_table(model: spec.Model, positions: int) -> list[Rule]:

@@ -39,6 +39,9 @@ _SCHEMA = ConfigSchema(
 )
 
 
+# ------------------------------------------------------------------ spec → config.json
+
+
 def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "pegasus",
@@ -50,6 +53,9 @@ def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
     }
 
 
+# ------------------------------------------------------------------ config.json → spec
+
+
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
     values = _SCHEMA.parse(config)
     tokens = spec.Tokens(
@@ -57,6 +63,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     )
     bias = values["regard_head_bias"]
     return encoder_decoder(values, tokens, tokens, spec.PreNorm(), bias=bias)
+
+
+# ------------------------------------------------------------------ tensors
 
 
 def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:

@@ -42,6 +42,7 @@ def transformer_settings(
         raise SettingError(
             f"d_model {d_model} does not divide by {heads} heads", "change one of them"
         )
+    # The usual proportions: heads share out d_model, the feed-forward is four times as wide.
     settings["d_k"] = settings["d_k"] or d_model // heads
     settings["d_ff"] = settings["d_ff"] or 4 * d_model
     return settings

@@ -16,5 +16,5 @@ QWEN2 = LlamaFamily(
     fixed={"use_sliding_window": False, "use_mrope": False},
     # Released configs give a window, and the layers it would apply to, without using it.
     ignored=frozenset({"max_window_layers", "sliding_window"}),
-    attention_bias="qkv",
+    attention_bias="qkv",  # none for the output
 )

@@ -25,14 +25,14 @@ SPEC_TYPES = (spec.Decoder | spec.Encoder, spec.Tokens)
 _SCHEMA = ConfigSchema(
     {
         **chunked_layers.DEFAULTS,
-        "axial_pos_embds": True,
-        "axial_pos_shape": [64, 64],
-        "axial_pos_embds_dim": [64, 192],
+        "axial_pos_embds": True,  # positions as a sum of axes
+        "axial_pos_shape": [64, 64],  # lengths of the axes
+        "axial_pos_embds_dim": [64, 192],  # widths, which add up to hidden_size
         "feed_forward_size": 512,
         "hidden_act": "relu",
         "hidden_dropout_prob": 0.05,
-        "hidden_size": 256,
-        "is_decoder": False,
+        "hidden_size": 256,  # of one of the two streams
+        "is_decoder": False,  # causal
         "layer_norm_eps": 1e-12,
         "vocab_size": 320,
         "classifier_dropout": 0.05,

@@ -73,12 +73,14 @@ class Family(Protocol):
 
 # By model_type, in the order in which a spec is tried; the last one, our own format, takes any.
 FAMILIES: dict[str, Family] = {
+    # Encoder–decoders.
     "marian": marian,
     "pegasus": pegasus,
     "bart": bart.BART,
     "mbart": mbart.MBART,
     "t5": t5,
     "whisper": whisper,
+    # Decoders, each with its sequence classifier.
     "gpt2": WithSequenceClassifier(gpt2.GPT2, "GPT2"),
     "openai-gpt": WithSequenceClassifier(gpt.GPT, "OpenAIGPT"),
     "gpt_neox": WithSequenceClassifier(gpt_neox, "GPTNeoX"),
@@ -86,6 +88,7 @@ FAMILIES: dict[str, Family] = {
     "mistral": WithSequenceClassifier(mistral.MISTRAL, "Mistral"),
     "qwen2": WithSequenceClassifier(qwen2.QWEN2, "Qwen2"),
     "gemma": WithSequenceClassifier(gemma.GEMMA, "Gemma"),
+    # Text encoders.
     "bert": bert.BERT,
     "roberta": roberta.ROBERTA,
     "camembert": roberta.CAMEMBERT,
@@ -98,12 +101,14 @@ FAMILIES: dict[str, Family] = {
     "longformer": longformer,
     "big_bird": bigbird,
     "reformer": reformer,
+    # Images, sound, and pairs of text and image.
     "vit": vit.VIT,
     "deit": deit.DEIT,
     "wav2vec2": wav2vec2,
     "clip": clip,
     "clip_text_model": clip_text.TEXT,
     "clip_vision_model": clip_vision.VISION,
+    # Our own format.
     "regard": native,
 }
 
@@ -113,6 +118,7 @@ def family_of(model: spec.Model, model_type: str | None = None) -> Family:
 
     `model_type` is tried before all others, because some families differ in names only.
     """
+    # Our own format comes last and stores any spec, so one is always found.
     candidates = list(FAMILIES.values())
     if model_type in FAMILIES:
         candidates.insert(0, FAMILIES[model_type])

@@ -47,6 +47,7 @@ def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -
     scaling, keys = _SCALINGS.get(rope_type, (None, ()))
     scaling_options = [options.pop(key, None) for key in keys]
     numbers = (base, share, *scaling_options)
+    # `type`, not isinstance: a bool is no number here.
     all_numbers = all(type(number) in (int, float) for number in numbers)
     if options or rope_type not in ("default", *_SCALINGS) or not all_numbers:
         unknown = f" with {', '.join(options)}" if options else ""
@@ -81,6 +82,7 @@ def rope_config(model: spec.Decoder, *, partial: bool = False) -> dict[str, Any]
 def inv_freq_rule(model: spec.Decoder, hf: str) -> Constant:
     """The inverse frequencies of the rotation, which old files hold in every layer."""
     rope = _rope(model)
+    # [rotated / 2]: one frequency for each pair of dimensions.
     rotated = int(model.stack.block.attention.d_k * rope.share)
     frequencies = partial(rope_frequencies, rotated, rope.base)
     return Constant(hf, frequencies, tolerance=1e-6, written=False)

@@ -30,6 +30,8 @@ class WithSequenceClassifier:
     def PREFIX(self) -> str:
         return str(self.decoders.PREFIX)
 
+    # -------------------------------------------------------------- spec → config.json
+
     def to_config(self, model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
         if isinstance(model, spec.Decoder):
             return dict(self.decoders.to_config(model, positions))
@@ -38,6 +40,8 @@ class WithSequenceClassifier:
         config["architectures"] = [self.class_prefix + SUFFIX]
         del config["tie_word_embeddings"]  # there is nothing to tie
         return {**config, **label_names(labels.count if labels else 1)}
+
+    # -------------------------------------------------------------- config.json → spec
 
     def to_spec(
         self, config: Mapping[str, Any], stored: Collection[str] = ()
@@ -51,6 +55,8 @@ class WithSequenceClassifier:
         labels = spec.ClassifierHead(label_count(config), bias=False)
         pool = spec.Pool("last", None)
         return spec.Encoder(model.d_model, model.tokens, model.stack, pool, labels=labels)
+
+    # -------------------------------------------------------------- tensors
 
     def tensor_table(self, model: spec.Decoder | spec.Encoder, positions: int) -> list[Rule]:
         if isinstance(model, spec.Decoder):

@@ -37,9 +37,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "11b": {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536},
 }
 _PRESET_DEFAULTS = {
-    "d_ff": None,
+    "d_ff": None,  # 4 d_model
     "d_k": 64,
-    "decoder_layers": None,
+    "decoder_layers": None,  # as many as the encoder has
     "dropout": 0.1,
     "activation": "relu",
 }
@@ -90,16 +90,16 @@ _SCHEMA = ConfigSchema(
     defaults={
         "vocab_size": 32128,
         "d_model": 512,
-        "d_kv": 64,
+        "d_kv": 64,  # of a head; heads × d_kv need not be d_model
         "d_ff": 2048,
         "num_layers": 6,
-        "num_decoder_layers": None,
+        "num_decoder_layers": None,  # as many as the encoder has
         "num_heads": 8,
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
+        "relative_attention_num_buckets": 32,  # of distances
+        "relative_attention_max_distance": 128,  # larger ones share a bucket
         "dropout_rate": 0.1,
         "layer_norm_epsilon": 1e-6,
-        "feed_forward_proj": "relu",
+        "feed_forward_proj": "relu",  # see _FEEDFORWARDS
         "tie_word_embeddings": True,
     },
     fixed={**NOT_ENCODER_DECODER, "is_encoder_decoder": True},

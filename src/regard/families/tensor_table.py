@@ -56,10 +56,10 @@ class Concat:
         total = sum(self.rows)
         if tensor.shape[0] != total:
             raise _wrong_shape(self.parameter, tensor.shape, (total, *tensor.shape[1:]))
-        return tensor.split(self.rows)
+        return tensor.split(self.rows)  # views: nothing is copied
 
     def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(tensors))
+        return torch.cat(list(tensors))  # [sum(rows), ...]
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def embedding_rules(tied: bool, embedding: str, output: str, *aliases: str) -> l
 
 def per_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
     """The rules once for each layer, with `{i}` in their names replaced by the layer's index."""
-    templates = list(rules)
+    templates = list(rules)  # a generator could be read for one layer only
     return [_with_index(rule, i) for i in range(layers) for rule in templates]
 
 
@@ -236,6 +236,7 @@ def from_hf(
 ) -> dict[str, Tensor]:
     """Our parameters from a Hugging Face state dict. `shapes` are those of all parameters."""
     rules = _parameter_rules(table, shapes)
+    # What is left in here at the end was named by no rule.
     unused = dict(state_dict)
     for rule in table:
         if isinstance(rule, Constant) and rule.hf in unused:
@@ -291,6 +292,7 @@ def match_prefix(
             expected.update(rule.aliases)
 
     def table_name(stored: str) -> str:
+        # As it is; of a base model in one with a head; the other way round.
         for name in (stored, prefix + stored, stored.removeprefix(prefix)):
             if name in expected:
                 return name
@@ -309,6 +311,7 @@ def _pop_tensor(rule: ParameterRule, name: str, unused: dict[str, Tensor]) -> Te
         return None
     first, *others = copies
     for other in others:
+        # torch.equal compares the numbers only.
         same_dtype = copies[other].dtype == copies[first].dtype
         if not same_dtype or not torch.equal(copies[other], copies[first]):
             raise ModelError(

@@ -20,18 +20,18 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # What the paper settles, and a recipe may change.
 _DETAILS: dict[str, Any] = {
-    "d_k": None,
-    "d_v": None,
-    "decoder_layers": None,
-    "attention_dropout": 0.0,
+    "d_k": None,  # d_model / heads
+    "d_v": None,  # d_model / heads
+    "decoder_layers": None,  # as many as the encoder has
+    "attention_dropout": 0.0,  # the paper drops on sublayer outputs only
     "feedforward_dropout": 0.0,
     "activation": "relu",
     "position": spec.Sinusoidal(),
-    "relative": None,
+    "relative": None,  # positions inside attention: Shaw's, T5's, RoPE, ALiBi
     "residual": spec.PostNorm(),
-    "attention": "softmax",
-    "decoder_attention": None,
-    "max_length": 512,
+    "attention": "softmax",  # see attention_options
+    "decoder_attention": None,  # as `attention`
+    "max_length": 512,  # of Linformer's projections
 }
 
 

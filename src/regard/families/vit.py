@@ -33,12 +33,12 @@ _SCHEMA = ConfigSchema(
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": 1e-12,
-        "image_size": 224,
-        "patch_size": 16,
+        "image_size": 224,  # side, in pixels
+        "patch_size": 16,  # side, in pixels
         "num_channels": 3,
         "qkv_bias": True,
         "pooler_act": "tanh",
-        "encoder_stride": 16,
+        "encoder_stride": 16,  # of masked image modelling
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
     },
@@ -58,12 +58,14 @@ class VitFamily:
 
     model_type: str
     class_prefix: str  # of its architectures: "ViT" in ViTForImageClassification
-    extra_tokens: tuple[str, ...]
+    extra_tokens: tuple[str, ...]  # before the patches
     SPEC_TYPES: ClassVar = (spec.Encoder, spec.Patches)
 
     @property
     def PREFIX(self) -> str:
         return f"{self.model_type}."
+
+    # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
         patches = model.patches
@@ -83,6 +85,8 @@ class VitFamily:
         elif model.pool.activation:
             config["pooler_act"] = activation_name(model.pool.activation)
         return config
+
+    # -------------------------------------------------------------- config.json → spec
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
         values = _SCHEMA.parse(config)
@@ -124,13 +128,15 @@ class VitFamily:
             return None
         return spec.Pool("first", parse_activation(values["pooler_act"]))
 
+    # -------------------------------------------------------------- tensors
+
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         d_model = model.d_model
         prefix = self.PREFIX if model.labels else ""
         embeddings = f"{prefix}embeddings"
         rules: list[Rule] = []
         for i, token in enumerate(self.extra_tokens):
-            hf_shape: tuple[int, ...] = (1, 1, d_model)
+            hf_shape: tuple[int, ...] = (1, 1, d_model)  # ready to broadcast
             rules.append(Reshape(f"input.extras.{i}", f"{embeddings}.{token}_token", hf_shape))
         hf_shape = (1, model.patches.positions, d_model)
         rules += [

@@ -28,34 +28,34 @@ SPEC_TYPES = (spec.Encoder, spec.Waveform)
 PREFIX = "wav2vec2."
 _SCHEMA = ConfigSchema(
     defaults={
-        "vocab_size": 32,
+        "vocab_size": 32,  # letters that CTC tells apart
         "hidden_size": 768,
         "num_hidden_layers": 12,
         "num_attention_heads": 12,
         "intermediate_size": 3072,
         "hidden_act": "gelu",
-        "hidden_dropout": 0.1,
-        "activation_dropout": 0.1,
-        "attention_dropout": 0.1,
-        "feat_proj_dropout": 0.0,
-        "final_dropout": 0.1,
+        "hidden_dropout": 0.1,  # on a sublayer's output
+        "activation_dropout": 0.1,  # inside the feed-forward
+        "attention_dropout": 0.1,  # on attention weights
+        "feat_proj_dropout": 0.0,  # on the projected features
+        "final_dropout": 0.1,  # before the CTC head
         "layer_norm_eps": 1e-5,
-        "feat_extract_norm": "group",
+        "feat_extract_norm": "group",  # or layer
         "feat_extract_activation": "gelu",
-        "conv_dim": [512] * 7,
+        "conv_dim": [512] * 7,  # channels of each convolution
         "conv_stride": [5, 2, 2, 2, 2, 2, 2],
         "conv_kernel": [10, 3, 3, 3, 3, 2, 2],
         "conv_bias": False,
-        "num_conv_pos_embeddings": 128,
+        "num_conv_pos_embeddings": 128,  # width of the position convolution
         "num_conv_pos_embedding_groups": 16,
-        "do_stable_layer_norm": False,
-        "mask_time_prob": 0.05,
+        "do_stable_layer_norm": False,  # pre-norm
+        "mask_time_prob": 0.05,  # SpecAugment
         "mask_feature_prob": 0.0,
-        "num_feat_extract_layers": None,
+        "num_feat_extract_layers": None,  # as many as conv_dim has
     },
     fixed={
         **NOT_ENCODER_DECODER,
-        "add_adapter": False,
+        "add_adapter": False,  # convolutions after the encoder
         "adapter_attn_dim": None,
         "feat_extract_dropout": 0.0,
     },

@@ -29,7 +29,7 @@ _SCHEMA = ConfigSchema(
     defaults={
         **{key: value for key, value in DEFAULTS.items() if key not in _MARIAN_ONLY},
         "vocab_size": 51865,
-        "num_mel_bins": 80,
+        "num_mel_bins": 80,  # of the spectrogram
         "d_model": 384,
         "encoder_layers": 4,
         "decoder_layers": 4,
@@ -38,7 +38,7 @@ _SCHEMA = ConfigSchema(
         "encoder_ffn_dim": 1536,
         "decoder_ffn_dim": 1536,
         "dropout": 0.0,
-        "max_source_positions": 1500,
+        "max_source_positions": 1500,  # frames after the second convolution
         "max_target_positions": 448,
     },
     fixed={
@@ -61,11 +61,14 @@ _SCHEMA = ConfigSchema(
         "mask_feature_prob",
         "mask_feature_length",
         "mask_feature_min_masks",
-        "median_filter_width",
+        "median_filter_width",  # of word timestamps
         "classifier_proj_size",
-        "forced_decoder_ids",
+        "forced_decoder_ids",  # of `generate`
     },
 )
+
+
+# ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
@@ -90,6 +93,9 @@ def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
     return config
 
 
+# ------------------------------------------------------------------ config.json → spec
+
+
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
     values = _SCHEMA.parse(config)
     dropout = values["dropout"]
@@ -111,8 +117,12 @@ def _without_key_bias(stack: spec.Stack) -> spec.Stack:
     return replace(stack, block=replace(stack.block, attention=attention, cross=cross))
 
 
+# ------------------------------------------------------------------ tensors
+
+
 def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
     return [
+        # Two convolutions over the spectrogram; the second halves the frames.
         *module_rules("source.first", "model.encoder.conv1"),
         *module_rules("source.second", "model.encoder.conv2"),
         Rename("source.position.table", "model.encoder.embed_positions.weight"),

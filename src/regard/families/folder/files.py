@@ -16,6 +16,7 @@ from regard.errors import CheckpointError, ModelError
 
 WEIGHTS = "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"
+# Suffixes of files that torch.load would unpickle.
 _PICKLES = ("bin", "pt", "pth", "ckpt")
 _FETCH_AGAIN = "fetch it again, or go back to an earlier checkpoint"
 
@@ -108,7 +109,7 @@ def load_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     for path in files:
         with _checking(path):
             content = disk.mapped(path)
-            is_altered = disk.altered(path)
+            is_altered = disk.altered(path)  # by the hash that our own files carry
         if is_altered:
             raise CheckpointError(
                 f"{path} is damaged: its content is not what was written", _FETCH_AGAIN

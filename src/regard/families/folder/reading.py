@@ -14,7 +14,12 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as specs
+<<<<<<< HEAD
 from regard.builder import CoreModel, outline, trainable
+=======
+from regard.builder import CoreModel, outline, trainable
+from regard.core.position import Sinusoidal, Sinusoidal2D
+>>>>>>> main
 from regard.errors import ModelError, did_you_mean
 from regard.families.folder.files import (
     has_weights,
@@ -85,13 +90,19 @@ def open_model(
     content, model = _read(Path(folder), weights)
     if dtype == "auto":
         dtype = _stored_dtype(content.weights)
+    dtype = dtype or torch.float32
     parameters = {
-        name: tensor.to(dtype or torch.float32) if tensor.is_floating_point() else tensor
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
         for name, tensor in content.weights.items()
     }
     # Not strict: a shared parameter is stored under its first name, and assigning it there assigns
     # it everywhere.
     model.load_state_dict(parameters, strict=False, assign=True)
+    for module in model.modules():
+        # Computed tables are added to embeddings. RoPE's frequencies stay float32: rounded, they
+        # would turn far positions by another angle.
+        if isinstance(module, Sinusoidal | Sinusoidal2D):
+            module.to(dtype)
     everything = [*model.named_parameters(), *model.named_buffers()]
     unset = [name for name, tensor in everything if tensor.is_meta]
     assert not unset, f"never filled: {unset}"
@@ -100,12 +111,14 @@ def open_model(
 
 def _read(folder: Path, weights: Mapping[str, Tensor] | None) -> tuple[ModelFolder, CoreModel]:
     """The content of a folder, and its model on the meta device."""
+    # config.json first: its errors say more than missing weights.
     config = _read_config(folder)
     if weights is not None:
         content = _from_config(folder, config, [])
         return replace(content, weights=dict(weights)), outline(content.spec)
     files = weight_files(folder)
     content = _from_config(folder, config, tensor_names(files))
+    # One outline serves all: the size, the shapes to expect, and the model itself.
     model = outline(content.spec)
     memory.require(trainable(model), f"the model of {folder}")
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -187,10 +200,11 @@ def with_classifier(
             f"a model of the type {model_type!r} cannot have labels to {task}",
             "give an encoder, such as BERT",
         )
+    # What belongs to the old head.
     dropped = ("num_labels", "regard_pooler", "problem_type", "id2label", "label2id")
     changed = {key: value for key, value in config.items() if key not in dropped}
     changed["architectures"] = [class_prefix + suffixes[task]]
-    if task != "answer":
+    if task != "answer":  # a span has no label
         changed["id2label"] = {str(i): label for i, label in enumerate(labels)}
         changed["label2id"] = {label: i for i, label in enumerate(labels)}
     model = FAMILIES[model_type].to_spec(changed)

@@ -88,6 +88,7 @@ def _optional_token_id(config: Mapping[str, Any], key: str) -> int | None:
 
 def _token_id(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
+    # Some configs have a list of end tokens; with more than one, none is the end.
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

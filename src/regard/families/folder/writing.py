@@ -59,6 +59,7 @@ def _rewritten_config(content: ModelFolder, model_type: str) -> dict[str, Any]:
     for key in ("id2label", "label2id"):
         if key in notes:
             config[key] = notes[key]
+    # transformers opens a folder in the precision that config.json names.
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in content.weights.values()}
     if len(dtypes) == 1:
         config["dtype"] = dtypes.pop()
@@ -79,6 +80,7 @@ def write_weights(
     table = family_of(model_spec, model_type).tensor_table(model_spec, positions)
     parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     tensors = to_hf(table, parameters)
+    # A reader sees the old file or the new one, never a part.
     with disk.writing(path.name), disk.replacing(path) as temporary:
         disk.write_tensors(temporary, tensors)
 
@@ -106,7 +108,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_size: int)
     if len(shards) == 1:
         disk.write_tensors(folder / WEIGHTS, tensors)
         return
-    weight_map: dict[str, str] = {}
+    weight_map: dict[str, str] = {}  # tensor name → file
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         disk.write_tensors(folder / file, {name: tensors[name] for name in names})
