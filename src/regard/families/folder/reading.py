@@ -14,12 +14,8 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as specs
-<<<<<<< HEAD
-from regard.builder import CoreModel, outline, trainable
-=======
 from regard.builder import CoreModel, outline, trainable
 from regard.core.position import Sinusoidal, Sinusoidal2D
->>>>>>> main
 from regard.errors import ModelError, did_you_mean
 from regard.families.folder.files import (
     has_weights,
