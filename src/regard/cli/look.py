@@ -100,6 +100,7 @@ def command(
     from regard.models import load
 
     result = _result(load(model, device=flags["device"]), text, what, flags)
+    # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):
         if path:
             write(path)
@@ -170,6 +171,7 @@ def _view_of_many_runs(model: Inspectable, text: str, what: str, flags: dict[str
             stack = _stack(model, flags["part"])
             return views.patching(model, text, flags["other"], target=target, stack=stack)
         case "ablation":
+            # An encoder–decoder is scored on a target: what it translates itself, by default.
             targets = None
             if isinstance(model.model, EncoderDecoder):
                 targets = [target or _translation(model, text, flags)]
@@ -187,6 +189,7 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     kinds = {"encoder": "encoder.self", "decoder": "decoder.self", "cross": "decoder.cross"}
     if part is not None and part not in kinds:
         raise SettingError(f"--of {part!r} is no attention", "say encoder, decoder or cross")
+    # A tower of CLIP has one more name in front: text.encoder.3.self.
     layers: dict[str, list[str]] = {}  # the attentions of each kind, layer by layer
     for name in names:
         stack, _, kind = name.split(".")[-3:]
@@ -219,7 +222,7 @@ def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
     from regard.decode.strategy import BeamSearch, Limit
 
     if what == "steps" and not flags["beam"] and not flags["sample"]:
-        flags = flags | {"beam": 1}
+        flags = flags | {"beam": 1}  # candidates of a step are clearest without a beam
     return DecodingSettings(
         decoding_strategy(flags) or BeamSearch(),
         length_limit(flags["limit"]) or Limit(),

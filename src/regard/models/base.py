@@ -138,10 +138,12 @@ class Model(Tasks):
         ask: Sequence[str] = ("*.weights",),
         off: Sequence[tuple[str, int]] = (),
     ) -> Look:
-        """Runs the model with probes, named `encoder.3.self.weights`, `decoder.2.residual`, `logits`.
+        """Runs the model with probes that record what passes at named positions.
 
-        Names may hold * and ?; see `regard.look`.
+        Names are `encoder.3.self.weights`, `decoder.2.residual`, `logits`, and may hold * and ?;
+        see `regard.look`.
         """
+        # Imported late: the analyses are built on models, not models on them.
         from regard.look import look
 
         return look(self, text, target=target, ask=ask, off=off)

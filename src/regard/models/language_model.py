@@ -338,10 +338,11 @@ class LanguageModel(TokenizerModel):
         examples: Sequence[tuple[str, str]] = (),
         template: str = TEMPLATE,
     ) -> dict[str, float] | list[dict[str, float]]:
-        """Label → probability as the continuation of a prompt, likeliest first (in-context learning).
+        """Label → probability as the continuation of a prompt, likeliest first.
 
         The prompt is the `examples` (texts with their labels) and then the text, all written by the
-        `template`; nothing is trained. Probabilities are normalized over the labels.
+        `template`; nothing is trained (in-context learning). Probabilities are normalized over the
+        labels.
         """
         if len(set(labels)) < 2 or "" in labels:
             raise SettingError(
