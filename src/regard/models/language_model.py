@@ -17,6 +17,7 @@ from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
+from regard.metrics.perplexity import corpus_nll
 from regard.model import Decoder
 from regard.models.base import TokenizerModel
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
@@ -283,8 +284,7 @@ class LanguageModel(TokenizerModel):
         log_probabilities = self._log_probabilities(
             [part for part in parts if len(part) > 1], 1, tokens
         )
-        total = -sum(sum(row) for row in log_probabilities)
-        return total, sum(len(row) for row in log_probabilities)
+        return corpus_nll((-sum(row), len(row)) for row in log_probabilities)
 
     def perplexity(self, texts: str | Sequence[str]) -> float:
         """exp(negative log-likelihood per token)."""

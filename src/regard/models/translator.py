@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
@@ -16,6 +17,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
+from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
@@ -222,9 +224,8 @@ class Translator(Model):
         source_ids = self.encode(sources)
         target_ids = [[*ids, eos] for ids in self.target_tokenizer.encode_batch(targets)]
         lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
-        total = 0.0
-        count = 0
-        for rows in batch_by_length(lengths, tokens):
+
+        def batch_nll(rows: Sequence[int]) -> tuple[Tensor, int]:
             source, padding_mask = pad_rows([source_ids[i] for i in rows], 0)  # [B, S]
             labels, _ = pad_rows([target_ids[i] for i in rows], IGNORED)  # [B, T]
             # The decoder reads the labels shifted to the right, behind the start token.
@@ -234,12 +235,12 @@ class Translator(Model):
             )
             logits = self.model.head(hidden).float()  # [B, T, V]
             labels = labels.to(self.device)
-            loss = functional.cross_entropy(
+            nll = functional.cross_entropy(
                 logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
             )
-            total += loss.item()
-            count += int((labels != IGNORED).sum())
-        return total, count
+            return nll, int((labels != IGNORED).sum())
+
+        return corpus_nll(batch_nll(rows) for rows in batch_by_length(lengths, tokens))
 
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """exp(negative log-likelihood per target token), unsmoothed."""
