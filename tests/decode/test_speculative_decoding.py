@@ -14,7 +14,7 @@ import torch
 
 import regard
 from regard import spec
-from regard.bench.models import measured
+from regard.bench.models import benchmark_model
 from regard.build import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.sampling import filtered_distribution
@@ -141,7 +141,7 @@ def test_what_cannot_have_a_draft_is_refused() -> None:
 
 
 def test_a_language_model_takes_a_draft(tmp_path: Path) -> None:
-    measured("gpt2-tiny").write(tmp_path)
+    benchmark_model("gpt2-tiny").write(tmp_path)
     model = regard.load(tmp_path)
     draft = regard.load(tmp_path)
     assert isinstance(model, LanguageModel)

@@ -47,7 +47,6 @@ EXCEPTIONS = {
     ("regard.core.fused_step", "regard.core.embedding"): "type of the table it reads",
     ("regard.core.fused_step", "regard.core.block"): "type of the blocks it runs",
     ("regard.core.fused_step", "regard.core.stack"): "type of the stack it runs",
-    ("regard.bench.subprocesses", "regard.bench.decode"): "the child process measures decoding",
 }
 
 
