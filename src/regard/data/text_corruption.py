@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.core.seeding import philox
 from regard.data.padding import IGNORED
 from regard.errors import DataError
 
@@ -30,8 +31,7 @@ class Chance:
     """
 
     def __init__(self, seed: int, epoch: int, row: int) -> None:
-        key = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
-        self._bits = np.random.Philox(key=key, counter=np.array([0, 0, 0, row], dtype=np.uint64))
+        self._bits = philox(seed, epoch, row)
 
     def numbers(self, count: int) -> NDArray[np.float64]:
         """Uniform numbers in [0, 1), of 53 bits."""
@@ -175,11 +175,11 @@ class Damage:
 def denoise(
     ids: Ids, breaks: Ids, chance: Chance, *, share: float, mean: float, token: int
 ) -> tuple[Ids, Ids, Damage]:
-    """BART's corruption: sentence permutation, then text infilling (Lewis et al., 2020, section 2.2).
+    """BART's corruption: sentence permutation, then text infilling.
 
-    Sentences begin at `breaks`. Infilling replaces spans by one mask `token` each; their lengths are
-    from Poisson(`mean`), so some are empty, and they have `share` of all tokens. The target is the
-    text as it was.
+    Lewis et al. (2020), section 2.2. Sentences begin at `breaks`. Infilling replaces spans by one
+    mask `token` each; their lengths are from Poisson(`mean`), so some are empty, and they have
+    `share` of all tokens. The target is the text as it was.
     """
     order = chance.order(len(breaks))
     permuted = _permute_sentences(ids, breaks, order)
