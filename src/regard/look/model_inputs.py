@@ -159,9 +159,9 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     rows = [token_ids(model, text) for text in texts]
     if not rows:
         raise DataError("there are no texts to run the model on", "give at least one")
-    inputs = _padded(rows, model.device)
-    padding_mask = inputs != IGNORED  # True at tokens
-    inputs = inputs.masked_fill(~padding_mask, 0)
+    inputs, padding_mask = pad_rows(rows, 0)
+    inputs = inputs.to(model.device)
+    padding_mask = padding_mask.to(model.device)  # True at tokens
     if not isinstance(model.model, EncoderDecoder):
         labels = torch.full_like(inputs, IGNORED)
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
