@@ -38,9 +38,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_attention_in_the_terminal_and_as_files(model: Path, tmp_path: Path) -> None:
     done = regard(
-        "look", str(model), TEXT, "--target", TARGET, "--of", "cross", "--layer", "1", "--head", "2",
-        "--html", "a.html", "--png", "a.png", cwd=tmp_path,
-    )  # fmt: skip
+        "look",
+        str(model),
+        TEXT,
+        "--target",
+        TARGET,
+        "--of",
+        "cross",
+        "--layer",
+        "1",
+        "--head",
+        "2",
+        "--html",
+        "a.html",
+        "--png",
+        "a.png",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("decoder.1.cross, head 2")
     assert "\x1b" not in done.stdout

@@ -14,7 +14,7 @@ import regard
 from regard.decode.strategy import BeamSearch, Limit, PowerPenalty
 from regard.errors import DataError, SettingError
 from regard.models import LanguageModel, Translator
-from regard.text.sentencepiece import read_pieces
+from regard.text.sentencepiece import read_sentencepiece
 
 spm = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -58,7 +58,7 @@ def test_opus_mt(tmp_path: Path) -> None:
     found = {
         p.text: p
         for name in ("target.spm", "source.spm")
-        for p in read_pieces(place / name).pieces
+        for p in read_sentencepiece(place / name).pieces
         if p.kind == 1
     }
     order = ["</s>", "<unk>", *found, ">>fra<<", ">>deu<<", "<pad>"]

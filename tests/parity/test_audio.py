@@ -1,4 +1,6 @@
-"""Log-mel features against WhisperFeatureExtractor, and WAV files against the numbers that were written."""
+"""Log-mel features against WhisperFeatureExtractor, and WAV files against the numbers that were
+written.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def test_features_are_whispers(mels: int, seconds: float) -> None:
     result = log_mel(samples, mels)
     assert result.shape == wanted.shape == (1, mels, 3000)
     assert np.abs(result.numpy() - wanted).max() <= 1e-5
-    # Their way without torch is in float64: both of theirs differ by this much, in bands that are nearly silent.
+    # Their way without torch is in float64: both of theirs differ by this much, in bands that are
+    # nearly silent.
     padded = np.zeros(30 * RATE, np.float32)
     padded[: len(samples)] = samples
     plain = extractor._np_extract_fbank_features(padded[None], "cpu")

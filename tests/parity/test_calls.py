@@ -1,5 +1,6 @@
-"""Every architecture through `regard.load(folder)(**inputs)` against transformers: the same names, the same tensors; and
-saved again, a folder that transformers opens with nothing missing."""
+"""Every architecture through `regard.load(folder)(**inputs)` against transformers: the same names,
+the same tensors; and saved again, a folder that transformers opens with nothing missing.
+"""
 
 from __future__ import annotations
 
@@ -129,8 +130,12 @@ def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
 DEBERTAS = ("bare", "masked", "classes", "tags", "answers")
 DECODERS = ("llama", "mistral, window", "qwen2", "gemma", "gpt2", "gpt", "neox")
 CLIPS = [
-    "CLIPModel", "CLIPTextModel", "CLIPTextModelWithProjection", "CLIPVisionModel", "CLIPVisionModelWithProjection",
-]  # fmt: skip
+    "CLIPModel",
+    "CLIPTextModel",
+    "CLIPTextModelWithProjection",
+    "CLIPVisionModel",
+    "CLIPVisionModelWithProjection",
+]
 CASES: dict[str, Any] = {
     **{f + t: lambda out, f=f, t=t: encoder(f, t, out) for f, t in test_encoders.ARCHITECTURES},
     **{f"deberta, {name}": lambda out, name=name: deberta(name, out) for name in DEBERTAS},

@@ -1,4 +1,6 @@
-"""Greedy and beam search give the tokens of transformers' `generate`: padded batches, every stopping rule, all n-best."""
+"""Greedy and beam search give the tokens of transformers' `generate`: padded batches, every
+stopping rule, all n-best.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,32 @@ KIN = {
     "num_attention_heads": 4, "max_position_embeddings": 64,
 }  # fmt: skip
 PAIR = {
-    "vocab_size": VOCABULARY, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 34, "decoder_ffn_dim": 30, "max_position_embeddings": 32,
-    "decoder_start_token_id": 1, "bos_token_id": 1, "pad_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": None,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 34,
+    "decoder_ffn_dim": 30,
+    "max_position_embeddings": 32,
+    "decoder_start_token_id": 1,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "forced_eos_token_id": None,
+}
 T5 = {
-    "vocab_size": VOCABULARY, "d_model": 24, "d_kv": 5, "d_ff": 34, "num_layers": 2, "num_heads": 3,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13, "decoder_start_token_id": 0,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "d_kv": 5,
+    "d_ff": 34,
+    "num_layers": 2,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 13,
+    "decoder_start_token_id": 0,
+}
 CAUSAL: dict[str, Any] = {
     "llama": lambda: transformers.LlamaConfig(**KIN, num_key_value_heads=2),
     "mistral": lambda: transformers.MistralConfig(**KIN, num_key_value_heads=2, sliding_window=4),
@@ -78,9 +98,14 @@ class Case(NamedTuple):
             )
             tokens[row, place], padding_mask[row, place] = torch.tensor(prompt), 1
         out = self.theirs.generate(
-            input_ids=tokens, attention_mask=padding_mask, do_sample=False, max_new_tokens=STEPS, eos_token_id=self.end,
-            pad_token_id=0, **settings,
-        )  # fmt: skip
+            input_ids=tokens,
+            attention_mask=padding_mask,
+            do_sample=False,
+            max_new_tokens=STEPS,
+            eos_token_id=self.end,
+            pad_token_id=0,
+            **settings,
+        )
         rows = out[:, longest if self.start is None else 1 :].tolist()
         return [row[: row.index(self.end) + 1] if self.end in row else row for row in rows]
 

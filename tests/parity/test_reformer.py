@@ -1,5 +1,6 @@
-"""Reformer against transformers, hash_seed set: chunks of neighbours and of hashes, in any order, on a ring; padding, lengths
-around those of the chunks, three seeds, both directions."""
+"""Reformer against transformers, hash_seed set: chunks of neighbours and of hashes, in any order,
+on a ring; padding, lengths around those of the chunks, three seeds, both directions.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +28,20 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 61, "hidden_size": 36, "attention_head_size": 7, "num_attention_heads": 3, "feed_forward_size": 50,
-    "attn_layers": ["local", "lsh"], "axial_pos_shape": [6, 8], "axial_pos_embds_dim": [17, 19], "num_buckets": 4,
-    "max_position_embeddings": 55, "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6, "hash_seed": 3,
-}  # fmt: skip
+    "vocab_size": 61,
+    "hidden_size": 36,
+    "attention_head_size": 7,
+    "num_attention_heads": 3,
+    "feed_forward_size": 50,
+    "attn_layers": ["local", "lsh"],
+    "axial_pos_shape": [6, 8],
+    "axial_pos_embds_dim": [17, 19],
+    "num_buckets": 4,
+    "max_position_embeddings": 55,
+    "local_attn_chunk_length": 4,
+    "lsh_attn_chunk_length": 6,
+    "hash_seed": 3,
+}
 CAUSAL: dict[str, Any] = {**SMALL, "is_decoder": True}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "both kinds": ("Model", {**SMALL, "num_hashes": 2}),
@@ -166,7 +177,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["both kinds", "language model"])
 def test_padding_in_front(name: str, tmp_path: Path) -> None:
-    """Where positions are told to transformers, which it takes for lengths that need no filling up."""
+    """Where positions are told to transformers, which it takes for lengths that need no
+    filling up.
+    """
     task, config = CASES[name]
     model = saved(task, config, 0, tmp_path)
     ours, _ = folders.open_model(tmp_path)
@@ -217,7 +230,9 @@ def test_every_hash_is_that_of_the_seed(tmp_path: Path) -> None:
 
 
 def test_greedy_generation_gives_the_same_tokens(tmp_path: Path) -> None:
-    """Against transformers one by one, which reads the whole text anew, too: its cache gives something else."""
+    """Against transformers one by one, which reads the whole text anew, too: its cache gives
+    something else.
+    """
     model = saved("ModelWithLMHead", {**CAUSAL, "num_hashes": 2}, 5, tmp_path)
     ours, _ = folders.open_model(tmp_path)
     chance = torch.Generator().manual_seed(1)
@@ -259,7 +274,7 @@ def test_texts_are_scored_and_written(tmp_path: Path) -> None:
         loaded.model(torch.ones(1, 49, dtype=torch.long))
 
 
-# ------------------------------------------------------------------ other files, and what is refused
+# -------------------------------------------------------------- other files, and what is refused
 
 
 def test_old_files_hold_more(tmp_path: Path) -> None:

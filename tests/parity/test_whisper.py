@@ -1,4 +1,6 @@
-"""Whisper against transformers: tiny random models, three seeds, both directions, and the tokens that it says."""
+"""Whisper against transformers: tiny random models, three seeds, both directions, and the tokens
+that it says.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,23 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 53, "num_mel_bins": 11, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3,
-    "encoder_attention_heads": 3, "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37,
-    "max_source_positions": 14, "max_target_positions": 17, "pad_token_id": 0, "bos_token_id": 1,
-    "decoder_start_token_id": 1, "eos_token_id": 2, "begin_suppress_tokens": None,
-}  # fmt: skip
+    "vocab_size": 53,
+    "num_mel_bins": 11,
+    "d_model": 30,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5,
+    "encoder_ffn_dim": 41,
+    "decoder_ffn_dim": 37,
+    "max_source_positions": 14,
+    "max_target_positions": 17,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "decoder_start_token_id": 1,
+    "eos_token_id": 2,
+    "begin_suppress_tokens": None,
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "small": {},
     "relu": {"activation_function": "relu", "num_mel_bins": 8},
@@ -106,7 +120,8 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
     features, start = torch.randn(3, 11, 28), (1, 7, 9)
     frame = {"input_features": features, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     prompt = torch.tensor(start).expand(3, -1)
-    # Whisper's own `generate` splits long recordings and wants the real vocabulary; underneath is the general one.
+    # Whisper's own `generate` splits long recordings and wants the real vocabulary; underneath is
+    # the general one.
     generate = transformers.GenerationMixin.generate
     end = generate(model, **frame, decoder_input_ids=prompt, num_beams=3)[0, 5].item()
 

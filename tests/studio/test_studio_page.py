@@ -1,4 +1,5 @@
-"""The four pages in a real browser, driven as a person would. Skipped where Chromium is not installed.
+"""The four pages in a real browser, driven as a person would. Skipped where Chromium is not
+installed.
 
 Pictures are kept in $REGARD_SCREENSHOTS, or in pytest's own folder.
 """
@@ -178,7 +179,8 @@ def sent(page: Any, view: str) -> int:
     """Bytes of all answers of a view so far."""
     return int(
         page.evaluate(
-            "(view) => performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/' + view))"
+            "(view) => performance.getEntriesByType('resource')"
+            ".filter((e) => e.name.includes('/api/' + view))"
             ".reduce((sum, e) => sum + e.encodedBodySize, 0)",
             view,
         )
@@ -192,7 +194,9 @@ def link(page: str, **more: str) -> str:
 
 
 def test_who_resolves_it(studio: Studio) -> None:
-    """The head that looks at what the pronoun stands for, on two sentences; and what they become without the circuit."""
+    """The head that looks at what the pronoun stands for, on two sentences; and what they become
+    without the circuit.
+    """
     page = studio.page("look?model=demo")
     page.click("#resolves")
     until(page, "document.querySelectorAll('.token.pinned').length === 2")
@@ -282,10 +286,15 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
 
 @pytest.mark.parametrize(
     ("tab", "seen"),
-    [("entropy", "How widely each head looks"), ("roles", "pronoun→referent"), ("lens", "layer 1"),
-     ("rollout", "attention rollout of the encoder"), ("attribution", "Attention is not explanation."),
-     ("patching", "Score of “er” against “es”")],
-)  # fmt: skip
+    [
+        ("entropy", "How widely each head looks"),
+        ("roles", "pronoun→referent"),
+        ("lens", "layer 1"),
+        ("rollout", "attention rollout of the encoder"),
+        ("attribution", "Attention is not explanation."),
+        ("patching", "Score of “er” against “es”"),
+    ],
+)
 def test_what_else(studio: Studio, tab: str, seen: str) -> None:
     text = "The dog does not enter the house because it is too tired."
     page = studio.page(link("look", text=text))
@@ -293,14 +302,16 @@ def test_what_else(studio: Studio, tab: str, seen: str) -> None:
     page.keyboard.press("Enter")
     until(
         page,
-        "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'",
+        "document.querySelector('[aria-label=\"What else\"]')"
+        ".getAttribute('aria-busy') === 'false'",
     )
     assert seen in page.inner_text("#more")
     assert page.locator("#more .error").count() == 0
     restored = studio.page(page.url.partition("#/")[2])
     until(
         restored,
-        "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'",
+        "document.querySelector('[aria-label=\"What else\"]')"
+        ".getAttribute('aria-busy') === 'false'",
     )
     assert restored.inner_text("#more") == page.inner_text("#more")
     page.screenshot(path=studio.shots / f"more-{tab}.png", full_page=True)
@@ -529,7 +540,8 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
     page.click('[data-head="encoder.7.self.2"]')
     until(
         page,
-        "document.querySelector('svg.links')?.getAttribute('aria-label') === 'encoder.7.self, head 2'",
+        "document.querySelector('svg.links')"
+        "?.getAttribute('aria-label') === 'encoder.7.self, head 2'",
     )
     assert 512 * 512 * 4 < sent(page, "") < 1_100_000
     page.context.close()

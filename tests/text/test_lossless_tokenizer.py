@@ -1,4 +1,6 @@
-"""Tokenizers for language models: nothing is lost, nothing is required, and no half characters are shown."""
+"""Tokenizers for language models: nothing is lost, nothing is required, and no half characters are
+shown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tokenizers of model folders: a folder's own tokenizer.json, and tokenizers put together from vocabularies, against transformers."""
+"""Tokenizers of model folders: a folder's own tokenizer.json, and tokenizers put together from
+vocabularies, against transformers.
+"""
 
 from __future__ import annotations
 

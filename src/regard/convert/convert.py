@@ -100,7 +100,7 @@ def convert(
         )
     if to not in WRITERS:
         raise SettingError(f"there is no format {to!r}", f"known: {', '.join(WRITERS)}")
-    model, opened = folders.open_model(source)
+    model, opened = folders.open_model(source)  # data only: no code of the folder runs
     check = WRITERS[to](Conversion(Path(source), out, model, opened, shard))
     files = {
         str(path.relative_to(out)): path.stat().st_size
@@ -131,6 +131,7 @@ def _to_regard(conversion: Conversion) -> Callable[[], list[Finding]]:
 
 
 def _to_folder(conversion: Conversion, family: str) -> Callable[[], list[Finding]]:
+    # Written to a temporary folder that is renamed when complete.
     with disk.committing(conversion.out) as temporary:
         write_model(temporary, conversion.opened, model_type=family, shard_size=conversion.shard)
         _copy(conversion.source, temporary, OTHER_FILES)
@@ -146,7 +147,7 @@ def _to_folder(conversion: Conversion, family: str) -> Callable[[], list[Finding
 def _copy(source: Path, out: Path, files: Iterable[str]) -> None:
     for file in files:
         if (source / file).is_file():
-            (out / file).parent.mkdir(exist_ok=True)
+            (out / file).parent.mkdir(exist_ok=True)  # 1_Pooling
             shutil.copyfile(source / file, out / file)
 
 

@@ -68,8 +68,8 @@ def write(out: Path, source: Path, model: CoreModel, opened: folders.ModelFolder
             model_spec, vocabularies = _language_model(ct2, source, model, opened)
         case _:
             _refuse(f"place for a model of the kind {type(opened.spec).__name__}")
-    model_spec.validate()
-    model_spec.optimize(quantization=None)
+    model_spec.validate()  # raises if a weight is missing
+    model_spec.optimize(quantization=None)  # float32; the library quantizes when it loads
     model_spec.save(str(out))
     return vocabularies
 
@@ -95,6 +95,7 @@ def _translation_model(
     ids = opened.ids
     assert ids is not None
     config = model_spec.config
+    # Tokens are named by their text: ids are those of the vocabulary.
     config.decoder_start_token = target_tokens[ids.start]
     config.bos_token = target_tokens[ids.start]
     config.eos_token = target_tokens[ids.end]
@@ -161,7 +162,7 @@ def _decoder(
     ct2: Any, part: specs.Stack, tokens: specs.Tokens, stack: Any, embedding: Any, positions: int
 ) -> Any:
     options = _stack_options(ct2, part, tokens)
-    if isinstance(part.block.residual, specs.Parallel):
+    if isinstance(part.block.residual, specs.Parallel):  # GPT-NeoX
         if options["rms_norm"]:
             _refuse("parallel block with RMSNorm")
         options["parallel_residual"] = True
@@ -246,7 +247,7 @@ def _rope_options(ct2: Any, part: specs.Rope, attention: specs.Attention) -> dic
         case specs.LinearScaling(factor):
             options["rotary_scaling_type"] = scaling_types.Linear
             options["rotary_scaling_factor"] = factor
-        case specs.BandedScaling(_, _, _, length):
+        case specs.BandedScaling(_, _, _, length):  # LLaMA 3; factors are set with the weights
             options["rotary_scaling_type"] = scaling_types.Llama3
             options["original_max_position_embeddings"] = length
     return options
@@ -283,7 +284,7 @@ def _lm_head(target: Any, head: Any) -> None:
     if head.bias is not None:
         target.projection.bias = _array(head.bias)
     if head.scale != 1.0:
-        target.scale_outputs = head.scale
+        target.scale_outputs = head.scale  # T5: d_model^-0.5
 
 
 def _layers(target: Any, stack: Any, part: specs.Stack) -> None:
@@ -348,7 +349,7 @@ def _attention(target: Any, attention: Any, part: specs.Attention) -> None:
         linears = [projection.q, projection.kv, attention.output]
     for target_linear, linear in zip(target.linear, linears, strict=True):
         _linear(target_linear, linear)
-    if part.scale is not None:
+    if part.scale is not None:  # otherwise 1/√d_k, there too
         target.queries_scale = part.scale
 
 
@@ -368,14 +369,14 @@ def _feedforward(target: Any, feedforward: Any) -> None:
 
 def _linear(target: Any, linear: Any) -> None:
     target.weight = _array(linear.weight)
-    bias = linear.whole_bias()
+    bias = linear.whole_bias()  # with zeros for q, k or v that have none
     if bias is not None:
         target.bias = _array(bias)
 
 
 def _norm(target: Any, norm: Any) -> None:
     if "beta" not in vars(target):  # RMSNorm
-        target.gamma = _array(norm.weight + norm.offset)
+        target.gamma = _array(norm.weight + norm.offset)  # Gemma's offset is 1
         return
     target.gamma = _array(norm.weight)
     target.beta = _array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)

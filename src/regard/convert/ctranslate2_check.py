@@ -135,7 +135,7 @@ def _compare_speech(
     expected = run(model, batch)[name].tensor
     compare_outputs = float32_comparison(model, batch, opened.model_type)
     yield compare_outputs(f"{NAME}, encoder", (name, _tensor(whisper.encode(view)), expected))
-    # The library generates only from a prompt with these tokens.
+    # Without the second, the library applies its rules for timestamps to the logits.
     special_tokens = ("<|startoftranscript|>", "<|notimestamps|>")
     missing = [token for token in special_tokens if token not in vocabulary]
     if missing:

@@ -48,6 +48,7 @@ def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
     batch = padded_batch(opened)
     dynamic_axes = tuple(_dynamic_axes(batch, opened))
     _fill_sinusoids(model, opened.positions)
+    # In float32, four bytes a parameter.
     large = 4 * parameter_count(opened.spec) > LARGE
     with torch.no_grad(), with_kernel(model, softmax_attention.explicit), _quiet():
         program = _export(model, batch, dynamic_axes, opened)
@@ -74,7 +75,7 @@ def _export(
             tuple(batch.inputs.values()),
             input_names=input_names,
             output_names=output_names,
-            dynamic_shapes={"given": dynamic_axes},
+            dynamic_shapes={"given": dynamic_axes},  # the parameter *given of Function.forward
             dynamo=True,
             verbose=False,
         )
@@ -191,6 +192,7 @@ def _dynamic_axes(batch: Batch, opened: folders.ModelFolder) -> Iterator[dict[in
 
 def _length(name: str, part: specs.FrontEnd, opened: folders.ModelFolder, least: int = 1) -> Any:
     if isinstance(part, specs.Waveform):
+        # Half of the shortest row: much shorter sound has no position at all.
         return torch.export.Dim(name, min=least // 2)
     match part.position if isinstance(part, specs.Tokens) else None:
         case (

@@ -200,7 +200,9 @@ class Translator(Model):
         self.model.eval()
         device = next(self.model.parameters()).device
         left = self.encode(sources)
-        right = [[*ids, self.special_tokens.end] for ids in self.target_tokenizer.encode_batch(targets)]
+        right = [
+            [*ids, self.special_tokens.end] for ids in self.target_tokenizer.encode_batch(targets)
+        ]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
         for rows in batch_by_length(sizes, tokens):

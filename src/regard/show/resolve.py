@@ -70,6 +70,7 @@ def resolve(model: str) -> NamedModel:
     family, size = model.split(":")
     _, preset = PRESETS[family]
     spec = preset(size)
+    # What Hugging Face would call it, if it has an architecture for it.
     config = folders.describe(spec)
     return NamedModel(model, spec, config["model_type"], config["architectures"][0])
 

@@ -29,7 +29,9 @@ class Output(NamedTuple):
     @property
     def without_padding(self) -> Tensor:
         """The values of all rows, without those at padding."""
-        return self.tensor if self.padding_mask is None else self.tensor[self.padding_mask]
+        if self.padding_mask is None:
+            return self.tensor
+        return self.tensor[self.padding_mask]  # [tokens, ...]
 
 
 @torch.inference_mode()

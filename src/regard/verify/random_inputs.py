@@ -87,7 +87,9 @@ def pad_token_id(config: Mapping[str, Any]) -> int:
     text_config = config.get("text_config")  # where CLIP has it
     nested = text_config.get("pad_token_id") if isinstance(text_config, dict) else None
     pad = config.get("pad_token_id", nested)
-    return pad if isinstance(pad, int) and pad >= 0 else 0
+    if isinstance(pad, int) and pad >= 0:  # LLaMA's files may say -1
+        return pad
+    return 0
 
 
 def front_end(model: specs.Model) -> specs.FrontEnd:
@@ -127,8 +129,8 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> Batch:
             return replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
         case specs.Decoder() | specs.RecurrentDecoder():
             batch = _main_inputs(model.tokens, pad, generator, _window(model.stack))
-            # Reformer is padded on the right: Hugging Face's takes no position ids, and counts
-            # from the first column on.
+            # Chunks on a ring (Reformer) may as well be padded on the right, and only then does
+            # Hugging Face number the positions as we do.
             chunked = isinstance(model.stack, specs.Stack) and model.stack.rings
             return replace(batch, left_padding=not chunked)
         case specs.DualEncoder(text, image):
