@@ -24,7 +24,7 @@ from regard.core.mask_patterns import DocumentMask
 from regard.data.batching import padding_share, plan
 from regard.families import transformer
 from regard.model import EncoderDecoder
-from regard.training.objectives.loss import IGNORED, over_vocabulary
+from regard.training.objectives.loss import IGNORED, linear_cross_entropy
 
 VOCABULARY = 8000
 CORPUS = 50_000  # pairs that are sorted into buckets
@@ -104,7 +104,7 @@ def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
     hidden, _ = model(
         batch["source"], batch["target"], batch.get("padding_mask"), documents=documents
     )
-    over_vocabulary(model.head, hidden, batch["labels"], 0.1)[0].backward()
+    linear_cross_entropy(model.head, hidden, batch["labels"], 0.1)[0].backward()
 
 
 def main() -> None:

@@ -145,17 +145,17 @@ def target_of(model: Model) -> str | None:
 
 def explicit(model: torch.nn.Module) -> list[Tensor]:
     """Has every mixer work as it is written down, with all weights at once, and collects those it mixes with."""
-    seen: list[Tensor] = []
+    recorded: list[Tensor] = []
 
     def kernel(
         q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
     ) -> Tensor:
-        seen.append(
+        recorded.append(
             softmax_attention.attention_weights(
                 q, k, attention_mask.mask, scale, attention_mask.bias
             )
         )
-        return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
+        return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     def summed(
         q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, past: object = None
@@ -165,15 +165,15 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
             @ softmax_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
             * attention_mask.mask
         )
-        seen.append(shares / shares.sum(dim=-1, keepdim=True))
-        return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
+        recorded.append(shares / shares.sum(dim=-1, keepdim=True))
+        return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     for part in model.modules():
         if isinstance(part, softmax_attention.SoftmaxAttention):
             part.kernel = kernel
         elif isinstance(part, LinearMixer):
             part.forward = summed  # type: ignore[method-assign]
-    return seen
+    return recorded
 
 
 # ------------------------------------------------------------------ pictures and sound
@@ -197,13 +197,13 @@ def save_sensing(name: str, folder: Path) -> Path:
         "image_size": 30,
         "patch_size": 4,
     }  # 7 patches a side, and two pixels that are in none
-    said: dict[str, Any] = {}
+    preprocessor: dict[str, Any] = {}
     match name:
         case "vit":
             model = transformers.ViTForImageClassification(
                 transformers.ViTConfig(**image | {"num_labels": 3})
             )
-            said = {
+            preprocessor = {
                 "image_processor_type": "ViTImageProcessor",
                 "size": {"height": 30, "width": 30},
             }
@@ -220,7 +220,7 @@ def save_sensing(name: str, folder: Path) -> Path:
             )
             model = transformers.CLIPModel(config)
             square = {"height": 30, "width": 30}
-            said = {
+            preprocessor = {
                 "image_processor_type": "CLIPImageProcessor",
                 "size": {"shortest_edge": 30},
                 "crop_size": square,
@@ -264,8 +264,8 @@ def save_sensing(name: str, folder: Path) -> Path:
             tokenizer_.save(str(folder / "tokenizer.json"))
     sharpened(model)
     model.save_pretrained(folder)
-    if said:
-        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    if preprocessor:
+        (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     return folder
 
 
@@ -273,21 +273,21 @@ def png(width: int = 40, height: int = 30) -> bytes:
     """A picture with noise in it."""
     from PIL import Image
 
-    held = io.BytesIO()
+    file_ = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
-    Image.fromarray(noise).save(held, "PNG")
-    return held.getvalue()
+    Image.fromarray(noise).save(file_, "PNG")
+    return file_.getvalue()
 
 
 def wav(seconds: float = 0.5, rate: int = 16_000) -> bytes:
     """A falling tone."""
     time = np.arange(int(seconds * rate)) / rate
-    held = io.BytesIO()
-    with wave.open(held, "wb") as file:
+    file_ = io.BytesIO()
+    with wave.open(file_, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(
             (np.sin(2 * np.pi * (900 - 600 * time) * time) * 20_000).astype("<i2").tobytes()
         )
-    return held.getvalue()
+    return file_.getvalue()

@@ -14,7 +14,7 @@ from regard.build import build, trainable
 from regard.core.cache import SegmentMemory
 from regard.core.probe import Probe
 from regard.errors import ModelError, SettingError
-from regard.families import gpt2
+from regard.families import attention_options
 from regard.model import Decoder
 from regard.parameter_count import parameter_count
 
@@ -344,8 +344,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     description = model(spec.CompressiveMemory(4, 2))
     with pytest.raises(ModelError, match="wherever it was"):
         replace(description.stack, pattern=spec.CausalMask(3))
-    assert gpt2.compressing("64:4") == spec.CompressiveMemory(64, 4, "convolution")
-    assert gpt2.compressing("64:4:max") == spec.CompressiveMemory(64, 4, "max")
+    assert attention_options.parse_compressed_memory("64:4") == spec.CompressiveMemory(64, 4, "convolution")
+    assert attention_options.parse_compressed_memory("64:4:max") == spec.CompressiveMemory(64, 4, "max")
     for word in ("64", "64:x", "64:4:sum", "64:4:mean:1"):
         with pytest.raises(SettingError, match="compressed memory"):
-            gpt2.compressing(word)
+            attention_options.parse_compressed_memory(word)

@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(
 
 
 def test_a_fresh_model_that_does_not_fit_is_refused_too() -> None:
-    # The sinusoids are a table even on the meta device, 512 × d_model: a wider one takes gigabytes.
+    # Sinusoids are a table of 512 × d_model even on the meta device: a wider one takes gigabytes.
     with pytest.raises(ModelError, match="TB of memory"):
         build(transformer(37, 37, d_model=200_000, heads=8))
 
@@ -168,7 +168,8 @@ def test_a_tokenizer_that_makes_its_library_panic(tmp_path: Path) -> None:
         models.WordLevel({"<pad>": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
     ).to_str()
     broken = json.loads(good)
-    broken["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+    broken["post_processor"] = {"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
                                 "pair": [], "special_tokens": {}}  # fmt: skip
     unigram = json.loads(good)
     unigram["model"] = {

@@ -66,6 +66,13 @@ def test_null_and_zero_are_values_where_the_default_says_so() -> None:
         "buckets": (8,),
     }
     assert schema.parse({"buckets": [4, 2]})["buckets"] == (4, 2)
-    for config in ({"window": 0}, {"seed": -1}, {"seed": True}, {"buckets": []}, {"buckets": [0]}):
+    refused: list[dict[str, Any]] = [
+        {"window": 0},
+        {"seed": -1},
+        {"seed": True},
+        {"buckets": []},
+        {"buckets": [0]},
+    ]
+    for config in refused:
         with pytest.raises(ModelError, match="cannot be"):
             schema.parse(config)

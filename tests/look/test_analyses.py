@@ -90,11 +90,11 @@ class Given:
     def weights(
         self, q: Tensor, k: Tensor, attention_mask: Any, rows: Tensor, heads: Tensor | None = None
     ) -> Tensor:
-        found = self.known[:, :, rows]
-        return found if heads is None else found[:, heads]
+        run = self.known[:, :, rows]
+        return run if heads is None else run[:, heads]
 
 
-def given(*layers: Tensor, causal: bool = False) -> Look:
+def recording(*layers: Tensor, causal: bool = False) -> Look:
     """A look at attentions with these weights [H, T, S] each, over a reader of T tokens."""
     model = reader()
     probe = Probe(["*"])
@@ -121,32 +121,30 @@ def previous(length: int) -> Tensor:
 
 
 def test_alignment_is_the_mean_of_the_heads_and_links_its_peaks() -> None:
-    found = translator().look(TEXT, target=TARGET)
-    result = alignment(found, layer=1)
+    run = translator().look(TEXT, target=TARGET)
+    result = alignment(run, layer=1)
     np.testing.assert_allclose(
-        result.weights, found.weights("decoder.1.cross").mean(axis=0), atol=1e-6
+        result.weights, run.weights("decoder.1.cross").mean(axis=0), atol=1e-6
     )
     assert result.links == tuple(enumerate(result.weights.argmax(axis=1)))
     assert len(result.weights) == len(result.target) == len(result.links)
-    one = alignment(found, layer=0, heads=[2])
-    np.testing.assert_allclose(
-        one.weights, found.weights("decoder.0.cross", heads=[2])[0], atol=1e-6
-    )
+    one = alignment(run, layer=0, heads=[2])
+    np.testing.assert_allclose(one.weights, run.weights("decoder.0.cross", heads=[2])[0], atol=1e-6)
     with pytest.raises(SettingError, match="layers are 0 to 1"):
-        alignment(found, layer=2)
+        alignment(run, layer=2)
     with pytest.raises(SettingError, match="heads are 0 to 2"):
-        alignment(found, heads=[3])
+        alignment(run, heads=[3])
     with pytest.raises(SettingError, match="cross"):
         alignment(look(writer(), TEXT))
 
 
 def test_entropy_lies_between_one_place_and_all(model: Model) -> None:
-    found = look(model, TEXT, target=target_of(model))
-    result = entropy(found)
+    run = look(model, TEXT, target=target_of(model))
+    result = entropy(run)
     assert (result.share > 0).all()
     assert (result.share < 1 + 1e-6).all()
     for name, nats in zip(result.names, result.nats, strict=True):
-        weights = found.weights(name).astype(np.float64)
+        weights = run.weights(name).astype(np.float64)
         by_hand = -(weights * np.log(np.maximum(weights, 1e-300))).sum(axis=-1).mean(axis=-1)
         np.testing.assert_allclose(nats, by_hand, atol=1e-5)
         assert (nats <= math.log(weights.shape[-1]) + 1e-6).all()
@@ -156,10 +154,10 @@ def test_heads_that_collapsed_look_evenly_or_do_nothing_are_named() -> None:
     n = 7
     same = torch.zeros(n, n)
     same[:, 3] = 1.0
-    found = given(torch.stack([same, torch.full((n, n), 1 / n), previous(n), previous(n)]))
-    call = found.call("encoder.0.self")
+    run = recording(torch.stack([same, torch.full((n, n), 1 / n), previous(n), previous(n)]))
+    call = run.call("encoder.0.self")
     call.v[:, 3] *= 1e-3
-    result = entropy(found)
+    result = entropy(run)
     assert [f"{key.split()[-1]} {what.split(':')[0]}" for key, what in result.flags.items()] == [
         "0 collapsed",
         "1 even",
@@ -172,31 +170,33 @@ def test_heads_that_collapsed_look_evenly_or_do_nothing_are_named() -> None:
 def test_entropy_counts_what_may_be_seen() -> None:
     """A causal head that looks at all it may evenly has the highest entropy there is."""
     weights = torch.tril(torch.ones(6, 6))
-    result = entropy(given((weights / weights.sum(-1, keepdim=True)).expand(4, 6, 6), causal=True))
+    result = entropy(
+        recording((weights / weights.sum(-1, keepdim=True)).expand(4, 6, 6), causal=True)
+    )
     assert result.share[0, 0] == pytest.approx(
         5 / 6, abs=1e-6
     )  # the first row has nothing to choose
 
 
 def test_entropy_in_parts_is_entropy_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = translator().look(TEXT, target=TARGET)
-    whole, rolled = entropy(found), rollout(found).weights
+    run = translator().look(TEXT, target=TARGET)
+    complete, rolled = entropy(run), rollout(run).weights
     monkeypatch.setattr("regard.look.recording.CHUNK", 1)
-    parts = entropy(found)
+    parts = entropy(run)
     for name in ("nats", "share", "favourite", "force"):
-        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-5)
-    np.testing.assert_allclose(rollout(found).weights, rolled, atol=1e-6)
+        np.testing.assert_allclose(getattr(parts, name), getattr(complete, name), rtol=1e-5)
+    np.testing.assert_allclose(rollout(run).weights, rolled, atol=1e-6)
 
 
 def test_rollout_is_the_product_of_halves(model: Model) -> None:
-    found = look(model, TEXT, target=target_of(model))
-    for stack in {name.split(".")[0] for name in found.probe.attentions}:
-        result = rollout(found, stack)
+    run = look(model, TEXT, target=target_of(model))
+    for stack in {name.split(".")[0] for name in run.probe.attentions}:
+        result = rollout(run, stack)
         np.testing.assert_allclose(result.weights.sum(axis=1), 1.0, atol=1e-6)
         assert (result.weights >= 0).all()
         reached = np.eye(len(result.tokens))
-        for layer in range(2 if len(found.probe.attentions) < 8 else 3):
-            step = found.weights(f"{stack}.{layer}.self").mean(axis=0)
+        for layer in range(2 if len(run.probe.attentions) < 8 else 3):
+            step = run.weights(f"{stack}.{layer}.self").mean(axis=0)
             reached = (step / 2 + np.eye(len(step)) / 2) @ reached
         np.testing.assert_allclose(result.weights, reached, atol=1e-5)
 
@@ -207,8 +207,10 @@ def test_rollout_is_the_product_of_halves(model: Model) -> None:
 def test_a_head_that_looks_back_has_that_role(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hand-made head scores 1 for what it does; a random model stays near chance for all roles."""
     model = translator()
-    known = list(islice(sentences("test"), 12)) + list(islice(sentences("test", pronouns=True), 12))
-    chance = roles(model, known)
+    asked_sentences = list(islice(sentences("test"), 12)) + list(
+        islice(sentences("test", pronouns=True), 12)
+    )
+    chance = roles(model, asked_sentences)
     assert {
         "previous token",
         "next token",
@@ -226,12 +228,12 @@ def test_a_head_that_looks_back_has_that_role(monkeypatch: pytest.MonkeyPatch) -
         def weights(
             self: AttentionCall, rows: Tensor | None = None, heads: Tensor | None = None
         ) -> Tensor:
-            found = usual(self, rows, heads).clone()
-            length = found.shape[-1]
-            found[:, 1] = 0.0
+            run = usual(self, rows, heads).clone()
+            length = run.shape[-1]
+            run[:, 1] = 0.0
             for i in range(length):
-                found[:, 1, i, min(max(place(i), 0), length - 1)] = 1.0
-            return found
+                run[:, 1, i, min(max(place(i), 0), length - 1)] = 1.0
+            return run
 
         monkeypatch.setattr(AttentionCall, "weights", weights)
 
@@ -241,7 +243,7 @@ def test_a_head_that_looks_back_has_that_role(monkeypatch: pytest.MonkeyPatch) -
         ("first token", lambda i: 0),
     ):
         looks(place)
-        result = roles(model, known, size=5)
+        result = roles(model, asked_sentences, size=5)
         score = result.scores[result.roles.index(role)]
         np.testing.assert_allclose(score[:, 1], 1.0)
         assert score[:, [0, 2]].max() < 0.9
@@ -266,10 +268,10 @@ def test_links_are_scored_where_the_words_are(monkeypatch: pytest.MonkeyPatch) -
     def weights(
         self: AttentionCall, rows: Tensor | None = None, heads: Tensor | None = None
     ) -> Tensor:
-        found = usual(self, rows, heads).clone()
-        found[:, 2] = 0.0
-        found[:, 2, places[link.start], places[link.end][0]] = 1.0
-        return found
+        run = usual(self, rows, heads).clone()
+        run[:, 2] = 0.0
+        run[:, 2, places[link.start], places[link.end][0]] = 1.0
+        return run
 
     monkeypatch.setattr(AttentionCall, "weights", weights)
     result = roles(model, [sentence])
@@ -278,13 +280,13 @@ def test_links_are_scored_where_the_words_are(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_roles_of_other_wirings_and_errors() -> None:
-    known = list(islice(sentences("test"), 6))
-    assert roles(writer(), known).names == ("decoder.0.self", "decoder.1.self")
-    assert roles(reader(), known).scores.shape[1:] == (2, 4)
-    causal = roles(writer(), known)
+    asked_sentences = list(islice(sentences("test"), 6))
+    assert roles(writer(), asked_sentences).names == ("decoder.0.self", "decoder.1.self")
+    assert roles(reader(), asked_sentences).scores.shape[1:] == (2, 4)
+    causal = roles(writer(), asked_sentences)
     np.testing.assert_allclose(causal.scores[causal.roles.index("next token")], 0.0, atol=1e-7)
     with pytest.raises(SettingError, match="source"):
-        roles(translator(), known, stack="decoder")
+        roles(translator(), asked_sentences, stack="decoder")
     with pytest.raises(DataError, match="sentences"):
         roles(reader(), [])
 
@@ -318,9 +320,9 @@ def test_ablation_of_every_wiring(model: Model) -> None:
 def test_right_is_what_greedy_decoding_writes() -> None:
     model = fitted()
     texts = [s.source for s in LEARNT]
-    said = [translate(model, text, DecodingSettings(Greedy()))[0].tokens for text in texts]
+    output = [translate(model, text, DecodingSettings(Greedy()))[0].tokens for text in texts]
     exact = [
-        tuple(WORDS.encode(s.target)) == tokens for s, tokens in zip(LEARNT, said, strict=True)
+        tuple(WORDS.encode(s.target)) == tokens for s, tokens in zip(LEARNT, output, strict=True)
     ]
     data = batch(model, texts, [s.target for s in LEARNT])
     assert right(model, data).tolist() == exact
@@ -338,11 +340,11 @@ def test_right_is_what_greedy_decoding_writes() -> None:
 
 def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
     model = translator()
-    known = list(islice(sentences("test", pronouns=True), 20))
-    choices = pronouns(model, known)
+    asked_sentences = list(islice(sentences("test", pronouns=True), 20))
+    choices = pronouns(model, asked_sentences)
     assert choices.data.decoder_inputs is not None
     for sentence, place, options, row in zip(
-        known, choices.positions, choices.options, choices.data.labels, strict=True
+        asked_sentences, choices.positions, choices.options, choices.data.labels, strict=True
     ):
         words = [token.strip("▁") for token in WORDS.tokens(options)]
         assert len(set(words)) == 2
@@ -378,18 +380,18 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.look.circuits.chosen_right", ability)
     monkeypatch.setattr("regard.look.circuits.right", rest)
     few = list(islice(sentences("test", pronouns=True), 2))
-    given, others = (
+    recording, others = (
         pronouns(model, few),
         batch(model, [s.source for s in few], [s.target for s in few]),
     )
-    result = circuit(model, given, others, near=0.5)
+    result = circuit(model, recording, others, near=0.5)
     assert (set(result.heads), result.meets_bounds) == ({first, second}, True)
     assert (result.accuracy, result.ablated_accuracy) == (1.0, 0.5)
     assert result.ablated_rest_accuracy == 0.97
     assert (result.tried, result.every) == (len(every) + math.comb(len(every), 2), True)
-    assert not circuit(model, given, others, near=0.1).meets_bounds
+    assert not circuit(model, recording, others, near=0.1).meets_bounds
     # Where all sets would be too many, the heads that matter most alone are tried: here the three.
-    fewer = circuit(model, given, others, near=0.5, tries=3)
+    fewer = circuit(model, recording, others, near=0.5, tries=3)
     assert (set(fewer.heads), fewer.every, fewer.tried) == ({first, second}, False, 3 + 3)
 
 
@@ -401,7 +403,7 @@ def test_referents_are_what_looking_at_each_sentence_says() -> None:
     choices = pronouns(model, asked)
     expected = np.zeros_like(result.weights)
     for sentence, place in zip(asked, choices.positions, strict=True):
-        found = look(model, sentence.source, target=sentence.target, off=off)
+        run = look(model, sentence.source, target=sentence.target, off=off)
         words = [word.strip(".").lower() for word in sentence.source.split()]
         assert sentence.triple is not None
         first, second, adjective = sentence.triple[:3]
@@ -409,7 +411,7 @@ def test_referents_are_what_looking_at_each_sentence_says() -> None:
         places = word_positions(model, sentence.source)
         spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
         for i, name in enumerate(result.names):
-            row = found.weights(name)[:, spots[2][0] if name.startswith("encoder") else place]
+            row = run.weights(name)[:, spots[2][0] if name.startswith("encoder") else place]
             expected[i] += np.stack([row[:, spot].sum(axis=1) for spot in spots], axis=1) / len(
                 asked
             )
@@ -430,23 +432,23 @@ def test_what_is_not_known_has_no_circuit() -> None:
 
 
 def test_the_lens_of_the_last_layer_is_the_model(model: Model) -> None:
-    found = look(model, TEXT, target=target_of(model), ask=EVERYTHING)
+    run = look(model, TEXT, target=target_of(model), ask=EVERYTHING)
     if model.model.head is None:  # type: ignore[union-attr]
         with pytest.raises(SettingError, match="vocabulary"):
-            lens(found)
+            lens(run)
         return
-    result = lens(found, top=3)
-    said = torch.from_numpy(found["logits"]).softmax(dim=-1).topk(3)
-    np.testing.assert_allclose(result.probabilities[-1], said.values, rtol=1e-5, atol=1e-7)
+    result = lens(run, top=3)
+    output = torch.from_numpy(run["logits"]).softmax(dim=-1).topk(3)
+    np.testing.assert_allclose(result.probabilities[-1], output.values, rtol=1e-5, atol=1e-7)
     assert [list(place) for place in result.tokens[-1]] == [
-        WORDS.tokens(row) for row in said.indices.tolist()
+        WORDS.tokens(row) for row in output.indices.tolist()
     ]
     assert (
         len(result.layers)
         == len(result.tokens)
-        == 1 + sum(n.endswith("residual") for n in found.names) // (2 if target_of(model) else 1)
+        == 1 + sum(n.endswith("residual") for n in run.names) // (2 if target_of(model) else 1)
     )
-    assert lens(found, positions=[2]).probabilities.shape[1] == 1
+    assert lens(run, positions=[2]).probabilities.shape[1] == 1
     with pytest.raises(SettingError, match="residual"):
         lens(look(model, TEXT, target=target_of(model)))
 
@@ -490,12 +492,12 @@ def test_patching_one_place_by_hand() -> None:
         abs=1e-5,
     )
     parted = patching(model, TEXT, other, target=TARGET)
-    said = forward(model.model, two, outputs)[0].argmax(dim=-1).tolist()
+    output = forward(model.model, two, outputs)[0].argmax(dim=-1).tolist()
     end = WORDS.special_token_id("eos")
     assert end is not None
     ids = [*WORDS.encode(TARGET), end]
-    assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
-    assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
+    assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, output, strict=True)) if a != b)
+    assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], output[parted.at]])
     with pytest.raises(DataError, match="the same"):
         patching(model, TEXT, TEXT)
     with pytest.raises(DataError, match="tokens"):
@@ -553,19 +555,19 @@ def test_attribution_is_the_gradient_times_the_vector(model: Model) -> None:
             x[:, token] *= factor
             return x
 
-        said = forward(
+        output = forward(
             model.model,
             inputs.inputs,
             inputs.decoder_inputs,
             probe=Probe(edits={f"{stack}.embedded": edit}),
         )[0]
-        row = said[place] if said.ndim > 1 else said
+        row = output[place] if output.ndim > 1 else output
         answer = inputs.next_ids[place] if place < len(inputs.next_ids) else int(base.argmax())
         return row[answer].item()
 
     with torch.no_grad():
-        said = forward(model.model, inputs.inputs, inputs.decoder_inputs)[0]
-        base = said[place] if said.ndim > 1 else said
+        output = forward(model.model, inputs.inputs, inputs.decoder_inputs)[0]
+        base = output[place] if output.ndim > 1 else output
     for token in (0, 2):
         slope = (score(1 + 1e-6, token) - score(1 - 1e-6, token)) / 2e-6
         assert result.values[0, token] == pytest.approx(slope, rel=1e-4, abs=1e-6)
@@ -573,11 +575,11 @@ def test_attribution_is_the_gradient_times_the_vector(model: Model) -> None:
 
 def test_attribution_in_batches_is_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = translator()
-    whole = attribution(model, TEXT, target=TARGET)
-    assert whole.predictions == model.look(TEXT, target=TARGET, ask=()).target
+    complete = attribution(model, TEXT, target=TARGET)
+    assert complete.predictions == model.look(TEXT, target=TARGET, ask=()).target
     monkeypatch.setattr("regard.look.gradient_attribution.ROWS", 1)
     np.testing.assert_allclose(
-        attribution(model, TEXT, target=TARGET).values, whole.values, rtol=1e-4, atol=1e-6
+        attribution(model, TEXT, target=TARGET).values, complete.values, rtol=1e-4, atol=1e-6
     )
     causal = attribution(writer(), TEXT)
     future = np.triu(np.ones_like(causal.values), 1).astype(bool)

@@ -51,11 +51,11 @@ def test_encoders_and_language_models_are_looked_at_by_their_words(tmp_path: Pat
         (gpt, False, "decoder.1.self", 5),
     ):
         loaded = regard.load(folder(model, tmp_path / station, framed))
-        seen = loaded.look("the dog sees a cat")
-        weights = seen.weights(station)
+        run = loaded.look("the dog sees a cat")
+        weights = run.weights(station)
         assert weights.shape[-2:] == (count, count)
         assert np.allclose(weights.sum(-1), 1.0, atol=1e-5)
-        assert [token for token in seen.source if "[" not in token] == [
+        assert [token for token in run.source if "[" not in token] == [
             "the",
             "dog",
             "sees",

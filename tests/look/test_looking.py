@@ -39,29 +39,29 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 
 def test_weights_are_those_of_a_wholly_explicit_model(model: Model) -> None:
-    found = look(model, TEXT, target=target_of(model))
-    fused = {name: found.weights(name) for name in found.probe.attentions}
-    seen = explicit(model.model)
+    run = look(model, TEXT, target=target_of(model))
+    fused = {name: run.weights(name) for name in run.probe.attentions}
+    explicit_weights = explicit(model.model)
     with torch.no_grad():
-        forward(model.model, found.model_inputs.inputs, found.model_inputs.decoder_inputs)
-    assert len(seen) == len(fused) > 1
-    for (name, weights), mixed in zip(fused.items(), seen, strict=True):
+        forward(model.model, run.model_inputs.inputs, run.model_inputs.decoder_inputs)
+    assert len(explicit_weights) == len(fused) > 1
+    for (name, weights), mixed in zip(fused.items(), explicit_weights, strict=True):
         np.testing.assert_allclose(
             weights, mixed[0].detach().numpy(), rtol=1e-5, atol=1e-6, err_msg=name
         )
         np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
-        left, right = found.labels(name)
+        left, right = run.labels(name)
         assert weights.shape[1:] == (len(left), len(right))
 
 
 def test_some_rows_and_heads_are_those_of_all(model: Model) -> None:
-    found = look(model, TEXT, target=target_of(model))
-    for name in found.probe.attentions:
-        many = found.call(name).q.shape[1]
-        some = found.weights(name, rows=[4, 0], heads=[many - 1, 1])
-        np.testing.assert_allclose(some, found.weights(name)[[many - 1, 1]][:, [4, 0]], atol=1e-6)
-        view = found.attention(name, rows=[4], heads=[1])
-        assert view.rows == (found.labels(name)[0][4],)
+    run = look(model, TEXT, target=target_of(model))
+    for name in run.probe.attentions:
+        many = run.call(name).q.shape[1]
+        some = run.weights(name, rows=[4, 0], heads=[many - 1, 1])
+        np.testing.assert_allclose(some, run.weights(name)[[many - 1, 1]][:, [4, 0]], atol=1e-6)
+        view = run.attention(name, rows=[4], heads=[1])
+        assert view.rows == (run.labels(name)[0][4],)
         assert view.weights.shape == (1, 1, len(view.columns))
 
 
@@ -73,15 +73,15 @@ def test_looking_changes_nothing_and_gives_every_probe(model: Model) -> None:
         usual = forward(
             model.model, nothing.model_inputs.inputs, nothing.model_inputs.decoder_inputs
         )
-    found = look(model, TEXT, target=target, ask=["*"])
-    assert found.names == probes(model.model)
-    assert torch.equal(found.tensor("logits"), usual)
-    for name in found.names:
-        assert np.isfinite(found[name]).all(), name
-    one = look(model, TEXT, target=target, ask=[found.names[1], "logits"])
-    assert one.names == [found.names[1], "logits"]
-    last = [name for name in found.names if name.endswith(".output")][-1]
-    assert found[last].shape[-1] == 24
+    run = look(model, TEXT, target=target, ask=["*"])
+    assert run.names == probes(model.model)
+    assert torch.equal(run.tensor("logits"), usual)
+    for name in run.names:
+        assert np.isfinite(run[name]).all(), name
+    one = look(model, TEXT, target=target, ask=[run.names[1], "logits"])
+    assert one.names == [run.names[1], "logits"]
+    last = [name for name in run.names if name.endswith(".output")][-1]
+    assert run[last].shape[-1] == 24
 
 
 def test_looking_stays_on_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +124,8 @@ def test_a_long_input_is_looked_at_by_rows(kind: str) -> None:
     length = 4096
     ids = torch.randint(4, len(WORDS), (1, length))
     with Largest() as largest:
-        found = look(model, ids, ask=["decoder.1.self.weights", "decoder.0.self.q"])
-        weights = found.weights("decoder.1.self", rows=[4000, 17, 4095], heads=[2])
+        run = look(model, ids, ask=["decoder.1.self.weights", "decoder.0.self.q"])
+        weights = run.weights("decoder.1.self", rows=[4000, 17, 4095], heads=[2])
     assert weights.shape == (1, 3, length)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-4)
     assert weights[0, 1, 18:].max() == 0
@@ -134,12 +134,12 @@ def test_a_long_input_is_looked_at_by_rows(kind: str) -> None:
 
 def test_an_encoder_decoder_translates_first() -> None:
     model = translator()
-    found = model.look(TEXT, ask=["decoder.*.cross.weights"])
-    assert found.source == (*WORDS.tokens(WORDS.encode(TEXT)), "</s>")
-    assert WORDS.decode(WORDS.vocabulary[token] for token in found.target) == model.translate(TEXT)
-    given = model.look(TEXT, target=TARGET)
-    assert given.target == (*WORDS.tokens(WORDS.encode(TARGET)), "</s>")
-    assert given.weights("decoder.0.cross").shape == (3, len(given.target), len(given.source))
+    run = model.look(TEXT, ask=["decoder.*.cross.weights"])
+    assert run.source == (*WORDS.tokens(WORDS.encode(TEXT)), "</s>")
+    assert WORDS.decode(WORDS.vocabulary[token] for token in run.target) == model.translate(TEXT)
+    forced = model.look(TEXT, target=TARGET)
+    assert forced.target == (*WORDS.tokens(WORDS.encode(TARGET)), "</s>")
+    assert forced.weights("decoder.0.cross").shape == (3, len(forced.target), len(forced.source))
     longer = model.look("He.", target=TARGET)
     assert len(longer.target) > len(longer.source)
     np.testing.assert_allclose(longer.weights("decoder.0.cross").sum(axis=-1), 1.0, atol=1e-5)
@@ -172,9 +172,9 @@ def test_tensors_of_other_front_ends() -> None:
     description = spec.Encoder(
         24, image, spec.Stack(1, BLOCK), spec.Pool(), labels=spec.ClassifierHead(3)
     )
-    found = look(Model(build(description).eval(), description), torch.randn(1, 3, 8, 8), ask=["*"])
-    assert found.source == ("extra 0", "0,0", "0,1", "1,0", "1,1")
-    assert found.attention("encoder.0.self").weights.shape == (4, 5, 5)
+    run = look(Model(build(description).eval(), description), torch.randn(1, 3, 8, 8), ask=["*"])
+    assert run.source == ("extra 0", "0,0", "0,1", "1,0", "1,1")
+    assert run.attention("encoder.0.self").weights.shape == (4, 5, 5)
     sound = spec.Spectrogram(3, spec.Sinusoidal())
     description = spec.Encoder(24, sound, spec.Stack(1, BLOCK))
     model = Model(build(description).eval(), description)
@@ -199,15 +199,15 @@ def test_errors_name_what_there_is() -> None:
     model = translator()
     with pytest.raises(SettingError, match=r"did you mean 'encoder.1.self.weights'"):
         model.look(TEXT, ask=["encoder.1.self.wieghts"])
-    found = model.look(TEXT, target=TARGET, ask=["encoder.0.self.weights"])
+    run = model.look(TEXT, target=TARGET, ask=["encoder.0.self.weights"])
     with pytest.raises(SettingError, match=r"encoder\.0\.self"):
-        found.weights("encoder.1.self")
+        run.weights("encoder.1.self")
     with pytest.raises(SettingError, match="row 99"):
-        found.weights("encoder.0.self", rows=[99])
+        run.weights("encoder.0.self", rows=[99])
     with pytest.raises(SettingError, match="head 3"):
-        found.weights("encoder.0.self", heads=[3])
+        run.weights("encoder.0.self", heads=[3])
     with pytest.raises(SettingError, match="nothing was asked"):
-        found["logits"]
+        run["logits"]
     with pytest.raises(SettingError, match="no head 7"):
         model.look(TEXT, off=[("encoder.0.self", 7)])
     with pytest.raises(SettingError, match="did you mean"):
@@ -230,6 +230,6 @@ def test_an_edit_is_seen_by_probes_downstream() -> None:
     model = writer()
     inputs = look(model, TEXT, ask=()).model_inputs
     probe = Probe(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
-    said = forward(model.model, inputs.inputs, probe=probe)
+    logits = forward(model.model, inputs.inputs, probe=probe)
     assert probe.tensors["decoder.1.residual"].abs().max() == 0
-    assert said.abs().max() == 0
+    assert logits.abs().max() == 0

@@ -27,25 +27,25 @@ SENTENCE = "The animal did not cross the street because it was too {}."
 
 @cache
 def packaged() -> tuple[Model, Circuit]:
-    found = stored_circuit(DEMO)
-    assert found is not None
-    return load(DEMO, device="cpu"), found
+    result = stored_circuit(DEMO)
+    assert result is not None
+    return load(DEMO, device="cpu"), result
 
 
 def test_the_tool_finds_few_heads_that_pronouns_hang_on() -> None:
     """Chosen on sentences of one split, measured on those of another: pronouns come near chance, the rest stays right."""
     model, stored = packaged()
-    found = pronoun_circuit(model)
-    assert found.meets_bounds
-    assert found.every
-    assert 1 <= len(found.heads) <= 3
-    assert found.accuracy >= 0.97
-    assert 0.4 <= found.ablated_accuracy <= 0.55
-    assert found.rest_accuracy >= 0.95
-    assert found.ablated_rest_accuracy >= 0.9
-    assert (found.heads, found.reader) == (stored.heads, stored.reader)
-    assert found.numpy().tolist() == pytest.approx(stored.numpy().tolist(), abs=0.01)
-    assert found.looks == pytest.approx(stored.looks, abs=0.01)
+    result = pronoun_circuit(model)
+    assert result.meets_bounds
+    assert result.every
+    assert 1 <= len(result.heads) <= 3
+    assert result.accuracy >= 0.97
+    assert 0.4 <= result.ablated_accuracy <= 0.55
+    assert result.rest_accuracy >= 0.95
+    assert result.ablated_rest_accuracy >= 0.9
+    assert (result.heads, result.reader) == (stored.heads, stored.reader)
+    assert result.numpy().tolist() == pytest.approx(stored.numpy().tolist(), abs=0.01)
+    assert result.looks == pytest.approx(stored.looks, abs=0.01)
 
 
 def test_a_head_looks_at_what_it_stands_for_as_long_as_they_work() -> None:

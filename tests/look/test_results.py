@@ -45,14 +45,14 @@ EVIL = '<script>alert("1")</script>'
 
 def results() -> dict[str, Result]:
     model = translator()
-    found = model.look(TEXT, target=TARGET, ask=["*.weights", "*.embedded", "*.residual"])
-    made: list[Result] = [
-        found.attention("encoder.0.self"),
-        found.attention("decoder.1.cross", heads=[1], rows=[0, 3]),
-        alignment(found),
-        entropy(found),
-        rollout(found),
-        lens(found),
+    run = model.look(TEXT, target=TARGET, ask=["*.weights", "*.embedded", "*.residual"])
+    examples: list[Result] = [
+        run.attention("encoder.0.self"),
+        run.attention("decoder.1.cross", heads=[1], rows=[0, 3]),
+        alignment(run),
+        entropy(run),
+        rollout(run),
+        lens(run),
         roles(model, [Sentence(TEXT, TARGET)]),
         ablation(model, [TEXT], [TARGET]),
         patching(model, TEXT, "The cat sees a small dog.", target=TARGET),
@@ -74,7 +74,7 @@ def results() -> dict[str, Result]:
         ),
         referents(model, list(islice(sentences("test", pronouns=True), 3))),
     ]
-    return {f"{type(result).__name__} {i}": result for i, result in enumerate(made)}
+    return {f"{type(result).__name__} {i}": result for i, result in enumerate(examples)}
 
 
 MADE = results()
@@ -144,10 +144,10 @@ def test_text_is_only_ever_text(tmp_path: Path) -> None:
 
 
 def test_json_holds_the_very_numbers() -> None:
-    found = translator().look(TEXT, target=TARGET)
-    view = found.attention("encoder.1.self", heads=[2])
+    run = translator().look(TEXT, target=TARGET)
+    view = run.attention("encoder.1.self", heads=[2])
     again = np.array(json.loads(json.dumps(view.to_dict()))["weights"], dtype=np.float32)
-    assert (again == found.weights("encoder.1.self", heads=[2])).all()
+    assert (again == run.weights("encoder.1.self", heads=[2])).all()
 
 
 def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:

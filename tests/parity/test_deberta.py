@@ -21,11 +21,15 @@ from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
-# As published for version 3, but for the sizes; inputs are longer than the exact buckets and than the distance.
+# As published for version 3, but for the sizes; inputs are longer than the exact buckets and than
+# the distance.
 V3: dict[str, Any] = {
-    "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 50,
-    "max_position_embeddings": 24, "relative_attention": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm",
-    "share_att_key": True, "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7, "max_relative_positions": -1,
+    "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "intermediate_size": 50,
+    "max_position_embeddings": 24, "relative_attention": True, "position_buckets": 6,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True, "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7,
+    "max_relative_positions": -1,
     "position_biased_input": False, "type_vocab_size": 0, "pad_token_id": 0,
 }  # fmt: skip
 PLAIN = {
@@ -219,13 +223,18 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "millions"),
     [
-        ({"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "intermediate_size": 1536}, 70.7),
-        ({"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 3072}, 141.3),
-        ({"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}, 183.8),
-        ({"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}, 434.0),
+        ({"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+        "intermediate_size": 1536}, 70.7),
+        ({"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12,
+        "intermediate_size": 3072}, 141.3),
+        ({"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072}, 183.8),
+        ({"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "intermediate_size": 4096}, 434.0),
         (
             {
-                "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
+                "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
+                "intermediate_size": 6144,
                 "attention_head_size": 64, "conv_kernel_size": 3, "conv_act": "gelu",
             },
             884.6,

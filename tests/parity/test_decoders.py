@@ -19,7 +19,8 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 LONG = {
@@ -27,7 +28,8 @@ LONG = {
     "original_max_position_embeddings": 8, "rope_theta": 500.0,
 }  # fmt: skip
 NEOX = {
-    "vocab_size": 61, "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 5,
+    "vocab_size": 61, "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 5,
     "max_position_embeddings": 64,
 }  # fmt: skip
 CASES: dict[str, Any] = {
@@ -36,25 +38,32 @@ CASES: dict[str, Any] = {
         **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=LONG
     ),
     "llama, all heads, linear": lambda: transformers.LlamaConfig(
-        **{**SMALL, "num_key_value_heads": 6}, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+        **{**SMALL, "num_key_value_heads": 6}, rope_parameters={"rope_type": "linear",
+        "factor": 2.0, "rope_theta": 1e4}
     ),
     "mistral, window": lambda: transformers.MistralConfig(**SMALL, sliding_window=4),
-    "mistral, wide heads": lambda: transformers.MistralConfig(**SMALL, sliding_window=None, head_dim=10),
+    "mistral, wide heads": lambda: transformers.MistralConfig(**SMALL, sliding_window=None,
+    head_dim=10),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL),
     "gemma": lambda: transformers.GemmaConfig(**SMALL, head_dim=8),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3, n_head=6, pad_token_id=0),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3,
+    n_head=6, pad_token_id=0),
     "gpt2, untied": lambda: transformers.GPT2Config(
-        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, n_inner=50, tie_word_embeddings=False,
+        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, n_inner=50,
+        tie_word_embeddings=False,
         activation_function="gelu",
     ),
-    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=61, n_positions=40, n_embd=36, n_layer=3, n_head=6),
+    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=61, n_positions=40, n_embd=36,
+    n_layer=3, n_head=6),
     "gpt, untied": lambda: transformers.OpenAIGPTConfig(
-        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, tie_word_embeddings=False, afn="swish",
+        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, tie_word_embeddings=False,
+        afn="swish",
         layer_norm_epsilon=1e-3,
     ),
     "neox": lambda: transformers.GPTNeoXConfig(**NEOX),
     "neox, in sequence, tied": lambda: transformers.GPTNeoXConfig(
-        **NEOX, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False, hidden_act="gelu_fast",
+        **NEOX, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False,
+        hidden_act="gelu_fast",
         rotary_pct=0.7, rotary_emb_base=500.0,
     ),
     "neox, stretched": lambda: transformers.GPTNeoXConfig(

@@ -24,7 +24,8 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SIZES = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6,
     "max_position_embeddings": 40,
 }  # fmt: skip
 PAIRS = {**SIZES, "type_vocab_size": 3, "layer_norm_eps": 1e-5, "num_hidden_layers": 2}
@@ -46,13 +47,16 @@ DISTIL = {
 }
 # For each family, one config for each seed.
 CONFIGS: dict[str, list[dict[str, Any]]] = {
-    "Bert": [SIZES, {**PAIRS, "hidden_act": "gelu_new", "num_labels": 5}, {**OTHER, "hidden_act": "relu"}],
-    "Roberta": [SIZES, {**PAIRS, "pad_token_id": 0, "hidden_act": "silu", "num_labels": 5}, {**OTHER, "pad_token_id": 4}],
+    "Bert": [SIZES, {**PAIRS, "hidden_act": "gelu_new", "num_labels": 5}, {**OTHER,
+    "hidden_act": "relu"}],
+    "Roberta": [SIZES, {**PAIRS, "pad_token_id": 0, "hidden_act": "silu", "num_labels": 5},
+    {**OTHER, "pad_token_id": 4}],
     "Camembert": [PAIRS, OTHER, SIZES],
     "XLMRoberta": [OTHER, SIZES, PAIRS],
     "DistilBert": [
         DISTIL,
-        {**DISTIL, "activation": "relu", "num_labels": 5, "qa_dropout": 0.3, "attention_dropout": 0.0},
+        {**DISTIL, "activation": "relu", "num_labels": 5, "qa_dropout": 0.3,
+        "attention_dropout": 0.0},
         {**DISTIL, "n_heads": 4, "seq_classif_dropout": 0.0, "dropout": 0.2},
     ],
     "Albert": [
@@ -471,64 +475,91 @@ def test_a_task_has_its_number_of_scores() -> None:
 # ------------------------------------------------------------------ configs as they were published
 
 BASE = {
-    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
-    "initializer_range": 0.02, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072, "num_attention_heads": 12,
+    "num_hidden_layers": 12,
 }  # fmt: skip
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base-uncased": ({
-        **BASE, "architectures": ["BertForMaskedLM"], "gradient_checkpointing": False, "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0, "position_embedding_type": "absolute",
-        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522,
+        **BASE, "architectures": ["BertForMaskedLM"], "gradient_checkpointing": False,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True,
+        "vocab_size": 30522,
     }, 109_514_298),
     "bert-base-multilingual-cased": ({
-        **BASE, "architectures": ["BertForMaskedLM"], "directionality": "bidi", "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0, "pooler_fc_size": 768,
+        **BASE, "architectures": ["BertForMaskedLM"], "directionality": "bidi",
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0,
+        "pooler_fc_size": 768,
         "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
         "pooler_type": "first_token_transform", "type_vocab_size": 2, "vocab_size": 119547,
     }, 177_974_523),
     "all-MiniLM-L6-v2": ({
         **BASE, "_name_or_path": "nreimers/MiniLM-L6-H384-uncased", "architectures": ["BertModel"],
-        "gradient_checkpointing": False, "hidden_size": 384, "intermediate_size": 1536, "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "bert", "num_hidden_layers": 6, "pad_token_id": 0,
-        "position_embedding_type": "absolute", "transformers_version": "4.8.2", "type_vocab_size": 2,
+        "gradient_checkpointing": False, "hidden_size": 384, "intermediate_size": 1536,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "num_hidden_layers": 6,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute", "transformers_version": "4.8.2",
+        "type_vocab_size": 2,
         "use_cache": True, "vocab_size": 30522,
     }, 22_713_216),
     "roberta-base": ({
-        **BASE, "architectures": ["RobertaForMaskedLM"], "bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1,
+        **BASE, "architectures": ["RobertaForMaskedLM"], "bos_token_id": 0, "eos_token_id": 2,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1,
+        "type_vocab_size": 1,
         "vocab_size": 50265,
     }, 124_697_433),
     "xlm-roberta-base": ({
         **BASE, "architectures": ["XLMRobertaForMaskedLM"], "bos_token_id": 0, "eos_token_id": 2,
-        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "xlm-roberta", "output_past": True,
-        "pad_token_id": 1, "position_embedding_type": "absolute", "transformers_version": "4.17.0.dev0",
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "xlm-roberta",
+        "output_past": True,
+        "pad_token_id": 1, "position_embedding_type": "absolute",
+        "transformers_version": "4.17.0.dev0",
         "type_vocab_size": 1, "use_cache": True, "vocab_size": 250002,
     }, 278_295_186),
     "distilbert-base-uncased": ({
-        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1, "dim": 768,
-        "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02, "max_position_embeddings": 512,
-        "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0, "qa_dropout": 0.1,
+        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1,
+        "dim": 768,
+        "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02,
+        "max_position_embeddings": 512,
+        "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0,
+        "qa_dropout": 0.1,
         "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True,
         "transformers_version": "4.10.0.dev0", "vocab_size": 30522,
     }, 66_985_530),
     "albert-base-v2": ({
-        **BASE, "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 2,
-        "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128, "eos_token_id": 3, "gap_size": 0,
-        "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "inner_group_num": 1, "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "albert", "net_structure_type": 0, "num_hidden_groups": 1,
+        **BASE, "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0,
+        "bos_token_id": 2,
+        "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128,
+        "eos_token_id": 3, "gap_size": 0,
+        "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "inner_group_num": 1,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "albert", "net_structure_type": 0,
+        "num_hidden_groups": 1,
         "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000,
     }, 11_221_680),
     "electra-small-discriminator": ({
-        **BASE, "architectures": ["ElectraForPreTraining"], "embedding_size": 128, "hidden_size": 256,
-        "intermediate_size": 1024, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "electra",
+        **BASE, "architectures": ["ElectraForPreTraining"], "embedding_size": 128,
+        "hidden_size": 256,
+        "intermediate_size": 1024, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "model_type": "electra",
         "num_attention_heads": 4, "pad_token_id": 0, "position_embedding_type": "absolute",
-        "summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first", "summary_use_proj": True,
+        "summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first",
+        "summary_use_proj": True,
         "transformers_version": "4.4.0", "type_vocab_size": 2, "vocab_size": 30522,
     }, 13_549_057),
     "all-mpnet-base-v2": ({
-        **BASE, "_name_or_path": "microsoft/mpnet-base", "architectures": ["MPNetForMaskedLM"], "bos_token_id": 0,
-        "eos_token_id": 2, "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "mpnet",
-        "pad_token_id": 1, "relative_attention_num_buckets": 32, "transformers_version": "4.8.2", "vocab_size": 30527,
+        **BASE, "_name_or_path": "microsoft/mpnet-base", "architectures": ["MPNetForMaskedLM"],
+        "bos_token_id": 0,
+        "eos_token_id": 2, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,
+        "model_type": "mpnet",
+        "pad_token_id": 1, "relative_attention_num_buckets": 32, "transformers_version": "4.8.2",
+        "vocab_size": 30527,
     }, 109_518_527),
 }  # fmt: skip
 

@@ -22,7 +22,8 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 2,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 GPT = {

@@ -102,8 +102,10 @@ def open_theirs(folder: Path) -> Any:
 
 def random_theirs(kind: Any, config: Any, **changes: Any) -> Any:
     sizes: dict[str, Any] = {
-        "vocab_size": 37, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 28, "max_position_embeddings": 64,
+        "vocab_size": 37, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3,
+        "encoder_attention_heads": 3,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 28,
+        "max_position_embeddings": 64,
         "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     model = kind(config(**{**sizes, **changes}))

@@ -24,7 +24,8 @@ from zoo import perturb
 transformers = pytest.importorskip("transformers")
 
 SIZES = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6,
     "max_position_embeddings": 90,
 }  # fmt: skip
 OTHER = {
@@ -222,15 +223,18 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (
             "Longformer", "ForMaskedLM",
             [
-                ({"attention_window": [4, 6, 4]}, "differ between layers"), ({"attention_window": 5}, "even"),
-                ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"), ({"rotary": 1}, "rotary"),
+                ({"attention_window": [4, 6, 4]}, "differ between layers"),
+                ({"attention_window": 5}, "even"),
+                ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"),
+                ({"rotary": 1}, "rotary"),
             ],
         ),
         (
             "BigBird", "ForMaskedLM",
             [
                 ({"use_bias": False}, "use_bias"), ({"attention_type": "sparse"}, "attention_type"),
-                ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"), ({"rotary": 1}, "rotary"),
+                ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"),
+                ({"rotary": 1}, "rotary"),
                 ({"architectures": ["BigBirdForQuestionAnswering"]}, "BigBirdForQuestionAnswering"),
             ],
         ),

@@ -16,7 +16,7 @@ EDGES = import_edges(SOURCE)
 # must not import: the parts do not know the block and the stack that they are assembled into.
 LEVELS = (
     ("errors", "allocator"),
-    ("disk", "memory", "spec"),
+    ("disk", "memory", "options", "spec"),
     ("checkpoint",),
     ("core",),
     ("core.block",),

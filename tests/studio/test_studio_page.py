@@ -56,7 +56,7 @@ class Studio:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on(
             "console",
-            lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+            lambda texts: self.complaints.append(texts.text) if texts.type == "error" else None,
         )
         page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         page.goto(self.address)
@@ -123,10 +123,12 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
             browser_studio = Studio(browser, address[0], folder, shots)
             yield browser_studio
             browser.close()
-            own = browser_studio.base
+            own_requests = browser_studio.base
             assert browser_studio.requests
             assert not [
-                url for url in browser_studio.requests if not url.startswith((own, "data:"))
+                url
+                for url in browser_studio.requests
+                if not url.startswith((own_requests, "data:"))
             ]
             assert not browser_studio.complaints
     finally:
@@ -200,12 +202,12 @@ def test_who_resolves_it(studio: Studio) -> None:
     page = studio.page("look?model=demo")
     page.click("#resolves")
     until(page, "document.querySelectorAll('.token.pinned').length === 2")
-    found = json.loads((DEMO / "circuit.json").read_text())
-    name, head = found["reader"]
+    result = json.loads((DEMO / "circuit.json").read_text())
+    name, head = result["reader"]
     assert f"at={name}&head={head}" in page.url
-    said = page.locator("main").inner_text()
-    assert "weil es zu müde war" in said
-    assert "weil sie zu breit war" in said
+    texts = page.locator("main").inner_text()
+    assert "weil es zu müde war" in texts
+    assert "weil sie zu breit war" in texts
     page.screenshot(path=studio.shots / "resolves.png", full_page=True)
     page.click("#unresolved")
     until(page, "document.querySelector('#switched') !== null")
@@ -285,7 +287,7 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tab", "seen"),
+    ("tab", "visible"),
     [
         ("entropy", "How widely each head looks"),
         ("roles", "pronoun→referent"),
@@ -295,7 +297,7 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
         ("patching", "Score of “er” against “es”"),
     ],
 )
-def test_what_else(studio: Studio, tab: str, seen: str) -> None:
+def test_what_else(studio: Studio, tab: str, visible: str) -> None:
     text = "The dog does not enter the house because it is too tired."
     page = studio.page(link("look", text=text))
     page.locator(f"[aria-label='What else'] [data-value={tab}]").focus()
@@ -305,7 +307,7 @@ def test_what_else(studio: Studio, tab: str, seen: str) -> None:
         "document.querySelector('[aria-label=\"What else\"]')"
         ".getAttribute('aria-busy') === 'false'",
     )
-    assert seen in page.inner_text("#more")
+    assert visible in page.inner_text("#more")
     assert page.locator("#more .error").count() == 0
     restored = studio.page(page.url.partition("#/")[2])
     until(
@@ -324,7 +326,7 @@ def test_what_else(studio: Studio, tab: str, seen: str) -> None:
         page.wait_for_selector("#more .error")
         assert "as many tokens" in page.inner_text("#more .error")
         assert page.locator("#patched").count() == 1
-        studio.complaints[:] = [said for said in studio.complaints if "400" not in said]
+        studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
     for each in (page, restored):
         each.context.close()
 
@@ -382,7 +384,7 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     page.wait_for_selector("main > .error")
     assert "cannot be read" in page.inner_text("main > .error")
     assert page.locator("#file").count() == 1
-    studio.complaints[:] = [said for said in studio.complaints if "400" not in said]
+    studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
     page.click("text=Show the example")
     page.wait_for_selector("#seen")
     ready(page)

@@ -81,9 +81,9 @@ def ask(studio: TestClient, view: str, expect: int = 200, **question: Any) -> An
 def unpacked(content: bytes) -> dict[str, Any]:
     """As the page reads it: the length of the JSON, the JSON, the bytes of one array."""
     length = int.from_bytes(content[:4], "little")
-    said = json.loads(content[4 : 4 + length])
-    kind = "u1" if said["bytes"] else "<f4"
-    return {**said, "values": np.frombuffer(content[4 + length :], kind).reshape(said["shape"])}
+    header = json.loads(content[4 : 4 + length])
+    kind = "u1" if header["bytes"] else "<f4"
+    return {**header, "values": np.frombuffer(content[4 + length :], kind).reshape(header["shape"])}
 
 
 # ------------------------------------------------------------------ the packaged model
@@ -112,25 +112,26 @@ def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
 def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
     model = MODELS[name]()
     with client(InMemory({name: model})) as studio:
-        found = ask(studio, "look", model=name, text=TEXT)
-        own = looking.look(model, TEXT)
-        assert list(found["attentions"]) == list(own.probe.attentions)
-        for attention in own.probe.attentions:
+        view = ask(studio, "look", model=name, text=TEXT)
+        expected = looking.look(model, TEXT)
+        assert list(view["attentions"]) == list(expected.probe.attentions)
+        for attention in expected.probe.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(np.array(map["values"]) - own.weights(attention)).max() <= 1e-6
+            assert np.abs(np.array(map["values"]) - expected.weights(attention)).max() <= 1e-6
             assert (map["rows"], map["columns"]) == tuple(
-                map_ for map_ in map_labels(own, attention)
+                map_ for map_ in map_labels(expected, attention)
             )
             one = ask(
                 studio, "attention", model=name, text=TEXT, name=attention, heads=[1], rows=[2, 0]
             )
             assert (
-                np.abs(np.array(one["values"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
+                np.abs(np.array(one["values"]) - expected.weights(attention, [2, 0], [1])).max()
+                <= 1e-6
             )
 
 
-def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]:
-    rows, columns = own.labels(attention)
+def map_labels(expected: looking.Look, attention: str) -> tuple[list[str], list[str]]:
+    rows, columns = expected.labels(attention)
     return list(rows), list(columns)
 
 
@@ -142,9 +143,9 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
     """In double precision, without a line of the package's own mixers."""
     model, window = MODELS[name](), HAND[name]
     with client(InMemory({name: model})) as studio:
-        own = looking.look(model, TEXT)
-        assert len(own.probe.attentions) >= 2
-        for attention, call in own.probe.attentions.items():
+        expected = looking.look(model, TEXT)
+        assert len(expected.probe.attentions) >= 2
+        for attention, call in expected.probe.attentions.items():
             q, k = (
                 call.q[0].double(),
                 call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0),
@@ -152,7 +153,7 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
             t, s = q.shape[1], k.shape[1]
             max_lookback = torch.arange(t)[:, None] - torch.arange(s)
             past = attention.startswith("decoder") and attention.endswith("self")
-            seen = (
+            visible = (
                 (max_lookback >= 0) & (max_lookback < (window or t))
                 if past
                 else max_lookback == max_lookback
@@ -163,7 +164,7 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
                 )
             else:
                 products = (q @ k.mT / q.shape[-1] ** 0.5).exp()
-            shares = products * seen
+            shares = products * visible
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
             assert (
                 np.abs(map["values"] - (shares / shares.sum(-1, keepdim=True)).numpy()).max()
@@ -176,13 +177,13 @@ def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> 
     model, other = MODELS[name](), MODELS[name]()
     target = target_of(model)
     with client(InMemory({name: model})) as studio:
-        found = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
+        view = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
         inputs = looking.look(other, TEXT, target=target, ask=()).model_inputs
-        seen = explicit(other.model)
+        visible = explicit(other.model)
         with torch.no_grad():
             forward(other.model, inputs.inputs, inputs.decoder_inputs)
-        assert len(seen) == len(found) > 1
-        for attention, weights in zip(found, seen, strict=True):
+        assert len(visible) == len(view) > 1
+        for attention, weights in zip(view, visible, strict=True):
             map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)
             np.testing.assert_allclose(
                 map["values"], weights[0].numpy(), rtol=1e-5, atol=1e-6, err_msg=attention
@@ -194,44 +195,44 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
     model = MODELS[name]()
     with client(InMemory({name: model})) as studio:
         shapes = ask(studio, "anatomy", model=name, text=TEXT)["shapes"]
-        own = looking.look(model, TEXT, ask=["*"])
-        assert set(shapes) == set(own.names)
-        for station in own.names:
-            values = own[station]
+        expected = looking.look(model, TEXT, ask=["*"])
+        assert set(shapes) == set(expected.names)
+        for station in expected.names:
+            values = expected[station]
             assert list(values.shape) == shapes[station]
-            found = ask(studio, "tensor", model=name, text=TEXT, name=station, head=1)
+            view = ask(studio, "tensor", model=name, text=TEXT, name=station, head=1)
             corner = np.atleast_2d(values[1] if values.ndim == 3 else values)[:64, :64]
             # Two runs, on other threads: float32 at the size of the values.
-            assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6 * max(
+            assert np.abs(np.array(view["values"]) - corner).max() <= 1e-6 * max(
                 1.0, np.abs(corner).max()
             )
-            assert values.ndim == 1 or len(found["rows"]) == len(corner)
+            assert values.ndim == 1 or len(view["rows"]) == len(corner)
 
 
 def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
-    found = ask(demo, "circuit", model="demo")["circuit"]
-    assert found["found"]
+    view = ask(demo, "circuit", model="demo")["circuit"]
+    assert view["found"]
     described = ask(demo, "model", model="demo")["attentions"]
-    assert all(head < described[name] for name, head in [*found["heads"], found["reader"]])
+    assert all(head < described[name] for name, head in [*view["heads"], view["reader"]])
     assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
 
 
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
-    known = ask(demo, "look", model="demo", text=TEXT)["attentions"]
-    assert len(known) == 6
-    whole = ask(demo, "entropy", model="demo", text=TEXT)
-    for name, part in known.items():
+    listed = ask(demo, "look", model="demo", text=TEXT)["attentions"]
+    assert len(listed) == 6
+    complete = ask(demo, "entropy", model="demo", text=TEXT)
+    for name, part in listed.items():
         grid = ask(demo, "grid", model="demo", text=TEXT, name=name)
         assert len(grid["heads"]) == len(grid["flags"]) == part["heads"]
         assert (grid["rows"], grid["columns"]) == (len(part["rows"]), len(part["columns"]))
         weights = ask(demo, "attention", model="demo", text=TEXT, name=name)["values"]
         for head, picture in enumerate(grid["heads"]):
-            seen = (
+            visible = (
                 np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
             )
-            assert np.abs(seen - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
+            assert np.abs(visible - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
         np.testing.assert_allclose(
-            grid["entropy"], whole["share"][whole["names"].index(name)], atol=1e-6
+            grid["entropy"], complete["share"][complete["names"].index(name)], atol=1e-6
         )
 
 
@@ -263,9 +264,9 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         question = {"model": "long", "text": text, "name": "encoder.3.self", "heads": [5]}
         one = studio.post("/api/attention", json=question, headers=head).content
         assert len(one) < 1_100_000
-        found = unpacked(one)["values"][0]
-        own = looking.look(model, text).weights("encoder.3.self", heads=[5])[0]
-        assert np.abs(found - own).max() <= 1e-6
+        view = unpacked(one)["values"][0]
+        expected = looking.look(model, text).weights("encoder.3.self", heads=[5])[0]
+        assert np.abs(view - expected).max() <= 1e-6
         refused = ask(
             studio, "attention", expect=400, model="long", text=text, name="encoder.3.self"
         )
@@ -282,17 +283,17 @@ def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(
         grid = ask(studio, "grid", model="long", text=text, name="decoder.1.self")
         weights = looking.look(model, text).tensor("decoder.1.self.weights")
         assert weights.shape[2] > 60
-        whole = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
-        for picture, own in zip(grid["heads"], whole, strict=True):
-            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
-            assert np.abs(seen - own / own.max()).max() <= 0.5 / 255 + 1e-6
+        complete = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
+        for picture, expected in zip(grid["heads"], complete, strict=True):
+            visible = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
+            assert np.abs(visible - expected / expected.max()).max() <= 0.5 / 255 + 1e-6
 
 
 def test_heads_are_switched_off(demo: TestClient) -> None:
     off = [["decoder.1.cross", head] for head in range(4)]
-    found = ask(demo, "look", model="demo", text="The cat sat on the mat.", off=off)
-    assert found["usual"] == "Die Katze saß auf der Matte." != found["output"]
-    assert found["surprise"]["off"] > found["surprise"]["usual"]
+    view = ask(demo, "look", model="demo", text="The cat sat on the mat.", off=off)
+    assert view["usual"] == "Die Katze saß auf der Matte." != view["output"]
+    assert view["surprise"]["off"] > view["surprise"]["usual"]
 
 
 def test_decoding_is_the_models_own(demo: TestClient) -> None:
@@ -331,24 +332,26 @@ def test_a_model_that_only_reads_says_so() -> None:
 def test_what_else_is_what_the_analyses_say(name: str) -> None:
     model = MODELS[name]()
     off = [("decoder.0.self" if name != "reader" else "encoder.0.self", 1)]
-    own = looking.look(model, TEXT, off=off, ask=["*"])
+    expected = looking.look(model, TEXT, off=off, ask=["*"])
     with client(InMemory({name: model})) as studio:
         question: dict[str, Any] = {"model": name, "text": TEXT, "off": off}
-        entropy = looking.entropy(own)
-        found = ask(studio, "entropy", **question)
-        np.testing.assert_allclose(found["share"], entropy.share, atol=1e-6)
-        assert found["flags"] == entropy.flags
+        entropy = looking.entropy(expected)
+        view = ask(studio, "entropy", **question)
+        np.testing.assert_allclose(view["share"], entropy.share, atol=1e-6)
+        assert view["flags"] == entropy.flags
         np.testing.assert_allclose(
-            ask(studio, "rollout", **question)["values"], looking.rollout(own).weights, atol=1e-6
+            ask(studio, "rollout", **question)["values"],
+            looking.rollout(expected).weights,
+            atol=1e-6,
         )
-        lens = looking.lens(own, top=3)
-        found = ask(studio, "lens", **question)
-        np.testing.assert_allclose(found["probabilities"], lens.probabilities, atol=1e-6)
-        assert found["tokens"] == [[list(place) for place in layer] for layer in lens.tokens]
+        lens = looking.lens(expected, top=3)
+        view = ask(studio, "lens", **question)
+        np.testing.assert_allclose(view["probabilities"], lens.probabilities, atol=1e-6)
+        assert view["tokens"] == [[list(place) for place in layer] for layer in lens.tokens]
         attribution = looking.attribution(model, TEXT, off=off)
-        found = ask(studio, "attribution", **question)
-        np.testing.assert_allclose(found["values"], attribution.values, rtol=1e-4, atol=1e-6)
-        assert "not explanation" in found["note"]
+        view = ask(studio, "attribution", **question)
+        np.testing.assert_allclose(view["values"], attribution.values, rtol=1e-4, atol=1e-6)
+        assert "not explanation" in view["note"]
         assert not np.allclose(attribution.values, looking.attribution(model, TEXT).values)
         if name != "writer" and name != "linear":
             assert ask(studio, "roles", model=name)["best"] == {
@@ -360,19 +363,19 @@ def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient)
     tired, empty = (
         f"The dog does not enter the house because it is too {word}." for word in ("tired", "empty")
     )
-    found = ask(demo, "patching", model="demo", text=tired, other=empty)
-    assert (found["answer"], found["instead"]) == ("▁er", "▁es")
-    own = looking.patching(
+    view = ask(demo, "patching", model="demo", text=tired, other=empty)
+    assert (view["answer"], view["instead"]) == ("▁er", "▁es")
+    expected = looking.patching(
         ModelStore([DEMO], device="cpu").model("demo").model,
         tired,
         empty,
-        at=found["at"],
+        at=view["at"],
         instead="es",
     )
-    np.testing.assert_allclose(found["effect"], own.effect, atol=1e-5)
-    column = found["tokens"].index("▁tired")
+    np.testing.assert_allclose(view["effect"], expected.effect, atol=1e-5)
+    column = view["tokens"].index("▁tired")
     np.testing.assert_allclose(
-        np.array(found["effect"])[0, column], 1.0, atol=1e-4
+        np.array(view["effect"])[0, column], 1.0, atol=1e-4
     )  # the only word that differs
     other = ask(demo, "patching", expect=400, model="demo", text=tired, other="The dog sleeps.")
     assert "as many tokens" in other["error"]["repair"]
@@ -380,9 +383,9 @@ def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient)
 
 def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:
     model = ModelStore([DEMO], device="cpu").model("demo").model
-    found = ask(demo, "positions", model="demo", stack="decoder", length=9)
-    own = looking.positions(model, 9, stack="decoder")
-    np.testing.assert_allclose(found["products"], own.products, atol=1e-6)
+    view = ask(demo, "positions", model="demo", stack="decoder", length=9)
+    expected = looking.positions(model, 9, stack="decoder")
+    np.testing.assert_allclose(view["products"], expected.products, atol=1e-6)
     assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(
         looking.cache(model, TEXT, length=32).used
     )
@@ -425,17 +428,17 @@ def test_a_file_is_looked_at(
     assert (picture["kind"], picture["shape"]) == (kind, shape)
     assert picture["values"].std() > 10
     assert (picture["side"], picture["extras"]) == ((7, 1) if kind == "image" else (0, 0))
-    found = ask(studio, "look", model=name, file=file)
-    assert len(found["source"]) == places
+    view = ask(studio, "look", model=name, file=file)
+    assert len(view["source"]) == places
     model = store.model(name).model
-    own = looking.look(model, model.read_medium(data))
-    assert list(found["attentions"]) == list(own.probe.attentions)
-    for attention in own.probe.attentions:
+    expected = looking.look(model, model.read_medium(data))
+    assert list(view["attentions"]) == list(expected.probe.attentions)
+    for attention in expected.probe.attentions:
         map = ask(studio, "attention", model=name, file=file, name=attention)
-        assert np.abs(map["values"] - own.weights(attention)).max() <= 1e-6
+        assert np.abs(map["values"] - expected.weights(attention)).max() <= 1e-6
     assert ask(studio, "rollout", model=name, file=file)["shape"] == [places, places]
     example = ask(studio, "look", model=name, file="example")
-    assert list(example["attentions"]) == list(found["attentions"])
+    assert list(example["attentions"]) == list(view["attentions"])
     if name == "whisper":
         steps = ask(studio, "steps", model=name, file=file, most=5)
         assert len(steps["steps"]) <= 6

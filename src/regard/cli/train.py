@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.errors import SettingError
+from regard.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import schema as recipes
 
@@ -60,7 +62,17 @@ def train(
     # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import run
 
-    print_result(run(folder, settings, name), as_json)
+    with exit_on_interruption():
+        print_result(run(folder, settings, name), as_json)
+
+
+@contextmanager
+def exit_on_interruption() -> Iterator[None]:
+    """Ends the process with 128 + the signal's number, once the stopped run has been saved."""
+    try:
+        yield
+    except TrainingInterrupted as interruption:
+        raise SystemExit(interruption.exit_code) from None
 
 
 def print_result(result: Result, as_json: bool) -> None:

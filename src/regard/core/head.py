@@ -51,7 +51,7 @@ class LMHead(nn.Module):
     def freeze(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
         """As `Linear.freeze`; the table stays for those that look tokens up in it: few of its rows, if it is in a file."""
         self.frozen = kind(self.table.weight, self.bias)
-        disk.forget(self.table.weight)
+        disk.drop_pages(self.table.weight)
         del self.table, self.bias
 
 

@@ -302,7 +302,7 @@ def write_columns(
     """
     folder = Path(folder)
     _check_replaceable(folder)
-    with disk.committing(folder) as partial, ExitStack() as stack:
+    with disk.atomic_folder(folder) as partial, ExitStack() as stack:
         columns = [
             _ColumnWriter(
                 name,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.core.seeding import philox
 from regard.data.batching import IGNORED
 from regard.errors import DataError
 
@@ -22,8 +23,7 @@ class Chance:
     """Numbers in [0, 1) made from raw bits, which numpy promises never to change."""
 
     def __init__(self, seed: int, epoch: int, row: int) -> None:
-        key = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
-        self._bits = np.random.Philox(key=key, counter=np.array([0, 0, 0, row], dtype=np.uint64))
+        self._bits = philox(seed, epoch, row)
 
     def numbers(self, count: int) -> NDArray[np.float64]:
         return (self._bits.random_raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -119,9 +119,11 @@ def patching(
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
         decoder_inputs = clean_inputs.decoder_inputs
+        # Both runs read the same decoder inputs, so that only the source differs.
         clean = Probe(probes)
         clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
         corrupted_logits = forward(core, corrupted_inputs.inputs, decoder_inputs)
+        # A given target says what is right; otherwise it is what the clean run predicts.
         answers = list(clean_inputs.next_ids)
         if target is None:
             answers = _predictions(clean_logits)
@@ -140,6 +142,7 @@ def patching(
             rows.append(array(metric(forward(core, inputs, decoder_inputs, probe=probe))))
     scores = np.stack(rows)  # [layers, positions]
     gap = clean_score - corrupted_score
+    # 0 at the corrupted run's score, 1 at the clean run's.
     effect = np.zeros_like(scores)
     if abs(gap) > 1e-12:
         effect = (scores - corrupted_score) / gap
@@ -148,7 +151,7 @@ def patching(
     if isinstance(core, EncoderDecoder) and stack == "decoder":
         tokens = clean_inputs.decoder_tokens[:-1]
         others = tokens
-    pooled = clean_logits.ndim < 3
+    pooled = clean_logits.ndim < 3  # [1, L] of a classifier
     return Patching(
         layers=("embedded", *(f"layer {i}" for i in range(len(probes) - 1))),
         tokens=tokens,
@@ -194,7 +197,7 @@ def _metric(
     if at is None:
         position = _first_difference(model.model, answers, predictions)
     else:
-        position = at % len(predictions)
+        position = at % len(predictions)  # −1 is the last one
     contrast = None
     if instead:
         contrast = _single_token(model, instead)
@@ -252,7 +255,7 @@ def _patch_diagonal(clean: Tensor) -> Edit:
 
     def edit(residual: Tensor) -> Tensor:  # [T, T, D]
         positions = torch.arange(clean.shape[1], device=residual.device)
-        residual = residual.clone()
+        residual = residual.clone()  # the rows of an expanded batch share memory
         residual[positions, positions] = clean[0]
         return residual
 

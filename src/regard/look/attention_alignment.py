@@ -37,6 +37,7 @@ class Alignment(Result):
         return self.weights
 
     def scene(self) -> drawing.Scene:
+        # Lines for the strongest weights only; the heat map shows all.
         strongest = np.zeros_like(self.weights)
         for row, column in self.links:
             strongest[row, column] = self.weights[row, column]
@@ -72,7 +73,7 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
         raise SettingError(
             f"the layer has no head {max(heads)}", f"its heads are 0 to {head_count - 1}"
         )
-    weights = mean_over_heads(call, heads)
+    weights = mean_over_heads(call, heads)  # [target, source]
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
     target, source = run.labels(name)
     return Alignment(source, target, weights, links, layer, tuple(heads))

@@ -48,9 +48,11 @@ def rollout(run: Look, stack: str | None = None) -> Rollout:
         stack = first.rsplit(".", 2)[0]  # "encoder" of "encoder.0.self"
     rolled: Array | None = None
     for name in recorded_attentions(run, f"{stack}.*.self"):
+        # [T, T], in double precision: products of many layers
         weights = mean_over_heads(run.call(name)).astype(np.float64)
         weights += np.eye(len(weights))  # the residual connection carries each position on
         weights /= weights.sum(axis=1, keepdims=True)
+        # Later layers mix what earlier ones have mixed: they multiply from the left.
         rolled = weights if rolled is None else weights @ rolled
     assert rolled is not None  # `recorded_attentions` names at least one
     return Rollout(stack, run.labels(f"{stack}.0.self")[0], rolled)

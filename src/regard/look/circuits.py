@@ -137,10 +137,12 @@ def circuit(
         )
     single_accuracy = {head: accuracy([head]) for head in heads(model.model)}
     singles = {f"{name} head {head}": value for (name, head), value in single_accuracy.items()}
+    # The most harmful heads first.
     ranked = sorted(single_accuracy, key=lambda head: single_accuracy[head])
     best: tuple[float, tuple[Head, ...]] = (single_accuracy[ranked[0]], (ranked[0],))
     tried = 0
     every = True
+    # Small sets first: the first that meets both bounds is the smallest.
     for size in range(1, most + 1):
         candidates = _affordable(len(ranked), size, tries)
         sets = list(combinations(ranked[:candidates], size))
@@ -150,7 +152,7 @@ def circuit(
         harmful = [off for off in sets if accuracy(off, few_choices) <= near + SLACK]
         measured = sorted((accuracy(off), off) for off in harmful)
         for ablated, off in measured:
-            if ablated > near:
+            if ablated > near:  # and so are all that follow
                 break
             if rest_accuracy(off, few_texts) < keep - SLACK:
                 continue
@@ -159,7 +161,7 @@ def circuit(
                 return Circuit(
                     off, baseline, ablated, rest_baseline, ablated_rest, True, tried, every, singles
                 )
-        best = min([best, *measured[:1]])
+        best = min([best, *measured[:1]])  # in case that no set meets the bounds
     ablated, off = best
     return Circuit(
         off, baseline, ablated, rest_baseline, rest_accuracy(off), False, tried, every, singles

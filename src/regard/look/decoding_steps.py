@@ -69,6 +69,7 @@ class Steps(Result):
         inside = []
         for step in self.steps:
             tokens = [drawing.shown(candidate.token) for candidate in step.candidates]
+            # Rows may have fewer candidates than there are columns.
             inside.append([*tokens, *[""] * (values.shape[1] - len(tokens))])
         columns = [str(i + 1) for i in range(values.shape[1])]
         rows = [f"{i}. {drawing.shown(step.token)}" for i, step in enumerate(self.steps)]
@@ -90,7 +91,10 @@ def steps(
     top: int = 5,
     off: Sequence[Head] = (),
 ) -> Steps:
-    """The `top` candidates at each decoding step, greedily unless said; `off` are heads to ablate."""
+    """The `top` candidates at each step of greedy decoding or sampling.
+
+    Decoding is greedy by default; `off` are heads to ablate.
+    """
     settings = strategy
     if not isinstance(settings, DecodingSettings):
         settings = DecodingSettings(settings or Greedy())
@@ -114,15 +118,17 @@ def input_title(text: Input) -> str:
 
 def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) -> Step:
     logits = event.logits[:1]  # [1, V]
-    probabilities = logits.softmax(dim=-1)[0]
+    probabilities = logits.softmax(dim=-1)[0]  # [V]
     taken = int(event.tokens[0])
-    drawn = torch.zeros_like(probabilities, dtype=torch.float64)
+    drawn = torch.zeros_like(probabilities, dtype=torch.float64)  # [V]
     if isinstance(strategy, Sampling):
+        # Top-k and top-p leave some ids, whose shares sum to 1.
         shares, ids_left = filtered_distribution(logits, strategy)
         drawn[ids_left[0]] = shares[0]
     else:
         drawn[taken] = 1.0
     ids = probabilities.topk(min(top, len(probabilities))).indices.tolist()
+    # A sampled token may be none of the most probable ones.
     if taken not in ids:
         ids.append(taken)
     tokens = model.output_tokenizer.tokens(ids)

@@ -35,7 +35,7 @@ def forward(
     padding_mask: Tensor | None = None,
     probe: Probe | None = None,
 ) -> Tensor:
-    """The logits of tokens [B, T, V] or of labels [B, L]; of a model without a head, its vectors."""
+    """The logits of tokens [B, T, V] or labels [B, L]; without a head, the hidden states."""
     hidden = hidden_states(model, inputs, decoder_inputs, padding_mask, probe)
     logits = apply_head(model, hidden, padding_mask, inputs)
     if probe is None:
@@ -54,12 +54,14 @@ def hidden_states(
     match model:
         case EncoderDecoder():
             assert decoder_inputs is not None
+            # All wirings return (hidden states, auxiliary losses).
             return model(inputs, decoder_inputs, padding_mask, probe)[0]
         case Decoder():
             return model(inputs, padding_mask, probe)[0]
         case Encoder():
             return model(inputs, padding_mask, probe=probe)[0]
         case MemoryNetwork():
+            # [B, N + 1, S]: the sentences of a story, then the question.
             return model(*MemoryNetwork.apart(inputs), probe)[0]
         case DualEncoder():
             # Pixels are floating-point numbers, token ids are integers.
@@ -75,10 +77,10 @@ def apply_head(
     if isinstance(model, DualEncoder):
         return hidden
     if model.head is not None:
-        return model.head(hidden)
+        return model.head(hidden)  # [B, T, V]
     assert isinstance(model, Encoder)
     if model.labels is not None:
-        return model.classes(hidden, padding_mask, inputs)
+        return model.classes(hidden, padding_mask, inputs)  # [B, L], or [B, T, L] of tags
     if model.pool is not None:
         return model.pool(hidden, model.input.places(padding_mask), inputs)
     return hidden

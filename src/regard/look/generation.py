@@ -81,6 +81,7 @@ def translate(
         left = positions_left(core, len(source))
     else:
         left = positions_left(core, len(decoder_start(special_tokens)))
+    # A learned table has no vector beyond its end.
     if left is not None:
         settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
     steered: Any = core
@@ -94,7 +95,7 @@ def _decoding_source(model: Inspectable, text: Input) -> Any:
     if isinstance(text, str):
         return token_ids(model, text)
     inputs = text.inputs if isinstance(text, MediaInput) else text
-    if inputs.is_floating_point():
+    if inputs.is_floating_point():  # features of sound, not ids
         return inputs[0]
     return inputs[0].tolist()
 

@@ -99,6 +99,7 @@ def attribution(
         logits = logits[None]  # [positions, V]
     if positions is None:
         positions = range(len(logits))
+    # Negative positions count from the end.
     distinct = list(dict.fromkeys(position % len(logits) for position in positions))
     ids = [_predicted_id(core, inputs, logits, position) for position in distinct]
     selected = _Logits(distinct, ids, pooled)
@@ -136,6 +137,7 @@ def _gradient_times_input(
 
     def record_leaf(name: str) -> Edit:
         def edit(embedded: Tensor) -> Tensor:
+            # Detached, so that the backward pass ends at the embeddings.
             leaves[name] = embedded.detach().requires_grad_()
             return leaves[name]
 
@@ -153,8 +155,11 @@ def _gradient_times_input(
         logits = forward(model, encoder_inputs, decoder_inputs, probe=probe)
         # Of a dual encoder only one of the two stacks runs.
         embedded = [leaves[name] for name in names if name in leaves]
+        # Rows do not interact: the gradient of the sum is each row's own.
         gradients = torch.autograd.grad(selected.select(logits).sum(), embedded)
     products = [
-        (leaf * gradient).sum(dim=-1) for leaf, gradient in zip(embedded, gradients, strict=True)
+        # [N, T, D] → [N, T]
+        (leaf * gradient).sum(dim=-1)
+        for leaf, gradient in zip(embedded, gradients, strict=True)
     ]
     return array(torch.cat(products, dim=1))

@@ -82,6 +82,7 @@ def ablation(
     ablated_heads = heads(core, names)
     attention_names = list(dict.fromkeys(name for name, _ in ablated_heads))
     head_count = max(head for _, head in ablated_heads) + 1
+    # Layers may have different numbers of heads: what is missing stays NaN.
     effect = np.full((len(attention_names), head_count), np.nan)
     if isinstance(core, EncoderDecoder | Decoder):
         measure = "rise of the loss in nats a token"
@@ -106,7 +107,7 @@ def ablated_logits(model: Inspectable, data: Batch, off: Sequence[Head] = ()) ->
         probe = ablation_probe(core, off)
         logits = forward(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)
     if data.decoder_inputs is None and logits.ndim == 3:
-        logits = logits * data.padding_mask[..., None]
+        logits = logits * data.padding_mask[..., None]  # [B, T, V]
     return logits
 
 
@@ -139,6 +140,7 @@ def right(model: Inspectable, data: Batch, off: Sequence[Head] = ()) -> Array:
     logits = ablated_logits(model, data, off)
     banned_ids = model.special_tokens.banned if model.special_tokens else ()
     banned = torch.tensor(banned_ids, dtype=torch.long, device=logits.device)
+    # By teacher forcing: a wrong token ends the agreement, whatever would follow it.
     predictions = logits.index_fill(-1, banned, float("-inf")).argmax(dim=-1)  # [B, T]
     correct = (predictions == data.labels) | (data.labels == IGNORED)
     return array(correct.all(dim=1))

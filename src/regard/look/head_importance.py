@@ -90,9 +90,11 @@ def importance(
     for first in range(0, len(texts), ROWS):
         rows = slice(first, first + ROWS)
         data = batch(model, texts[rows], None if targets is None else targets[rows])
+        # The loss is a sum, so batches of any size add up to the same.
         for name, value in _gate_gradients(core, data).items():
             totals[name] += value
     first_name: dict[int, str] = {}  # of each module
+    # Shared modules (ALBERT) are pruned together, so their importance is summed.
     for name, module in modules.items():
         first_name.setdefault(id(module), name)
         if first_name[id(module)] != name:

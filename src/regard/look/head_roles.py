@@ -88,6 +88,7 @@ def roles(
         stack = next(iter(known_stacks))
     if stack not in known_stacks:
         raise SettingError(f"this model has no stack {stack!r}", did_you_mean(stack, known_stacks))
+    # Links of the grammar are between words of the source.
     if isinstance(core, EncoderDecoder) and stack == "decoder":
         raise SettingError("the grammar parses the source, not the target", "ask for the encoder")
     if sentences is None:
@@ -166,6 +167,7 @@ def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> 
     probe = Probe(tally.names)
     with evaluation_mode(core):
         hidden_states(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+    # Batches are small enough for all weights at once.
     weights = [probe.weights(name) for name in tally.names]  # [B, H, T, T] each
     visible = _visible_keys(probe, tally.names[0], len(sentences))  # [B, T]
     lengths = data.padding_mask.sum(dim=1).tolist()
@@ -176,6 +178,7 @@ def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> 
         for attention in weights:
             selected = attention[index[0], :, index[1], index[2]]  # [pairs, H]
             sums.append(array((selected * shares.to(attention.dtype)).sum(dim=0).double()))
+        # Uniform attention gives each visible key the same weight.
         uniform = 1 / np.maximum(visible[pairs.sentences, pairs.queries], 1)
         chance = float((np.array(pairs.shares) * uniform).sum())
         tally.add(role, np.stack(sums), chance, pairs.words)

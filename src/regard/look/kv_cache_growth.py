@@ -90,8 +90,10 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> Cache:
         tokens: list[int] = []
         used: list[int] = []
         for _ in range(length):
+            # A prompt of several start tokens fills more than one slot at the first step.
             if state.position + last.shape[1] > length + prompt:
                 break
+            # Greedy: the most probable token is fed back.
             last = core.step(last, state)[:, -1:].argmax(dim=-1)  # [1, 1]
             tokens.append(state.position)
             used.append(sum(used_bytes(layer) for layer in state.layers))
@@ -117,7 +119,7 @@ def used_bytes(layer: LayerCache) -> int:
         keys = past.k[:, :, : past.filled]  # [B, H, filled, E] of the whole buffer
         values = past.v[:, :, : past.filled]
         return sum(part.numel() * part.element_size() for part in (keys, values))
-    return _bytes(past)
+    return _bytes(past)  # states of a fixed size: linear attention, recurrent layers
 
 
 def _bytes(part: Any) -> int:

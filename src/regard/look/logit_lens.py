@@ -68,6 +68,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     for name in probes:
         if name not in run.probe.tensors:
             raise SettingError(f"{name} was not recorded", "ask for '*.embedded' and '*.residual'")
+    # A position is named by the token that is read there; what is predicted is the next one.
     position_tokens = run.model_inputs.input_tokens
     if isinstance(core, EncoderDecoder):
         position_tokens = run.model_inputs.decoder_tokens[:-1]
@@ -79,6 +80,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
         for name in probes:
             residual = run.tensor(name)[:, list(positions)]  # [1, positions, D]
             logits = head(stack.finish(residual))  # [1, positions, V]
+            # Half precision would make equal probabilities of different logits.
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
             rows = best.indices.tolist()
             tokens.append(tuple(tuple(run.model.output_tokenizer.tokens(row)) for row in rows))

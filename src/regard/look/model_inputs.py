@@ -82,7 +82,7 @@ def prepare_inputs(
         raise SettingError(
             "this model writes no target", "leave the target out, or give an encoder–decoder"
         )
-    next_ids: list[int] = []
+    next_ids: list[int] = []  # encoders predict no next token
     if isinstance(core, Decoder):
         next_ids = inputs[0].tolist()[1:]
     return ModelInputs(inputs, input_tokens, next_ids=tuple(next_ids))
@@ -160,7 +160,7 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     if not rows:
         raise DataError("there are no texts to run the model on", "give at least one")
     inputs = _padded(rows, model.device)
-    padding_mask = inputs != IGNORED
+    padding_mask = inputs != IGNORED  # True at tokens
     inputs = inputs.masked_fill(~padding_mask, 0)
     if not isinstance(model.model, EncoderDecoder):
         labels = torch.full_like(inputs, IGNORED)
@@ -173,6 +173,7 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     # A prompt of several start tokens is given, not predicted: it has no labels but the last.
     prompt_labels = [IGNORED] * (len(start_ids) - 1)
     labels = _padded([[*prompt_labels, *ids] for ids in target_rows], model.device)
+    # Teacher forcing: the decoder reads what it should have predicted one position before.
     decoder_inputs = _padded([[*start_ids, *ids[:-1]] for ids in target_rows], model.device)
     return Batch(inputs, padding_mask, decoder_inputs.clamp_min(0), labels)
 

@@ -78,6 +78,7 @@ class Positions(Result):
     def lines(self, width: int = 100) -> list[str]:
         names = [str(i) for i in range(len(self.products))]
         lowest = self.products.min()
+        # Shades begin at 0, but products may be negative.
         return terminal.heat(self.products - lowest, names, names, width=width)
 
 
@@ -93,6 +94,7 @@ def positions(model: Inspectable, length: int = 32, *, stack: str | None = None)
             vectors = table.rows(length)[:length].float()  # [T, D]
             return _of_vectors(f"{kind} vectors added at the input of the {name}", vectors)
         case None, Rope() as rope:
+            # Products of these vectors are Σ cos of the angles between two positions.
             cos, sin = rope.angles(numbers)
             vectors = torch.cat([cos, sin], dim=-1)
             return _of_vectors(f"angles of the rotation of q and k in the {name}", vectors)
@@ -112,7 +114,7 @@ def positions(model: Inspectable, length: int = 32, *, stack: str | None = None)
 
 
 def _of_vectors(what: str, vectors: Tensor) -> Positions:
-    return Positions(what, array(vectors), array(vectors @ vectors.mT))
+    return Positions(what, array(vectors), array(vectors @ vectors.mT))  # [T, D], [T, T]
 
 
 def _input_position(model: CoreModel, stack: str) -> InputPosition | None:

@@ -73,6 +73,7 @@ def _choice(model: Inspectable, sentence: Sentence) -> tuple[int, tuple[int, ...
     for pronoun in (right, wrong):
         version = [*words[:number], pronoun, *words[number + 1 :]]
         versions.append(model.output_tokenizer.input_ids(" ".join(version)))
+    # German pronouns may share their first token: the choice is where the versions part.
     differing = (i for i, ids in enumerate(zip(*versions, strict=False)) if len(set(ids)) > 1)
     position = next(differing)
     return position, tuple(version[position] for version in versions)

@@ -141,12 +141,14 @@ def pronoun_circuit(
     asked, rest = _sample(model, "valid", count)
     selected = circuit(model, pronouns(model, asked), rest, near=near, keep=keep, tries=tries)
     off = selected.heads
+    # Measured anew on sentences that had no part in the choice.
     asked, rest = _sample(model, "test", count)
     choices = pronouns(model, asked)
     accuracy = float(chosen_right(model, choices).mean())
     ablated_accuracy = float(chosen_right(model, choices, off).mean())
     rest_accuracy = float(right(model, rest).mean())
     ablated_rest_accuracy = float(right(model, rest, off).mean())
+    # The reader is chosen with all heads on, and then watched with the circuit off.
     attended = referents(model, asked)
     reader = attended.reader
     ablated = referents(model, asked, off)

@@ -55,6 +55,7 @@ class AttentionMap(Result):
         weights = self.weights[0]
         maps = [drawing.heat(weights, self.rows, self.columns, title=self.title)]
         if weights.size <= drawing.MOST_CELLS:
+            # Beyond that, the lines would be a black block.
             maps.append(drawing.links(weights, self.rows, self.columns))
         return drawing.below(maps)
 
@@ -79,7 +80,7 @@ class Look:
     def __init__(self, model: Inspectable, model_inputs: ModelInputs, probe: Probe) -> None:
         self.model = model
         self.model_inputs = model_inputs
-        self.probe = probe
+        self.probe = probe  # holds the recorded tensors and attention calls
 
     def __repr__(self) -> str:
         return f"Look({' '.join(self.source)!r}, {len(self.names)} probes)"
@@ -180,6 +181,7 @@ class Look:
         if name in self.probe.tensors:
             return True
         attention, _, part = name.rpartition(".")
+        # q, k and v are recorded together; only those that a pattern names are shown.
         if part not in PARTS or attention not in self.probe.attentions:
             return False
         return any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
@@ -219,6 +221,7 @@ def look(
     patterns = (ask,) if isinstance(ask, str) else tuple(ask)
     _check_patterns(core, patterns)
     with evaluation_mode(core):
+        # The translation is made with the same heads off as the pass that is recorded.
         model_inputs = prepare_inputs(model, text, target, off)
         probe = Probe(patterns, switched_off(core, off))
         # Logits over a large vocabulary can cost as much as all layers: only if asked for.
@@ -266,6 +269,7 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
 
     A kind is `self`, `cross`, or a pattern such as `encoder.*.self`.
     """
+    # "self" is short for the self-attention of every stack.
     pattern = kind if "." in kind else f"*.{kind}"
     names = [name for name in run.probe.attentions if fnmatchcase(name, pattern)]
     if not names:
@@ -279,5 +283,6 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
 def mean_over_heads(call: AttentionCall, heads: Sequence[int] | None = None) -> Array:
     """[T, S]: the mean weights of some heads, of the first row of the batch."""
     selected = slice(None) if heads is None else list(heads)
+    # [rows, S] of some rows after the other
     means = [array(weights[0, selected].mean(dim=0)) for _, weights in weights_in_chunks(call)]
     return np.concatenate(means)

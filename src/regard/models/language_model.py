@@ -17,6 +17,7 @@ from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
+from regard.metrics.perplexity import corpus_nll
 from regard.model import Decoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
@@ -271,7 +272,7 @@ class LanguageModel(Model):
             row[i : i + most + 1] for row in rows for i in range(0, max(1, len(row) - 1), most)
         ]
         scored = self._scores([part for part in parts if len(part) > 1], 1, tokens)
-        return -sum(sum(row) for row in scored), sum(len(row) for row in scored)
+        return corpus_nll((-sum(row), len(row)) for row in scored)
 
     def perplexity(self, texts: str | Sequence[str]) -> float:
         """exp(−log p per token)."""

@@ -69,7 +69,7 @@ def save(
     additions = files.get("config.json")
     if not isinstance(additions, dict):
         additions = None
-    with disk.committing(target.absolute()) as folder:
+    with disk.atomic_folder(target.absolute()) as folder:
         disk.write_json(folder / "config.json", config_json(spec, config, additions))
         write_weights(folder / folders.WEIGHTS, model, spec, config)
         for name, content in files.items():

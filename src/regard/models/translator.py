@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
@@ -16,6 +17,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
+from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
@@ -203,20 +205,19 @@ class Translator(Model):
         right = [
             [*ids, self.special_tokens.end] for ids in self.target_tokenizer.encode_batch(targets)
         ]
-        total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
-        for rows in batch_by_length(sizes, tokens):
+
+        def batch_nll(rows: Sequence[int]) -> tuple[Tensor, int]:
             source, padding_mask = pad_rows([left[i] for i in rows], 0)
             labels, _ = pad_rows([right[i] for i in rows], IGNORED)
             shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
             labels = labels.to(device)
             hidden, _ = self.model(source.to(device), shifted.to(device), padding_mask.to(device))
             logits = self.model.head(hidden).float()
-            total += functional.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), reduction="sum"
-            ).item()
-            count += int((labels >= 0).sum())
-        return total, count
+            nll = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+            return nll, int((labels >= 0).sum())
+
+        return corpus_nll(batch_nll(rows) for rows in batch_by_length(sizes, tokens))
 
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """exp(−log p per target token), unsmoothed."""

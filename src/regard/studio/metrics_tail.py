@@ -14,13 +14,13 @@ CURVES = ("loss", "nll", "learning_rate", "gradient_norm", "tokens_per_second", 
 
 
 def follow(path: Path, offset: int) -> dict[str, Any]:
-    """What was appended after `offset`: curves as columns, and events (validations, skipped updates).
+    """What was appended after `offset`: curves as columns, and events.
 
-    Long curves are thinned out. `offset` in the answer is where to read on; a file that is shorter
-    than the offset has been started anew.
+    Events are validations and skipped updates. Long curves are thinned out. `offset` in the answer
+    is where to read on; a file that is shorter than the offset has been started anew.
     """
     size = path.stat().st_size
-    restarted = offset > size
+    restarted = offset > size  # the run began anew and its file is shorter
     start = 0 if restarted else offset
     with path.open("rb") as file:
         file.seek(start)
@@ -50,7 +50,7 @@ def _parse(content: bytes) -> tuple[list[dict[str, Any]], int]:
     for line in content.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except ValueError:  # also of bytes that are no UTF-8
             unreadable += 1
             continue
         records.append(record if isinstance(record, dict) else {})
@@ -63,6 +63,7 @@ def _thinned(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return steps
     stride = math.ceil(len(steps) / POINTS)
     thinned = steps[::stride]
+    # The page shows the last value as the current one.
     if thinned[-1] is not steps[-1]:
         thinned.append(steps[-1])
     return thinned

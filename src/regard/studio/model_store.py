@@ -26,7 +26,7 @@ MAX_FILES = 8  # uploaded ones
 
 
 class UploadedFiles:
-    """Uploaded images and recordings: the last few, in memory, named by a hash of their contents."""
+    """Uploaded images and recordings: the last few, in memory, named by a hash of the contents."""
 
     def __init__(self) -> None:
         self._contents: OrderedDict[str, bytes] = OrderedDict()  # least recently used first
@@ -34,6 +34,7 @@ class UploadedFiles:
 
     def add(self, data: bytes) -> str:
         """Stores a file; its name."""
+        # The same file gets the same name, so that its recordings are found again.
         name = hashlib.sha256(data).hexdigest()[:32]
         with self._lock:
             self._contents[name] = data
@@ -74,6 +75,7 @@ class OpenModel:
     ) -> Look:
         """A recording, from the cache if the same one was made before."""
         key = (text, target, tuple(off), tuple(ask))
+        # A model runs for one request at a time: its memory is that of one forward pass.
         with self.lock:
             if key not in self.looks:
                 self.looks[key] = look(self.model, text, target=target, off=off, ask=ask)
@@ -170,6 +172,7 @@ class ModelStore:
             repair = did_you_mean(name, models) if models else "name one"
             raise SettingError(f"there is no model {name!r} here", repair)
         folder = models[name]
+        # A run writes new weights while the studio is open.
         times = [file.stat().st_mtime for file in folder.glob("*.safetensors*")]
         version = max(times, default=0.0)
         with self._lock:

@@ -27,6 +27,7 @@ class InputRequest(ModelRequest):
 
     text: str = Field("", max_length=MAX_TEXT)
     file: str | None = Field(None, max_length=64)
+    # What a decoder is to read instead of the model's own translation
     target: str | None = Field(None, max_length=MAX_TEXT)
     off: list[tuple[str, int]] = Field(default_factory=list, max_length=512)  # ablated heads
 
@@ -35,7 +36,8 @@ class AttentionRequest(InputRequest):
     """Some heads and queries of one attention."""
 
     name: str = Field(max_length=MAX_NAME)
-    heads: list[int] | None = Field(None, max_length=256)
+    heads: list[int] | None = Field(None, max_length=256)  # by default all
+    # Queries, by default all
     rows: list[int] | None = Field(None, max_length=MAX_TEXT)
 
 
@@ -46,7 +48,7 @@ class GridRequest(InputRequest):
 
 
 class AlignmentRequest(InputRequest):
-    layer: int | None = None
+    layer: int | None = None  # of the decoder; by default the sharpest one
 
 
 class TensorRequest(InputRequest):

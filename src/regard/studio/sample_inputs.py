@@ -1,4 +1,4 @@
-"""Sample inputs, generated here: an image and a recording, so that every model has something to see."""
+"""Sample inputs: an image and a recording, drawn and computed here."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def _sound() -> bytes:
         writer.setnchannels(1)
         writer.setsampwidth(2)  # bytes: 16-bit samples
         writer.setframerate(RATE)
+        # Samples are between −1 and 1; a fifth of the range is left free.
         writer.writeframes((samples * 32767 * 0.8).astype("<i2").tobytes())
     return file.getvalue()
 
@@ -62,6 +63,7 @@ def _sound() -> bytes:
 def _tone(progress: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
     """A tone that rises from `low` to `high` and swells and fades, with two overtones."""
     frequency = low + (high - low) * progress
+    # The phase is the integral of the frequency.
     phase = 2 * np.pi * np.cumsum(frequency) / RATE
     overtones = sum(np.sin(n * phase) / n for n in (1, 2, 3))
     return overtones * np.sin(np.pi * progress) * 0.4

@@ -68,7 +68,7 @@ class SecurityMiddleware:
         self.hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # the lifespan of the application
             return await self.app(scope, receive, send)
 
         async def send_with_headers(message: Message) -> None:
@@ -95,6 +95,7 @@ class SecurityMiddleware:
 
 
 def _with_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    # Ours replace what an answer may already have under these names.
     others = [(name, value) for name, value in headers if name.decode() not in HEADERS]
     ours = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
     return [*others, *ours]
@@ -180,6 +181,7 @@ async def _view(store: ModelStore, name: str, request: Request) -> Response:
         where = ".".join(str(part) for part in first["loc"])
         return error(422, "Request", f"{where}: {first['msg']}", "correct it")
     try:
+        # In a thread, so that the server answers others while a model runs.
         answer = await run_in_threadpool(function, store, question)
         return _response(answer)
     except RegardError as problem:
@@ -203,6 +205,7 @@ def _too_large(what: str, most: int) -> JSONResponse:
 
 async def _body(request: Request, most: int) -> bytes | None:
     """The body of a request, or None if it is larger than `most` bytes."""
+    # Counted while it comes in: a length that a header claims is not to be trusted.
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -228,6 +231,7 @@ def _response(answer: dict[str, Any] | Packed) -> Response:
 
 
 def _json(value: dict[str, Any]) -> bytes:
+    # NaN is no JSON: views turn it into null, and what they miss is an error here.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
 
@@ -237,9 +241,11 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def serve(store: ModelStore, host: str, port: int) -> None:
     """Prints the address and answers requests until it is stopped."""
+    # In the fragment of the address, which browsers send to no server.
     token = secrets.token_urlsafe(16)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # A port can be used again right after the studio was stopped.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))

@@ -136,6 +136,7 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
         "surprise": None,
     }
     if request.off and isinstance(opened.model.model, EncoderDecoder | Decoder):
+        # The same input with every head; its recording is often still in the cache.
         usual = _record(store, request.model_copy(update={"off": []}))[1]
         answer["usual"] = _output(opened, usual)
         with opened.lock:
@@ -151,6 +152,7 @@ def _output(opened: OpenModel, run: analyses.Look) -> str | None:
     if not isinstance(opened.model.model, EncoderDecoder):
         return None
     special_tokens = opened.model.special_tokens
+    # Without the end token, which is no text.
     ids = [
         i for i in run.model_inputs.next_ids if special_tokens is None or i != special_tokens.end
     ]
@@ -240,6 +242,7 @@ def grid(store: ModelStore, request: GridRequest) -> Answer:
         for _, weights in weights_in_chunks(call)
     ]
     narrow = torch.cat(chunks, dim=1)  # [H, T, width]
+    # The largest of each square, so that a thin diagonal does not fade away.
     small = functional.adaptive_max_pool1d(narrow.mT, height).mT  # [H, height, width]
     largest = small.amax(dim=(1, 2), keepdim=True).clamp_min(1e-12)
     thumbnails = (small / largest * 255).round().to(torch.uint8).cpu().numpy()
@@ -360,6 +363,7 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
         shape = list(recorded.shape)
         values = _matrix(recorded, request.head)[:CORNER, :CORNER].cpu().numpy()
     rows, columns = _axis_tokens(run, request.name)
+    # Seven digits are what float32 has.
     corner = np.round(values[:, :CORNER].astype(np.float64), 7)
     return {
         "name": request.name,
@@ -412,6 +416,7 @@ def attribution(store: ModelStore, request: InputRequest) -> Answer:
     """The attribution of the first predictions."""
     opened, text = _open(store, request)
     _, run = _record(store, request)
+    # The output has as many positions as the target, or as the input of a single stack.
     length = len(run.target) or len(run.source)
     positions = range(min(CORNER, length)) if length else None
     with opened.lock:
@@ -444,7 +449,7 @@ def positions(store: ModelStore, request: PositionsRequest) -> Answer:
     opened = store.model(request.model)
     try:
         result = analyses.positions(opened.model, request.length, stack=request.stack)
-    except SettingError as refusal:
+    except SettingError as refusal:  # the stack has no positions of its own
         return {"what": None, "note": refusal.problem}
     return _with_note(result)
 
@@ -462,6 +467,7 @@ def metrics(store: ModelStore, request: MetricsRequest) -> Answer:
 
 # The name of an endpoint → (the schema of its requests, the view)
 VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] = {
+    # --- models and inputs ---
     "shelf": (ViewRequest, shelf),
     "model": (ModelRequest, model),
     "look": (InputRequest, look),

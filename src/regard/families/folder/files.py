@@ -108,8 +108,8 @@ def load_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in files:
         with _checking(path):
-            content = disk.mapped(path)
-            is_altered = disk.altered(path)  # by the hash that our own files carry
+            content = disk.mmap_tensors(path)
+            is_altered = disk.is_altered(path)  # by the hash that our own files carry
         if is_altered:
             raise CheckpointError(
                 f"{path} is damaged: its content is not what was written", _FETCH_AGAIN

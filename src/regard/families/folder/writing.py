@@ -81,7 +81,7 @@ def write_weights(
     parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     tensors = to_hf(table, parameters)
     # A reader sees the old file or the new one, never a part.
-    with disk.writing(path.name), disk.replacing(path) as temporary:
+    with disk.disk_errors(path.name), disk.atomic_file(path) as temporary:
         disk.write_tensors(temporary, tensors)
 
 
