@@ -18,10 +18,11 @@ from torch import Tensor
 
 from regard.build import build
 from regard.core.mask_patterns import DocumentMask
-from regard.data.batching import padding, plan
+from regard.data.batching import padding_share, plan
+from regard.data.padding import IGNORED
 from regard.families import transformer
 from regard.model import EncoderDecoder
-from regard.training.objectives.loss import IGNORED, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 
 VOCABULARY = 8000
 CORPUS, MOST = (
@@ -127,7 +128,9 @@ def main() -> None:
     print(
         f"{given.preset}, {torch.get_num_threads()} threads, {given.budget} cells a batch: real target tokens/s"
     )
-    print(f"padding of buckets: {padding(sizes, plan(sizes, given.budget, seed=0, epoch=0)):.1%}")
+    print(
+        f"padding of buckets: {padding_share(sizes, plan(sizes, given.budget, seed=0, epoch=0)):.1%}"
+    )
     base = statistics.median(rates["bucketed"])
     for name, found in rates.items():
         labels = torch.cat([batch["labels"].flatten() for batch in ways[name]])

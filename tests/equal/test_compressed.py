@@ -344,8 +344,12 @@ def test_what_makes_no_sense_is_refused() -> None:
     description = model(spec.CompressiveMemory(4, 2))
     with pytest.raises(ModelError, match="wherever it was"):
         replace(description.stack, pattern=spec.CausalMask(3))
-    assert attention_options.parse_compressed_memory("64:4") == spec.CompressiveMemory(64, 4, "convolution")
-    assert attention_options.parse_compressed_memory("64:4:max") == spec.CompressiveMemory(64, 4, "max")
+    assert attention_options.parse_compressed_memory("64:4") == spec.CompressiveMemory(
+        64, 4, "convolution"
+    )
+    assert attention_options.parse_compressed_memory("64:4:max") == spec.CompressiveMemory(
+        64, 4, "max"
+    )
     for word in ("64", "64:x", "64:4:sum", "64:4:mean:1"):
         with pytest.raises(SettingError, match="compressed memory"):
             attention_options.parse_compressed_memory(word)
