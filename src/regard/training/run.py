@@ -181,7 +181,7 @@ def run(
     try:
         loop.run()
     finally:
-        metrics.close()  # a crash leaves a complete last line
+        metrics.close()
     if loop.interrupted:
         raise _interruption(loop, run_folder, progress_bar)
     # The scores are of the weights in the folder: averaged, or the best, not the last.

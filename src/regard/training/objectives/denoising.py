@@ -1,4 +1,4 @@
-"""Denoising: an encoder–decoder restores corrupted text (T5's span corruption, BART's infilling)."""
+"""Denoising: an encoder–decoder restores corrupted text (span corruption, text infilling)."""
 
 from __future__ import annotations
 

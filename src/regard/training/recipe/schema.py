@@ -155,7 +155,7 @@ class Recipe(Section):
             raise SettingError(
                 "a teacher translates the text that a new translator learns from", "leave it out"
             )
-        # Both would double the forward pass, and their weights would compete.
+        # Each adds a forward pass and a weight of its own; nobody has tuned the two together.
         if train.agreement:
             raise SettingError(
                 "R-Drop and a teacher are two extra losses", "leave --agreement or --teacher out"
@@ -366,9 +366,9 @@ def _setting_error(error: ValidationError) -> SettingError:
     key = location[1] if len(location) > 1 else location[0]
     if first["type"] == "extra_forbidden":
         section = SECTIONS.get(location[0])
-        known = section.model_fields if section else SECTIONS
+        options = section.model_fields if section else SECTIONS
         # A right key in the wrong section, or a misspelt one.
-        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, known)
+        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, options)
         return SettingError(f"there is no setting {key!r} in [{location[0]}]", repair)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingError):  # raised by a check of ours
