@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.build import build
+from regard.builder import build
 from regard.core.mask_patterns import DocumentMask
 from regard.data.batching import padding_share, plan
 from regard.data.padding import IGNORED

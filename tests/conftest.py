@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.build import build
+from regard.builder import build
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 

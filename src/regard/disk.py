@@ -79,10 +79,11 @@ def read_text(path: Path, error: type[RegardError]) -> str:
 
 def read_json(path: Path, error: type[RegardError]) -> Any:
     """The content of a JSON file; `error` where it cannot be read or is damaged."""
-    text = read_text(path, error)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as failure:
+        return json.loads(path.read_bytes().decode())
+    except OSError as failure:
+        raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
+    except (ValueError, RecursionError) as failure:  # no UTF-8 is a ValueError, too
         raise error(f"{path} is not valid JSON: {failure}", _FETCH_AGAIN) from None
 
 

@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.cli.compare import command
 from regard.compare import experiment
 from regard.compare.contenders import Contender, parse_budget, parse_contenders

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import IGNORED
+from regard.data.padding import IGNORED
 from regard.data.text_corruption import Chance, Fate, denoise, mask, pair, restored, spans
 from regard.errors import DataError
 

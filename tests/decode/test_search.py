@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import small_model
-from regard.build import build
+from regard.builder import build
 from regard.decode import beam_search, cuda_graphs
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.constraints import Constraints

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.chunked_attention import ChunkedAttention, ChunkRing
 from regard.core.lsh_attention import LshAttention, twice
 from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.cache import SegmentMemory
 from regard.core.probe import Probe
 from regard.errors import ModelError, SettingError

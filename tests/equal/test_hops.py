@@ -11,7 +11,7 @@ import torch
 
 import regard
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.families import folder as folders

@@ -16,7 +16,7 @@ from regard import spec
 from regard.baselines.additive_attention import AdditiveAttention, AlignmentAttention
 from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core import softmax_attention
 from regard.core.cache import RecurrentState
 from regard.core.mask import AttentionMask, FullMask, PaddingMask

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from regard import disk, edit
 from regard.allocator import give_back
-from regard.build import build
+from regard.builder import build
 from regard.families.folder import describe, open_model, write_weights
 from regard.families.gpt2 import preset
 from regard.model import Decoder

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from looked import MODELS, TARGET, TEXT, WORDS, Tokenized, reader, target_of, translator, writer
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.core.mask import AttentionMask, CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences

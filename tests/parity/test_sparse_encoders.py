@@ -13,7 +13,7 @@ from encoder_outputs import assert_close, encoder_outputs, write_back
 from safetensors.torch import load_file, save_file
 
 from regard import spec as kinds
-from regard.build import trainable
+from regard.builder import trainable
 from regard.core.mask import FullMask
 from regard.errors import ModelError
 from regard.families import folder as folders

@@ -23,7 +23,7 @@ LEVELS = (
     ("core.stack",),
     ("baselines",),
     ("model",),
-    ("build", "edit"),
+    ("builder", "edit"),
     ("parameter_count",),
     ("text", "metrics"),
     ("data",),

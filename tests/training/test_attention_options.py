@@ -12,7 +12,7 @@ import torch
 
 import regard
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core import linear_attention
 from regard.data import builtin
 from regard.errors import ModelError, SettingError

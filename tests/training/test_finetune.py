@@ -144,7 +144,7 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    rows = [reader.text.input_ids(text) for text in ("the fox runs", "lazy")]
+    rows = [reader.tokenizer.input_ids(text) for text in ("the fox runs", "lazy")]
     ids = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
     with torch.inference_mode():
         wanted = theirs.eval()(input_ids=ids, attention_mask=(ids != 0).long()).logits

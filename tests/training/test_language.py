@@ -175,8 +175,8 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
     held = whole[int(len(whole) * 0.9) :]
     place = runs["causal"]
     model: Any = regard.load(place.folder)
-    ids = model.words.encode(held)
-    assert model.words.decode(ids) == held
+    ids = model.tokenizer.encode(held)
+    assert model.tokenizer.decode(ids) == held
     total = 0.0
     for i in range(0, len(ids) - 1, 32):
         window = torch.tensor([ids[i : i + 33]])
@@ -254,7 +254,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         tmp_path / "run", settings(path, "causal", tokenizer="bpe", vocabulary=300, steps=2)
     )
     model: Any = regard.load(place.folder)
-    words = model.words
+    words = model.tokenizer
     for each in ("naïve  text\twith   spaces 😀\n", "日本語  never seen\r\n"):
         assert words.decode(words.encode(each)) == each
     given = start(

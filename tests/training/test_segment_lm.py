@@ -15,7 +15,7 @@ from torch import Tensor
 
 import regard
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders

@@ -12,7 +12,7 @@ import torch
 
 import regard
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import bert, gpt2
 from regard.families import folder as folders

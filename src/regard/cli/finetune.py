@@ -16,8 +16,8 @@ from regard.training.recipe.sections import Tune, TunedTask
 
 EXAMPLES = """\b
 Examples:
-  regard finetune bert/ --task classify --data train.tsv --valid dev.tsv --test test.tsv --out runs/mood
-  regard finetune bert/ --task classify --data train.tsv --lora 8             small changes only, merged at the end
+  regard finetune bert/ --task classify --data train.tsv --valid dev.tsv --out runs/mood
+  regard finetune bert/ --task classify --data train.tsv --lora 8      low-rank updates, merged
   regard finetune bert/ --task tag --data train.conll --freeze 4 --layer-decay 0.9
   regard finetune bert/ --task answer --data squad.jsonl --epochs 2
   regard finetune t5/ --task translate --data de.tsv --prefix "translate English to German: " \\
@@ -97,6 +97,7 @@ def finetune(
     --prefix each are learnt together. lm: plain text.
     """
     changes = recipe_changes(flags)
+    # A run that is resumed has its recipe in its folder.
     if resume is not None:
         if model or changes or out or data:
             raise SettingError(
@@ -111,6 +112,7 @@ def finetune(
         raise SettingError(
             "there is nothing to train", "give a model, --task and --data (see --help)"
         )
+    # Imported late: torch is not needed to report wrong flags.
     from regard.training.run import finetune as run
 
     with exit_on_interruption():
@@ -125,6 +127,7 @@ command = RecipeCommand(
     epilog=EXAMPLES,
     context_settings={"max_content_width": 110},
     params=[
+        # optional, because --resume needs no model
         click.Argument(["model"], required=False),
         click.Option(
             ["--task"], type=click.Choice(typing.get_args(TunedTask)), help="what is learnt"

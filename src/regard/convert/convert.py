@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard import __version__, disk
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders

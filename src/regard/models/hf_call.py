@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.errors import SettingError, did_you_mean
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard import disk
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.errors import DiskError
 from regard.families import folder as folders
 from regard.text.sentencepiece_layouts import FILES, SIDES

@@ -2,7 +2,8 @@
 
 All models use this class. They differ in two choices:
 
-- the framing: which special tokens stand around a text when a model reads it (`Template`, `Between`);
+- the framing: which special tokens stand around a text when a model reads it (`Template`,
+  `Between`);
 - whether the framing tokens themselves (padding, start, end, unknown) can be part of a text.
 
 Tokenizers are trained in `tokenizer_training` and opened from files in `tokenizer_files`.

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from regard import disk, edit, spec
-from regard.build import build
+from regard.builder import build
 from regard.core.stack import Stack
 from regard.data import labelled, text_files
 from regard.data.batching import plan
@@ -222,7 +222,7 @@ def _batches_per_epoch(recipe: Recipe, sets: Sets) -> int:
     if isinstance(model, Translator) and tune.task != "lm":
         return _pair_batches(recipe, model, sets["train"])
     language_model = _checked_language_model(model, tune)
-    encode = language_model.words.encode
+    encode = language_model.tokenizer.encode
     tokens = sum(len(encode(block)) for block in text_files.text(tune.files[0]))
     # Without validation data, the end of the text is held out.
     train_share = 1.0 if tune.valid else 1 - recipe.data.held_out
@@ -354,7 +354,7 @@ def with_head(
     model = build(description)
     _copy_weights(base, model)
     if isinstance(base, TextEncoder):
-        tokenizer = base.text
+        tokenizer = base.tokenizer
     else:
         # A language model needs no padding, but batches of texts do.
         assert base.folder is not None, "models to fine-tune come from folders"
@@ -503,7 +503,7 @@ def _job(
         copy_companion_files(model.folder, folder, TEXT_FILES)
     disk.write_json(folder / "config.json", config_json(model.spec, model.config))
     if isinstance(model, TextEncoder):
-        for name, content in model.text.files().items():
+        for name, content in model.tokenizer.files().items():
             if name == "tokenizer.json" and not (folder / name).exists():
                 disk.write_file(folder / name, str(content))
 

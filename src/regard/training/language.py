@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard import disk, spec
-from regard.build import build
+from regard.builder import build
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.families import (

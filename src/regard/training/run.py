@@ -13,7 +13,7 @@ from torch import nn
 
 from regard import disk, spec
 from regard.allocator import keep_large_blocks
-from regard.build import build
+from regard.builder import build
 from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embedding import Embedding
 from regard.core.stack import Stack

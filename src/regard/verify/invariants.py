@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core import softmax_attention
 from regard.core.cache import TokenHistory
 from regard.families import folder as folders

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
 from regard.verify.random_inputs import Batch

@@ -80,7 +80,7 @@ class CausalLM:
         examples = []
         for row in rows:
             ids = self.train_tokens[row : row + self.context].tolist()
-            examples.append({"row": row, "text": self.language_model.words.decode(ids)})
+            examples.append({"row": row, "text": self.language_model.tokenizer.decode(ids)})
         return examples
 
     # --- validation -------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class CausalLM:
         """(starts, length) of windows that cover the validation text; the last may be shorter."""
         length = self.context
         count = len(self.validation_tokens) - 1
-        positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.words))
+        positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.tokenizer))
         rows = max(self.rows, positions // length)
         starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
         for first in range(0, len(starts), rows):
@@ -125,7 +125,7 @@ class CausalLM:
 
     def _samples(self) -> list[dict[str, str]]:
         """Texts sampled from the model, starting with the first validation token."""
-        prompt = self.language_model.words.decode(self.validation_tokens[:1].tolist())
+        prompt = self.language_model.tokenizer.decode(self.validation_tokens[:1].tolist())
         texts = self.language_model.generate(
             [prompt] * self.settings.samples,
             Sampling(seed=self.settings.seed),

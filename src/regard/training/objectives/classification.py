@@ -19,7 +19,7 @@ class Classification(HeadObjective[Classed]):
     def rows(self, examples: Sequence[Classed]) -> list[Row]:
         ids = self.label_ids()
         texts = [example.whole for example in examples]
-        encoded = self.encoder.text.encode_with_template(texts, self.max_length)
+        encoded = self.encoder.tokenizer.encode_with_template(texts, self.max_length)
         return [
             Row(encoding.ids, encoding.type_ids, [label_id(example.label, ids)])
             for encoding, example in zip(encoded, examples, strict=True)

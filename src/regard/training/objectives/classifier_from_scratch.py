@@ -12,7 +12,7 @@ from itertools import islice
 import torch
 
 from regard import disk
-from regard.build import build
+from regard.builder import build
 from regard.data import labelled, listops
 from regard.data.labelled import Classed
 from regard.families import bert

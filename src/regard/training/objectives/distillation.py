@@ -85,7 +85,7 @@ def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | 
         return None
     if not isinstance(teacher, LanguageModel):
         raise _wrong_kind(recipe, "writes")
-    _check_vocabulary(recipe, teacher.words.same_vocabulary(student.words))
+    _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
     _check_positions(teacher.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
     model = teacher.model
 
@@ -103,7 +103,7 @@ def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | No
         return None
     if not isinstance(teacher, TextEncoder) or teacher.model.labels is None:
         raise _wrong_kind(recipe, "has labels")
-    _check_vocabulary(recipe, teacher.text.same_vocabulary(student.text))
+    _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
     if list(teacher.labels) != list(student.labels):
         raise ModelError(
             f"the teacher knows the labels {', '.join(teacher.labels)}, "

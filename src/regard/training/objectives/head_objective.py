@@ -116,7 +116,7 @@ class HeadObjective(ABC, Generic[Example]):
         selected = [rows[i] for i in indices]
         longest = max(len(row.ids) for row in selected)
         width = min(round_up(longest, self.pad_to_multiple_of), self.max_length)
-        pad_id = self.encoder.text.special_token_id("pad") or 0
+        pad_id = self.encoder.tokenizer.special_token_id("pad") or 0
         tokens, padding_mask = pad_rows([row.ids for row in selected], pad_id, min_width=width)
         labels = self.label_tensor(selected, tokens.shape[1])
         tensors = {"tokens": tokens, "padding_mask": padding_mask, "labels": labels}
@@ -127,7 +127,7 @@ class HeadObjective(ABC, Generic[Example]):
         return Batch(tensors, int(self.label_count(labels)), np.asarray(indices))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        decode = self.encoder.text.decode
+        decode = self.encoder.tokenizer.decode
         return [{"row": row, "text": decode(self.train_rows[row].ids)} for row in rows]
 
     # --- loss -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import disk
-from regard.build import build
+from regard.builder import build
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed
@@ -27,7 +27,7 @@ from regard.metrics.perplexity import corpus_nll
 from regard.metrics.scores import AnyScore
 from regard.model import MemoryNetwork
 from regard.models import choose_device
-from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
+from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import word_level_json
@@ -122,9 +122,11 @@ class StoryQuestions:
 
     def rows(self, examples: Sequence[Classed]) -> list[StoryRow]:
         # An answer is one word, which is one token.
-        answers = self.network.text.encode_with_template([example.label for example in examples])
+        answers = self.network.tokenizer.encode_with_template(
+            [example.label for example in examples]
+        )
         return [
-            StoryRow(self.network.words(example.text), answer.ids[0])
+            StoryRow(self.network.sentence_ids(example.text), answer.ids[0])
             for example, answer in zip(examples, answers, strict=True)
         ]
 
@@ -142,7 +144,7 @@ class StoryQuestions:
         """`text` [B, N + 1, S], the question last, and `labels` [B]."""
         selected = [rows[i] for i in indices]
         # Sentences and stories are padded with −1.
-        text = laid_out([row.sentences for row in selected], self.pad_to_multiple_of)
+        text = pad_stories([row.sentences for row in selected], self.pad_to_multiple_of)
         labels = torch.tensor([row.answer for row in selected])
         return Batch({"text": text, "labels": labels}, len(selected), np.asarray(indices))
 
@@ -205,6 +207,6 @@ def _lengths(rows: Sequence[StoryRow]) -> Any:
 def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Tokenizer:
     path = run_folder.folder / "tokenizer.json"
     if not path.exists():
-        texts = (" ".join([*sentences(example.text), example.label]) for example in train)
+        texts = (" ".join([*split_sentences(example.text), example.label]) for example in train)
         disk.write_file(path, word_level_json(texts, cls_token=False))
     return open_encoder_tokenizer(run_folder.folder)

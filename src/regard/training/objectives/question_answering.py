@@ -26,7 +26,7 @@ class QuestionAnswering(HeadObjective[Question]):
     def rows(self, examples: Sequence[Question]) -> list[Row]:
         rows = []
         for example in examples:
-            for encoding, span in answer_windows(self.encoder.text, example, self.max_length):
+            for encoding, span in answer_windows(self.encoder.tokenizer, example, self.max_length):
                 rows.append(Row(encoding.ids, encoding.type_ids, list(span)))
         return rows
 

@@ -27,7 +27,7 @@ class TokenClassification(HeadObjective[Words]):
     def rows(self, examples: Sequence[Words]) -> list[Row]:
         ids = self.label_ids()
         rows = []
-        for encoding, tags in align_tags(self.encoder.text, examples, self.max_length):
+        for encoding, tags in align_tags(self.encoder.tokenizer, examples, self.max_length):
             labels = [IGNORED if tag is None else label_id(tag, ids) for tag in tags]
             rows.append(Row(encoding.ids, encoding.type_ids, labels))
         return rows
