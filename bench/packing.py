@@ -22,9 +22,10 @@ from torch import Tensor
 from regard.builder import build
 from regard.core.mask_patterns import DocumentMask
 from regard.data.batching import padding_share, plan
+from regard.data.padding import IGNORED
 from regard.families import transformer
 from regard.model import EncoderDecoder
-from regard.training.objectives.loss import IGNORED, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 
 VOCABULARY = 8000
 CORPUS = 50_000  # pairs that are sorted into buckets
