@@ -13,9 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from regard import spec
 from regard.builder import build
 from regard.core.mask_patterns import DocumentMask
+from regard.data.padding import IGNORED
 from regard.errors import ModelError
 from regard.families.transformer import transformer
-from regard.training.objectives.loss import IGNORED, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 
 LAYER = spec.Block(
     spec.Attention(4, 6, 5, groups=2), spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0
