@@ -16,6 +16,7 @@ from regard.errors import RegardError, SettingError, did_you_mean
 
 # verb → (module, one line of help)
 VERBS = {
+    # making models
     "train": (
         "regard.cli.train",
         "Train a translator or a language model: on your text, a recipe, or the built-in language.",
@@ -28,6 +29,7 @@ VERBS = {
         "regard.cli.compare",
         "Train several models at equal data, parameters and budget: one table, one figure.",
     ),
+    # using them
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": (
         "regard.cli.generate",
@@ -37,6 +39,7 @@ VERBS = {
         "regard.cli.evaluate",
         "Score a model on a test set: BLEU, chrF, exact match, perplexity.",
     ),
+    # looking inside
     "look": (
         "regard.cli.look",
         "Look inside: attention, alignment, heads, layers, the beam tree; as text or as a page.",
@@ -49,6 +52,7 @@ VERBS = {
         "regard.cli.show",
         "Print a model's architecture on one page: stations, shapes, parameters.",
     ),
+    # checking, changing and passing on
     "verify": (
         "regard.cli.verify",
         "Check a model's invariants: cached, batched, padded, fused, saved; and parity.",
@@ -61,6 +65,7 @@ VERBS = {
         "regard.cli.convert",
         "Write a model for others: Hugging Face's layout, CTranslate2, ONNX.",
     ),
+    # measuring, and data to begin with
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
     "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
 }

@@ -67,12 +67,16 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
     """The --against option: libraries to measure, and those with published figures only."""
+    # A peer that is not installed is an error when it is asked for, not here.
     text = "a peer, if it is installed; repeatable"
     if published:
         text += f"; only as published, for one case and machine: {', '.join(published)}"
     return click.option(
         "--against", multiple=True, type=click.Choice([*names, *published]), help=text
     )
+
+
+# ------------------------------------------------------------------ training
 
 
 @command.command(context_settings=_SETTINGS)
@@ -115,6 +119,9 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     settings: dict[str, Any] = {key: flags[key] for key in keys}
     case = TrainingCase(name, **settings | _rounds(flags))
     _print_report(run(case, list(against), device, _command_line()), flags)
+
+
+# ------------------------------------------------------------------ inference
 
 
 @command.command(context_settings=_SETTINGS)
@@ -191,6 +198,9 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     _print_report(run(case, list(against), _command_line()), flags)
 
 
+# ------------------------------------------------------------------ attention alone
+
+
 @command.command(context_settings=_SETTINGS)
 @click.option(
     "--kinds",
@@ -221,12 +231,16 @@ def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -
     sizes = tuple(_numbers("--lengths", lengths))
     case = AttentionCase(names, sizes, heads, window=window, **_rounds(flags))
     measurements = []
+    # Printed one by one: long sequences take minutes.
     for measurement in run(case, device):
         measurements.append(measurement)
         click.echo(json.dumps(measurement) if flags["as_json"] else line(measurement))
     if flags["results"]:
         for report in reports(case, measurements, _command_line(), machine_name(device)):
             write_section(Path(flags["results"]), report)
+
+
+# ------------------------------------------------------------------ shared by all
 
 
 def _prepare(flags: dict[str, Any]) -> Any:
@@ -278,6 +292,7 @@ def _print_report(report: Any, flags: dict[str, Any]) -> None:
     if flags["as_json"]:
         click.echo(json.dumps(report.as_json(), ensure_ascii=False))
     else:
+        # An empty line after each report: there may be several.
         click.echo("\n".join([report.heading, *report.lines(), ""]))
     if flags["results"]:
         from regard.bench.report import write_section

@@ -45,6 +45,7 @@ def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> N
     from regard.memory import amount
 
     result = convert(source, out, to, shard=shard_bytes)
+    # What was written, and how far it is from the original.
     if as_json:
         click.echo(json.dumps(result.data()))
     else:
@@ -59,6 +60,7 @@ def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> N
 
 def _parse_size(text: str) -> int:
     """A file size in decimal units, such as 500MB, in bytes."""
+    # All units have two letters.
     number = text[:-2]
     unit = _UNITS.get(text[-2:].upper())
     if unit is None or not number.isdigit() or int(number) < 1:

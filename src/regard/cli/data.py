@@ -59,6 +59,7 @@ def command() -> None:
 )
 def listops(split: str, lines: int, seed: int, **shape: int) -> None:
     """Write ListOps expressions of Long Range Arena as TSV: expression, tab, its value."""
+    # Each generator is imported by its own command only.
     from regard.data.listops import Shape, write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed, shape=Shape(**shape))

@@ -44,6 +44,7 @@ _SAMPLING_OPTIONS = [
         "--seed", type=int, default=None, help="sampling: the same seed, the same draws  [0]"
     ),
 ]
+# Of translation, whose default is beam search.
 _SEARCH_OPTIONS = [
     click.option(
         "--beam",
@@ -61,6 +62,7 @@ _SEARCH_OPTIONS = [
     click.option("--n-best", type=int, default=None, help="translations a line  [1]"),
     click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
 ]
+# These change neither the strategy nor, apart from --quantize and --max-length, the result.
 _RUNTIME_OPTIONS = [
     click.option(
         "--max-length",
@@ -122,10 +124,11 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
         return Sampling(**sampling)
     if sampling:
         raise SettingError(f"{_first_flag(sampling)} is a setting of sampling", "add --sample")
+    # A beam of one hypothesis is greedy search, which is faster.
     if beam == 1 and not n_best:
         return Greedy()
     if not (beam or penalty or n_best):
-        return None
+        return None  # generation_config.json decides
     return BeamSearch(
         beam or DEFAULT_BEAM, parse_length_penalty(penalty or DEFAULT_LENGTH_PENALTY), n_best or 1
     )

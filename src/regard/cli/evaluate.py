@@ -59,6 +59,7 @@ def command(
     # Contradictory flags are errors before anything is loaded.
     if not (pairs or (source and target)):
         raise SettingError("there is nothing to score", "give --source and --target, or --pairs")
+    # --n-best is one of the shared decoding options, and has no meaning here.
     if flags["n_best"]:
         raise SettingError("a score is of one translation a line", "leave --n-best out")
     if output and len(models) > 1:
@@ -87,6 +88,7 @@ def _read_pairs(source: str | None, target: str | None, pairs: str | None) -> li
     """The test set: sentences with their references, from one file of pairs or from two files."""
     from regard.data import text_files
 
+    # Reading the whole set first: errors in it come before minutes of decoding.
     if not pairs:
         return list(text_files.pairs(str(source), target))
     # Standard input has no name to tell the format by.

@@ -33,6 +33,7 @@ Examples:
     default=None,
     help="tokens to add at most  [the folder's, or 200]",
 )
+# Sampling is the default here, as a language model's continuation is not one right answer.
 @sampling_options
 @click.option(
     "--greedy", is_flag=True, help="take the likeliest token each time instead of sampling"
@@ -82,6 +83,7 @@ def command(
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
     _warn_of_unknown_tokens(language_model, prompt)
     if as_json:
+        # Not streamed: the object is complete or not printed.
         text = language_model.generate(
             prompt, strategy, max_new_tokens=max_new_tokens, draft=draft_model
         )
@@ -101,7 +103,7 @@ def _read_prompt() -> str:
     from regard.data.text_files import text
 
     if sys.stdin.isatty():
-        return ""
+        return ""  # the model begins with its start token
     return "".join(text("-"))
 
 

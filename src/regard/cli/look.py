@@ -138,6 +138,7 @@ def _view_of_one_run(model: Inspectable, text: str, what: str, flags: dict[str, 
     from regard import look as views
 
     layer = flags["layer"]
+    # Views take a list of heads; the flag names one.
     heads = None if flags["head"] is None else [flags["head"]]
     run = views.look(model, text, target=flags["target"], ask=_ONE_RUN[what])
     match what:
@@ -199,7 +200,7 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
         raise SettingError(f"this model has no {part} attention", f"it has {', '.join(layers)}")
     count = len(layers[chosen])
     if layer is None:
-        layer = count - 1
+        layer = count - 1  # the last one
     if not 0 <= layer < count:
         raise SettingError(f"there is no layer {layer}", f"the layers are 0 to {count - 1}")
     return layers[chosen][layer]

@@ -63,10 +63,12 @@ def command(
     from regard.models import LanguageModel, Translator, load
     from regard.models.head_pruning import choose_heads, prune_heads
 
+    # A trailing slash would put the new folder into the old one.
     folder = Path(out or f"{model.rstrip('/')}-pruned")
     original = load(model, device=device)
     pairs: list[tuple[str, str]] = []
     if isinstance(original, Translator):
+        # Importance is that for translating with teacher forcing: sources and targets.
         pairs = _validation_pairs(model, files, lines)
         texts = [[source for source, _ in pairs], [target for _, target in pairs]]
     elif isinstance(original, LanguageModel):
@@ -141,6 +143,7 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
         raise SettingError(
             "a translator is judged by pairs", "give --source and --target, or --pairs"
         )
+    # Files that are named come first, then what training has kept.
     if pairs:
         examples = text_files.pairs(pairs, None)
     elif source:

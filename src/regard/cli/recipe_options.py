@@ -28,7 +28,7 @@ class RecipeCommand(click.Command):
 def recipe_option(key: str) -> click.Option:
     """The option of one recipe key: type, help text and default come from its pydantic field."""
     section = recipes.SECTIONS[recipes.KEYS[key]]
-    field = section.model_fields[key]
+    field = section.model_fields[key]  # pydantic's: annotation, default, description
     value_type = recipes.value_type(key)
     name = key.replace("_", "-")
     text = field.description or ""

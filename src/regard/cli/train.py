@@ -58,6 +58,7 @@ def train(
             )
         folder, settings, name = run_folders.resume(Path(resume))
     else:
+        # The recipe is complete and checked before its folder is created.
         settings, name = recipes.choose(recipe, changes, data)
         folder = run_folders.begin(settings, Path(out) if out else None, name)
     # Imported late: a wrong recipe is reported before torch is loaded.

@@ -51,6 +51,7 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
     # Nothing is trained here: pack the weights for speed.
     translator.prepare_for_inference(flags["quantize"])
     settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])
+    # Greedy search and sampling give one translation a line.
     n_best = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
     unfinished = 0
     lines_done = 0
@@ -69,6 +70,7 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
             # No end token came before the length limit.
             if hypotheses and not hypotheses[0].finished:
                 unfinished += 1
+        # Whoever reads the pipe gets each chunk as soon as it is done.
         sys.stdout.flush()
         lines_done += len(chunk)
     if unfinished:

@@ -60,7 +60,7 @@ def command(
         memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")
     core_model, opened = open_model(model)
     core_model.to(choose_device(device))
-    findings: list[Finding] = []
+    findings: list[Finding] = []  # for the JSON object, and the exit code
 
     def report(finding: Finding) -> None:
         """Prints each check as soon as it is done."""

@@ -47,9 +47,9 @@ class Model(Tasks):
     def __init__(
         self, model: CoreModel, spec: kinds.Model, config: dict[str, Any] | None = None
     ) -> None:
-        self.model = model
+        self.model = model  # the nn.Module
         self.spec = spec
-        self.config = config or {}
+        self.config = config or {}  # of the folder; empty for a model made in memory
         self.folder: Path | None = None  # where it was opened from
         self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
@@ -101,6 +101,7 @@ class Model(Tasks):
         On a CPU the weights are packed for its matrix kernels, as float32, or quantized to `bf16`
         or `int8`. On a GPU, `bf16` casts them.
         """
+        # oneDNN's packed layouts and int8 kernels exist for CPUs only.
         if self.device.type == "cpu":
             edit.freeze(self.model, precision or "float32")
         elif precision == "bf16":
@@ -234,6 +235,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
+    # torch would fail later, at the first tensor, and say less.
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
     return device

@@ -72,6 +72,7 @@ class DualEncoderModel(TokenizerModel):
             )
         images = self.embed_image(image if isinstance(image, list) else [image])  # [N, D]
         with torch.inference_mode():
+            # The learned scale is stored as its logarithm.
             temperature = self.model.scale.exp().float().cpu()
             logits = images @ self.embed_text(names).mT * temperature  # [N, captions]
         if len(names) == 1:

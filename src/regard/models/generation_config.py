@@ -138,7 +138,7 @@ def _strategy(settings: Mapping[str, Any], num_beams: int | None) -> Strategy | 
         # "refilled": a finished hypothesis leaves its beam to another one, as in transformers.
         return BeamSearch(num_beams, penalty, 1, "refilled", _EARLY_STOPPING[early_stopping])
     if settings.get("do_sample") is True:
-        top_k = _integer(settings, "top_k")
+        top_k = _integer(settings, "top_k")  # 0 switches it off, and is not the default
         return Sampling(
             temperature=_number(settings, "temperature", default=1.0),
             top_k=_DEFAULT_TOP_K if top_k is None else top_k,

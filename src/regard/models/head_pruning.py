@@ -82,6 +82,7 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
                 f"heads cannot be taken out of {name}",
                 f"those of {', '.join(head_counts) or 'no attention'} can",
             )
+    # Tokenizer, config and folder are shared with the original; the weights are not.
     pruned = copy.copy(model)
     pruned.model = copy.deepcopy(model.model)
     parts: dict[str, Any] = attentions(pruned.model)  # type: ignore[arg-type,assignment]

@@ -53,6 +53,7 @@ def argument_names(spec: kinds.Model) -> dict[str, bool]:
             return {"input_ids": True, "pixel_values": True, "attention_mask": False}
         case kinds.MemoryNetwork():
             return {"story": True, "question": True, "story_mask": False, "question_mask": False}
+        # Whisper reads spectrograms, all others token ids.
         case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
             encoder_input = "input_ids"
             if isinstance(source, kinds.Spectrogram):
@@ -158,6 +159,7 @@ def _call_encoder(
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
     hidden, _ = model(main_input, mask, **options)  # [B, T, D]
+    # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     without_head = model.head is None and model.labels is None
     if without_head or architecture.endswith(("Model", "WithProjection")):
@@ -181,9 +183,10 @@ def _classifier_output(
         return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
     match spec.labels:
         case kinds.ClassifierHead(task="answer"):
+            # [B, T, 2]: two scores for each token
             return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
         case kinds.ClassifierHead(task="detect"):
-            return Output(logits=logits[..., 0])
+            return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
         case _:
             return Output(logits=logits)
 
@@ -238,6 +241,7 @@ def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -
 def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:
     texts = model.texts(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))  # [N, D]
     images = model.images(inputs["pixel_values"])  # [M, D]
+    # Cosine similarities, scaled by the learned temperature.
     logits = texts @ images.mT * model.scale.exp()  # [N, M]
     return Output(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images

@@ -50,6 +50,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
         raise ModelError(f"{name!r} is no name of a model on a hub", "give it as owner/name")
     cache = Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
     folder = cache / name.replace("/", "--")
+    # A folder in the cache is complete: it was renamed only then.
     if folder.is_dir():
         say(f"{name} is in {folder}")
         return folder
@@ -86,12 +87,14 @@ class _Download:
                 f"{self.address} has no config.json that anyone may read",
                 "check the name; fetch a private model with its owner's tools, and give the folder",
             )
+        # One file of weights, or an index that names several.
         if not self._fetch(WEIGHTS):
             for shard in self._shards():
                 if not self._fetch(shard):
                     raise ModelError(
                         f"{self.name} lacks {shard}, which its index names", "ask its owner"
                     )
+        # Most models have few of these; a missing one is no error.
         for file in (*COMPANION_FILES, *SENTENCEPIECE_FILES):
             self._fetch(file)
 

@@ -53,7 +53,7 @@ class ImageEncoder(Model):
     def classify(self, image: Picture) -> Scores: ...
     def classify(self, image: Picture | list[Picture]) -> Scores | list[Scores]:
         """Label → probability, likeliest first."""
-        names = self.labels
+        names = self.labels  # first: a model without classes is an error before images are read
         problem_type = self.config.get("problem_type")
         images = image if isinstance(image, list) else [image]
         logits = map_images(self, images, self._logits)  # [N, labels]

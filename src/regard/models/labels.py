@@ -32,6 +32,7 @@ def label_scores(logits: Tensor, names: Sequence[str], problem_type: str | None 
     Probabilities add up to 1; with several labels at once, or a single one, each is between 0 and
     1. A regression gives the number itself.
     """
+    # The words of transformers' `problem_type`.
     if problem_type == "regression":
         values = logits
     elif problem_type == "multi_label_classification" or len(names) == 1:

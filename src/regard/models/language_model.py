@@ -57,6 +57,7 @@ class LanguageModel(TokenizerModel):
         eos_token_id = self.config.get("eos_token_id")
         if eos_token_id is None:
             eos_token_id = _NO_END_TOKEN
+        # Llama 3 has several end tokens; decoding stops at any of them.
         ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
         end = ends[0] if ends else _NO_END_TOKEN
         self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
@@ -151,6 +152,7 @@ class LanguageModel(TokenizerModel):
             on_token,
             None if draft is None else self._draft_model(draft),
         )
+        # An incomplete character at the end becomes a replacement character.
         for row, decoder in enumerate(decoders):
             append(row, decoder.end())
         return texts[0] if isinstance(text, str) else texts
@@ -243,6 +245,7 @@ class LanguageModel(TokenizerModel):
             raise ModelError(
                 "the draft has another vocabulary", "use a smaller model with the same tokenizer"
             )
+        # The draft reads the same context.
         if (other.positions or math.inf) < (self.positions or math.inf):
             raise ModelError(
                 "the draft can see less than the model", "use a draft with as many positions"
@@ -303,10 +306,12 @@ class LanguageModel(TokenizerModel):
             ids = ids.to(self.device)
             padding_mask = padding_mask.to(self.device)
             input_mask = None if bool(padding_mask.all()) else padding_mask[:, :-1]
-            hidden, _ = self.model(ids[:, :-1], input_mask)
+            # Teacher forcing: each position predicts the next token.
+            hidden, _ = self.model(ids[:, :-1], input_mask)  # [B, T - 1, D]
             logits = self.model.head(hidden[:, first - 1 :]).float()  # [B, T - first, V]
             labels = ids[:, first:]
             log_probabilities = functional.log_softmax(logits, dim=-1)
+            # [B, T - first]
             of_labels = log_probabilities.gather(-1, labels[..., None])[..., 0]
             label_mask = padding_mask[:, first:]
             for i, values, mask in zip(batch, of_labels, label_mask, strict=True):
@@ -383,6 +388,7 @@ class LanguageModel(TokenizerModel):
             raise DataError(
                 "nothing comes before the labels", "write something before {label} in the template"
             )
+        # The part that all rows share cancels out in the softmax.
         log_probabilities = [sum(row) for row in self._log_probabilities(rows, first)]
         probabilities = torch.tensor(log_probabilities, dtype=torch.float64).softmax(0)
         order = probabilities.argsort(descending=True, stable=True).tolist()

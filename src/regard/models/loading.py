@@ -49,6 +49,7 @@ def load(
     error.
     """
     say = say or to_standard_error
+    # Wrong arguments are errors before anything is read or downloaded.
     torch_device = choose_device(device)
     parameter_dtype: torch.dtype | Literal["auto"] | None = choose_dtype(dtype)
     if parameter_dtype is None and torch_device.type == "cuda":
@@ -102,6 +103,7 @@ def load_language_model(
 
 def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
+    # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
     if Path(folder).exists() or not isinstance(folder, str) or not hub.is_name(name):
         return Path(folder)
@@ -118,6 +120,7 @@ def _wrap(
 ) -> Model:
     """The user's model of a core model, by the kind of its spec."""
     config = opened.config
+    # Both are matched, so that a type checker knows the core model's class as well.
     match model, opened.spec:
         case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() as spec if (
             opened.ids is not None
@@ -153,6 +156,7 @@ def _translator(
     translator = Translator(
         model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
     )
+    # bad_words_ids of Marian's files name the padding token, which is never generated anyway.
     banned_ids = frozenset(translator.special_tokens.banned)
     translator.defaults = generation_defaults(
         folders.read_generation_config(folder), config, banned_ids
@@ -189,6 +193,7 @@ def _encoder(model: Encoder, spec: kinds.Encoder, config: dict[str, Any]) -> Mod
         case kinds.Waveform() if spec.labels is not None:
             return CTCModel(model, spec, None, config)
         case _:
+            # A bare Wav2Vec2 has no alphabet to transcribe with.
             return Model(model, spec, config)
 
 

@@ -42,6 +42,7 @@ class MemoryNetworkModel(TokenizerModel):
 
     def answer(self, question: str, story: str) -> Scores:
         """Word → probability of being the answer, likeliest first."""
+        # The full stop ends the story's last sentence, should it have none.
         rows = pad_stories([self.sentence_ids(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
             hidden, _ = self.model(*MemoryNetwork.apart(rows))

@@ -72,6 +72,7 @@ def save(
     with disk.atomic_folder(target.absolute()) as folder:
         disk.write_json(folder / "config.json", config_json(spec, config, additions))
         write_weights(folder / folders.WEIGHTS, model, spec, config)
+        # Strings are files as they are, dicts become JSON.
         for name, content in files.items():
             if isinstance(content, str):
                 disk.write_file(folder / name, content)
@@ -86,6 +87,7 @@ def config_json(
     spec: kinds.Model, config: Mapping[str, Any], additions: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """config.json of a model that was opened with `config`, in the same family's keys."""
+    # The family and the number of positions are those of the folder that it came from.
     opened = folders.ModelFolder(spec, {}, None, dict(config))
     description = folders.describe(spec, None, opened.positions, opened.model_type)
     return _carry_over(description | dict(additions or {}), config)

@@ -108,6 +108,7 @@ class SentencePooling:
         )
         pooling = _module_config(folder, str(modules[1].get("path")), "config.json")
         general = _module_config(folder, "", "config_sentence_transformers.json")
+        # A model may name several prompts, one of them as the default.
         prompts = general.get("prompts") or {}
         return cls(
             modes=_pooling_modes(pooling),

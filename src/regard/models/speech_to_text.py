@@ -70,6 +70,7 @@ class SpeechToText(TokenizerModel):
         multilingual = self.spec.target.vocabulary != _ENGLISH_ONLY_VOCABULARY
         if not self.generation_config.get("is_multilingual", multilingual):
             return []
+        # Newer files list the languages; for the first ones they follow from the vocabulary.
         language_ids = self.generation_config.get("lang_to_id")
         if isinstance(language_ids, dict):
             return sorted(token.strip("<|>") for token in language_ids)
@@ -113,6 +114,7 @@ class SpeechToText(TokenizerModel):
         decoded one by one, and their texts are joined.
         """
         self._check_features()
+        # One recording or a list: the result has the same form.
         sounds = sound if isinstance(sound, list) else [sound]
         recordings = [self._features(one) for one in sounds]  # each [windows, mels, frames]
         prompts = [self._prompt(windows, language, task) for windows in recordings]
@@ -207,6 +209,7 @@ class SpeechToText(TokenizerModel):
                     "this model cannot be told a language or a task", "leave them out"
                 )
             return (self.ids.start,)
+        # Radford et al. 2022, figure 1: the multitask format.
         prompt = [start]
         if self.languages:
             prompt.append(self._language_id(windows, language))

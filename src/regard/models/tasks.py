@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 # Every task, with the model that has it, for the repair of an error.
 TASKS = {
+    # text to text
     "translate": "an encoder–decoder over text, such as Marian",
     "generate": "a language model, such as GPT-2",
     "perplexity": "a language model or a translator",
+    # vectors
     "embed": "an encoder, such as BERT or ViT",
     "embed_text": "a dual encoder, such as CLIP",
     "embed_image": "a dual encoder, such as CLIP",
+    # heads of encoders
     "classify": "an encoder with a classification head, a dual encoder or a language model",
     "follows": "an encoder with a next-sentence head, such as BERT",
     "tag": "an encoder with a token-classification head",
@@ -32,6 +35,7 @@ TASKS = {
     "detect": "an encoder with a replaced-token head, such as ELECTRA",
     "fill": "an encoder with a masked-language-model head, such as BERT",
     "answer": "an encoder with a question-answering head",
+    # speech
     "transcribe": "a speech model, such as Whisper or Wav2Vec2",
 }
 
@@ -45,6 +49,7 @@ class Tasks:
         return [name for name in TASKS if getattr(type(self), name) is not getattr(Tasks, name)]
 
     def _no_task(self, task: str) -> NoReturn:
+        # A model of a kind without tasks can still be called.
         able = ", ".join(self.tasks) or "be called with tensors"
         raise ModelError(
             f"this model ({self!r}) cannot `{task}`", f"it can: {able}; load {TASKS[task]}"

@@ -94,7 +94,7 @@ class TextEncoder(TokenizerModel):
         vectors = self._map(encodings, self._pool)
         if isinstance(text, str):
             return vectors[0]
-        if not vectors:
+        if not vectors:  # torch.stack refuses an empty list
             return torch.empty(0, self.spec.stack.width(self.spec.d_model))
         return torch.stack(vectors)
 
@@ -131,6 +131,7 @@ class TextEncoder(TokenizerModel):
         """The probability that the second text follows the first (next-sentence prediction)."""
         self._require("next")
         logits = self._map(self._encode(_as_pairs(first, second)), self._logits)
+        # BERT's label 0 is "is next", 1 is "random".
         probabilities = [float(row.softmax(dim=-1)[0]) for row in logits]
         return probabilities[0] if isinstance(first, str) else probabilities
 
@@ -248,7 +249,8 @@ class TextEncoder(TokenizerModel):
         pairs = _as_pairs(question, context)
         windows = [self._windows(question, context) for question, context in pairs]
         encodings = [encoding for rows in windows for encoding in rows]
-        logits = iter(self._map(encodings, self._logits))
+        # All windows of all contexts in one go, so that they are batched by length.
+        logits = iter(self._map(encodings, self._logits))  # each [T, 2]
         answers = []
         for (_, one_context), rows in zip(pairs, windows, strict=True):
             answers.append(best_answer(one_context, rows, [next(logits) for _ in rows]))
@@ -323,6 +325,7 @@ class TextEncoder(TokenizerModel):
         Results of heads over tokens end with those of the padding.
         """
         results: list[Tensor | None] = [None] * len(encodings)
+        # Fine-tuning evaluates in between: dropout goes back on afterwards.
         was_training = self.model.training
         self.model.eval()
         for batch in batch_by_length([len(encoding) for encoding in encodings], self.budget):
@@ -343,6 +346,7 @@ class TextEncoder(TokenizerModel):
             lengths = torch.tensor([len(encoding) for encoding in encodings], device=self.device)
             padding_mask = torch.arange(length, device=self.device) < lengths[:, None]
         options = {}
+        # RoBERTa has one segment: its embedding is the same for all tokens, and no input.
         if self.spec.tokens.segments > 1:
             segments = [one.type_ids + [0] * (length - len(one)) for one in encodings]
             options["segments"] = torch.tensor(segments, device=self.device)

@@ -50,7 +50,7 @@ class Translator(Model):
         super().__init__(model, spec, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
-        self.start = start
+        self.start = start  # Marian: the padding token; BART: the end token
         pad = source.required_token_id("pad")
         eos = target.required_token_id("eos")
         # Special tokens that frame texts are never generated, all but the end token.
@@ -89,6 +89,7 @@ class Translator(Model):
 
     @property
     def output_tokenizer(self) -> Tokenizer:
+        # Labels end with the end token and do not begin with the start token.
         framing = Between(after=(self.special_tokens.end,))
         return self.target_tokenizer.with_framing(framing)
 
@@ -155,12 +156,14 @@ class Translator(Model):
         `before` is the number of lines of the same text that came before these, so that line
         numbers in errors and the random draws of sampling do not depend on the chunks.
         """
+        # Empty lines are not translated: a model would invent something.
         rows = [i for i, line in enumerate(lines) if line.strip()]
         prefix, special_tokens = self._target_language(language)
         sources = [prefix + ids for ids in self.encode([lines[i] for i in rows])]
         line_numbers = [before + i for i in rows]
         self._check_lengths(sources, line_numbers)
         target_position = self.spec.target.position
+        # The decoder has no positions beyond those it has learned.
         if isinstance(target_position, kinds.LearnedPosition):
             limit = replace(settings.limit, maximum=target_position.length)
             settings = replace(settings, limit=limit)
