@@ -13,6 +13,8 @@ from typing import Literal  # noqa: F401 (the annotations of all kinds are read 
 # fmt: off
 from regard.spec.attention import (
     Attention,
+    AttentionSizes,
+    BuildsAttention,
     ChunkedAttention,
     EluFeatures,
     FavorFeatures,
@@ -138,7 +140,7 @@ __all__ = [
     "AdditiveScore",
     "Alibi",
     "And",
-    "Attention",
+    "Attention", "AttentionSizes", "BuildsAttention",
     "AttentionScore",
     "AutoBuckets",
     "AxialPosition",
