@@ -50,7 +50,7 @@ def write_model(folder: Path, width: int) -> None:
     from regard.build import build
     from regard.families import bert_presets
     from regard.models.text_encoder import TextEncoder
-    from regard.text.framed import Framed
+    from regard.text.tokenizer import Tokenizer as TextTokenizer
 
     torch.manual_seed(0)
     names = {
@@ -69,7 +69,7 @@ def write_model(folder: Path, width: int) -> None:
         for name, weight in model.named_parameters():
             if "qkv.weight" in name:
                 weight.mul_(3)
-    TextEncoder(model, description, Framed(words)).save(folder)
+    TextEncoder(model, description, TextTokenizer(words)).save(folder)
 
 
 def write_run(folder: Path, steps: int) -> None:

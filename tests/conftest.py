@@ -1,8 +1,14 @@
-"""What several tests share: small models with settled randomness."""
+"""What several tests share: seeds that follow from a test's name, and small random models."""
 
 from __future__ import annotations
 
+import hashlib
+import random
+from collections.abc import Generator
+from typing import Any
+
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -15,9 +21,43 @@ hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
 
+# --- randomness ---
+
+
+def seed_generators(name: str) -> None:
+    """Seeds all global generators from a name, so that no test depends on those before it."""
+    digest = hashlib.sha256(name.encode()).digest()
+    seed = int.from_bytes(digest[:4], "little")  # numpy takes 32 bits
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 @pytest.fixture(autouse=True)
-def _settled() -> None:
-    torch.manual_seed(0)
+def _seeded(request: pytest.FixtureRequest) -> None:
+    seed_generators(request.node.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """A fixture that several tests share has a seed of its own, whichever test asks first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    # The test that asks goes on where it was, as if the fixture had been there before.
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    with torch.random.fork_rng():
+        seed_generators(f"{fixturedef.baseid}::{fixturedef.argname}")
+        try:
+            return (yield)
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+# --- models ---
 
 
 def small_model(

@@ -26,7 +26,8 @@ from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
 from regard.look import Subject, Words
 from regard.models import Translator
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Between, Tokenizer
+from regard.text.tokenizer_training import train_tokenizer
 
 TEXT, TARGET = "The dog sees a small cat.", "Der Hund sieht eine kleine Katze."
 
@@ -36,10 +37,11 @@ def tokenizer() -> Tokenizer:
         islice(sentences("test", pronouns=True), 40)
     )
     texts = [text for s in pairs for text in (s.source, s.target)] + [TEXT, TARGET]
-    return Tokenizer.learn(texts, "words", 2000)
+    return train_tokenizer(texts, "words", 2000)
 
 
 WORDS = tokenizer()
+UNFRAMED = WORDS.with_framing(Between())  # no end token behind a text
 
 
 def sharpened(model: torch.nn.Module) -> None:
@@ -55,7 +57,7 @@ def translator(seed: int = 0, **changes: object) -> Translator:
     description = transformer(len(WORDS), len(WORDS), **options)  # type: ignore[arg-type]
     model = build(description).eval()
     sharpened(model)
-    return Translator(model, description, WORDS, WORDS, WORDS.bos)
+    return Translator(model, description, WORDS, WORDS, WORDS.required_token_id("bos"))
 
 
 ATTENTION = spec.Attention(4, 6, 6, groups=2)
@@ -85,7 +87,9 @@ def writer(
     )
     model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
     sharpened(model)
-    return Subject(model, Words.of(WORDS), ends=SpecialTokens(WORDS.pad, None, WORDS.eos))
+    return Subject(
+        model, Words.of(UNFRAMED), ends=SpecialTokens(0, None, WORDS.required_token_id("eos"))
+    )
 
 
 def reader(position: spec.StackPosition | None = None, **top: object) -> Subject:
@@ -94,7 +98,8 @@ def reader(position: spec.StackPosition | None = None, **top: object) -> Subject
     stack = spec.Stack(2, BLOCK, position=position)
     model = build(spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))).eval()  # type: ignore[arg-type]
     sharpened(model)
-    return Subject(model, Words.of(WORDS, before=[WORDS.bos], after=[WORDS.eos]))
+    bos, eos = WORDS.required_token_id("bos"), WORDS.required_token_id("eos")
+    return Subject(model, Words.of(WORDS.with_framing(Between((bos,), (eos,)))))
 
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {

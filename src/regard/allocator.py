@@ -1,8 +1,9 @@
-"""The allocator of the C library, set so that large blocks are used again.
+"""Settings of glibc's malloc, so that large blocks are reused instead of mapped anew.
 
-As it comes, glibc asks the kernel for every large block anew and gives it back at once, so that each tensor of some
-megabytes is paid for twice: its pages are cleared and mapped when it is first written. Long inputs then cost more than
-their length says. What is kept here instead is what was needed at once before.
+By default glibc takes every large block from the kernel with mmap and returns it as soon as it is
+freed. Each tensor of some megabytes is then paid for twice: its pages are zeroed and mapped again
+on first write. With these settings freed blocks stay in the heap, whose size is the peak of what
+was in use at once.
 """
 
 from __future__ import annotations
@@ -11,28 +12,40 @@ import ctypes
 import sys
 from collections.abc import Callable
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # numbers of malloc.h
+# Parameter numbers of mallopt(3), from malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+_NEVER_TRIM = 2**31 - 1
 
 
 def keep_large_blocks() -> bool:
-    """Says whether anything was set: only glibc, on Linux, has these settings."""
-    change = _known("mallopt")
-    return change is not None and bool(change(_MMAP_MAX, 0) and change(_TRIM_THRESHOLD, 2**31 - 1))
+    """Turns off mmap and trimming in malloc; returns whether both settings took effect.
+
+    Only glibc, on Linux, has these settings.
+    """
+    mallopt = _libc_function("mallopt")
+    if mallopt is None:
+        return False
+    # mallopt returns 1 on success and 0 on error.
+    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM))
 
 
 def give_back() -> bool:
-    """Returns to the kernel what is free between blocks in use, once, where nothing of that size is needed soon: holes in
-    which no block fits exactly, because it has to be aligned, would stay. Says whether there were any."""
-    trim = _known("malloc_trim")
-    return trim is not None and bool(trim(0))
+    """Calls malloc_trim(3): returns free heap memory to the kernel, once.
+
+    For moments after which no block of that size is needed soon. Without it, holes between live
+    blocks stay reserved. Returns whether any memory was released.
+    """
+    malloc_trim = _libc_function("malloc_trim")
+    return malloc_trim is not None and bool(malloc_trim(0))
 
 
-def _known(name: str) -> Callable[..., int] | None:
-    """A function of the C library, if this one has it."""
+def _libc_function(name: str) -> Callable[..., int] | None:
+    """A function of the C library, or None where it is missing (musl, macOS, Windows)."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
         return None
-    return found
+    return function

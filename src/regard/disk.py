@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import DiskError
+from regard.errors import DiskError, RegardError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_FETCH_AGAIN = "fetch or write the folder again"
 
 
 @contextmanager
@@ -56,6 +58,36 @@ def write_file(path: Path, content: bytes | str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_file(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_text(path: Path, error: type[RegardError]) -> str:
+    """The content of a UTF-8 text file; `error` where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as failure:
+        raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
+    except UnicodeDecodeError as failure:
+        problem = f"{path} is not UTF-8 text (byte {failure.start})"
+        raise error(problem, _FETCH_AGAIN) from None
+
+
+def read_json(path: Path, error: type[RegardError]) -> Any:
+    """The content of a JSON file; `error` where it cannot be read or is damaged."""
+    text = read_text(path, error)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise error(f"{path} is not valid JSON: {failure}", _FETCH_AGAIN) from None
+
+
+def read_json_object(path: Path, error: type[RegardError]) -> dict[str, Any]:
+    """The object of a JSON file, empty where there is no file."""
+    if not path.is_file():
+        return {}
+    value = read_json(path, error)
+    if not isinstance(value, dict):
+        raise error(f"{path} holds no object", _FETCH_AGAIN)
+    return value
 
 
 def json_line(value: Any) -> str:

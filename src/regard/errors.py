@@ -1,4 +1,4 @@
-"""The errors a person meets: typed, short, and ending with what to do next."""
+"""Exception classes for expected failures: typed, short, and ending with the repair."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 
 class RegardError(Exception):
-    """Base of every expected failure. `problem` says what is wrong, `repair` what to do about it."""
+    """Base class of expected failures: `problem` says what is wrong, `repair` how to fix it."""
 
-    exit_code = 2
+    exit_code = 2  # of the command line; 1 is left for failed checks and unexpected errors
 
     def __init__(self, problem: str, repair: str) -> None:
         super().__init__(f"{problem}\n  → {repair}")
@@ -16,7 +16,8 @@ class RegardError(Exception):
         self.repair = repair
 
     def __reduce__(self) -> tuple[type[RegardError], tuple[str, str]]:
-        """So that it comes back whole from another process."""
+        """Pickles both arguments, so that the error survives the way out of a worker process."""
+        # Exception's own __reduce__ would call __init__ with the joined message only.
         return type(self), (self.problem, self.repair)
 
 
@@ -44,10 +45,12 @@ class DivergenceError(RegardError):
     """Loss or gradients stayed non-finite, so the run stopped itself."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'did you mean X?' for a near miss, otherwise the list of what is known."""
-    import difflib  # only what goes wrong needs it
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """The repair for an unknown name: the closest option, or the list of all options."""
+    import difflib  # imported late: only failures need it
 
-    options = sorted(known)
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options)}"
+    names = sorted(options)
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if matches:
+        return f"did you mean {matches[0]!r}?"
+    return f"known: {', '.join(names)}"

@@ -1,4 +1,8 @@
-"""What fits into memory, asked before it is taken: running out ends a process without a word."""
+"""Available memory, checked before a model is built.
+
+A process that runs out of memory is killed by the kernel without a message, so that the check has
+to come first.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +10,71 @@ from pathlib import Path
 
 from regard.errors import ModelError
 
-_SYSTEM = Path("/proc/meminfo")
-_CONTAINER = Path("/sys/fs/cgroup")
+# Linux only; on other systems the files do not exist and nothing is checked.
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+_BYTES_PER_FLOAT32 = 4
 
 
 def available() -> int | None:
-    """Bytes that can be had without swapping, by the kernel's word and the container's limit; None where nobody says."""
-    said = [value for value in (_of_system(), _of_container()) if value is not None]
-    return min(said) if said else None
+    """Available memory in bytes: the least of what the kernel and the container's limit leave.
+
+    None where the system does not report it.
+    """
+    amounts = [_available_to_system(), _available_to_container()]
+    limits = [value for value in amounts if value is not None]
+    return min(limits, default=None)
 
 
-def require(numbers: int, what: str) -> None:
-    """That many numbers of float32 must fit."""
-    needed, free = 4 * numbers, available()
+def require(parameters: int, what: str) -> None:
+    """Raises `ModelError` if that many float32 parameters do not fit into memory."""
+    needed = _BYTES_PER_FLOAT32 * parameters
+    free = available()
     if free is not None and needed > free:
         raise ModelError(
-            f"{what} has {numbers:,} parameters, which take {amount(needed)} of memory, and {amount(free)} are free",
-            "use a smaller model or a machine with more memory; `regard show` describes a model of any size",
+            f"{what} has {parameters:,} parameters, which take {amount(needed)} of memory, "
+            f"and {amount(free)} are free",
+            "use a smaller model or a machine with more memory; "
+            "`regard show` describes a model of any size",
         )
 
 
 def amount(count: float) -> str:
-    """Bytes as a person says them: 252.3 MB."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+    """A number of bytes with a decimal unit: 252.3 MB."""
+    if count < 1000:
+        return f"{count:,.0f} bytes"
+    for unit in ("KB", "MB", "GB"):
         count /= 1000
-    return f"{count:,.1f} TB"
+        if count < 1000:
+            return f"{count:,.1f} {unit}"
+    return f"{count / 1000:,.1f} TB"
 
 
-def _of_system() -> int | None:
+def _available_to_system() -> int | None:
+    """MemAvailable: free memory plus what the page cache can give back without swapping."""
     try:
-        lines = _SYSTEM.read_text().splitlines()
+        lines = _MEMINFO.read_text().splitlines()
     except OSError:
         return None
-    return next(
-        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
-    )
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024  # the file counts kibibytes
+    return None
 
 
-def _of_container() -> int | None:
-    """Its limit less what it holds; files it has read can be dropped and do not count."""
+def _available_to_container() -> int | None:
+    """The memory limit of this control group (cgroup v2) less what is in use."""
     try:
-        limit, held = (
-            (_CONTAINER / name).read_text().strip() for name in ("memory.max", "memory.current")
-        )
-        lines = (_CONTAINER / "memory.stat").read_text().splitlines()
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        usage = int((_CGROUP / "memory.current").read_text())
+        statistics = (_CGROUP / "memory.stat").read_text().splitlines()
     except OSError:
         return None
-    if limit == "max":
+    if limit == "max":  # no limit is set
         return None
-    files = next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
-    return max(0, int(limit) - int(held) + files)
+    # Inactive file pages are page cache: the kernel drops them when memory is short.
+    reclaimable = 0
+    for line in statistics:
+        if line.startswith("inactive_file "):
+            reclaimable = int(line.split()[1])
+    return max(0, int(limit) - usage + reclaimable)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard import edit, size
+from regard import edit
 from regard.bench import decode, forward, load, train
 from regard.bench.models import measured
 from regard.bench.peers import TRAINED
@@ -24,6 +24,7 @@ from regard.decode.batch_decoding import decode as search
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import SettingError
 from regard.families import transformer
+from regard.parameter_count import parameter_count
 
 CPU = torch.device("cpu")
 
@@ -93,11 +94,11 @@ def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
     model.write(tmp_path)
     prompt = list(range(10, 17))
     ours = search(
-        model.build(),
+        model.build(),  # type: ignore[arg-type]
         [prompt],
         SpecialTokens(0, None, 2, (0, 2)),
         DecodingSettings(Greedy(), Limit(0, 8)),
-    )[0][0].tokens  # type: ignore[arg-type]
+    )[0][0].tokens
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generate(
         torch.tensor([prompt]),
         do_sample=False,
@@ -164,7 +165,7 @@ def test_peers_have_the_same_sizes(name: str) -> None:
     model = transformer.preset("tiny", 50, 50, share="all")
     theirs, _ = TRAINED[name](model, torch.device("cpu"))
     count = sum(parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad)
-    assert count == pytest.approx(size.parameters(model), rel=0.01)
+    assert count == pytest.approx(parameter_count(model), rel=0.01)
 
 
 def test_turns_are_taken_one_after_the_other() -> None:

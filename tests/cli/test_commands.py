@@ -200,12 +200,12 @@ def test_evaluate_prints_the_object(home: Path) -> None:
 
 def test_perfect_translations_score_100(home: Path, tmp_path: Path) -> None:
     """The scorer itself, through the library it leans on."""
-    from regard.metrics.scores import score
+    from regard.metrics.translation import translation_score
 
     lines = (home / "test.de").read_text().splitlines()
-    same = score(lines, lines)
+    same = translation_score(lines, lines)
     assert (same.bleu, same.exact_match) == (pytest.approx(100.0), 100.0)
-    assert score(["x"] * len(lines), lines).exact_match == 0.0
+    assert translation_score(["x"] * len(lines), lines).exact_match == 0.0
 
 
 @pytest.mark.parametrize("form", ["text", "gzip", "tsv", "jsonl", "stdin"])

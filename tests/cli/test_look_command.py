@@ -22,7 +22,12 @@ OTHER = "The cat sees a small dog."
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     held = translator()
-    ids = folders.SpecialTokenIds(pad=WORDS.pad, start=WORDS.bos, end=WORDS.eos, unk=WORDS.unk)
+    ids = folders.SpecialTokenIds(
+        pad=WORDS.special_token_id("pad"),
+        start=WORDS.special_token_id("bos"),
+        end=WORDS.special_token_id("eos"),
+        unk=WORDS.special_token_id("unk"),
+    )
     disk.write_json(folder / "config.json", folders.describe(held.spec, ids))
     folders.write_weights(folder / "model.safetensors", held.model, held.spec)
     WORDS.save(folder / "tokenizer.json")

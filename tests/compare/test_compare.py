@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from regard import size, spec
+from regard import spec
 from regard.build import build
 from regard.cli.compare import command
 from regard.compare import experiment as study
@@ -23,6 +23,7 @@ from regard.data import builtin
 from regard.errors import ModelError, SettingError
 from regard.families.recurrent import FAMILIES
 from regard.look import drawing
+from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
 from regard.training.run import describe
 
@@ -48,12 +49,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> recipes.Recipe:
 @pytest.mark.parametrize("parameters", [None, 300_000, 3_000_000])
 def test_all_models_get_as_many_parameters(parameters: int | None) -> None:
     recipe, _ = recipes.choose("builtin", {})
-    wanted = parameters or size.parameters(describe(recipe, 2000, 2000))
+    wanted = parameters or parameter_count(describe(recipe, 2000, 2000))
     words = [*FAMILIES, "transformer", "transformer:performer", "transformer:linformer:64+softmax"]
     for entrant in entrants(",".join(words)):
         made = entrant.sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
         found = describe(made, 2000, 2000)
-        assert abs(size.parameters(found) / wanted - 1) < 0.03, entrant.word
+        assert abs(parameter_count(found) / wanted - 1) < 0.03, entrant.word
         if parameters is None and entrant.word in ("transformer", "transformer:performer"):
             assert found.d_model == 128
     if parameters is None:
@@ -146,8 +147,8 @@ def test_a_comparison_is_kept_and_goes_on(
     base: recipes.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = entrants("transformer,bahdanau@clip=1,rnn")
-    trained = []
-    plain = study.run
+    trained: list[Path] = []
+    plain = study.run  # type: ignore[attr-defined]
 
     def run(place: Any, *rest: Any, **more: Any) -> Any:
         if len(trained) == 3:

@@ -189,7 +189,7 @@ def test_a_difference_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     save("bert", tmp_path / "in")
     written = disk.write_tensors
 
-    def rounded(path, tensors):
+    def rounded(path: Path, tensors: dict[str, torch.Tensor]) -> Any:
         return written(path, {n: t.bfloat16().float() for n, t in tensors.items()})
 
     monkeypatch.setattr(disk, "write_tensors", rounded)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core.probe import Probe
+from regard.parameter_count import parameter_count
 
 BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
 STACK = spec.Stack(2, BLOCK)
@@ -28,13 +31,12 @@ TIMED = spec.Waveform(
 
 @pytest.mark.parametrize("extras", [0, 1, 3])
 def test_patches_are_a_convolution(extras: int) -> None:
-    front = (
-        build(spec.Encoder(12, spec.Patches(11, 3, channels=2, extras=extras), STACK)).eval().input
-    )
+    patches = spec.Patches(11, 3, channels=2, extras=extras)
+    front: Any = build(spec.Encoder(12, patches, STACK)).eval().input
     pixels = torch.randn(3, 2, 11, 11)
-    kernel = front.project.weight.view(12, 2, 3, 3)  # type: ignore[union-attr]
-    wanted = functional.conv2d(pixels, kernel, front.project.bias, stride=3).flatten(2).mT  # type: ignore[union-attr]
-    table = front.position.table  # type: ignore[union-attr]
+    kernel = front.project.weight.view(12, 2, 3, 3)
+    wanted = functional.conv2d(pixels, kernel, front.project.bias, stride=3).flatten(2).mT
+    table = front.position.table
     found = front(pixels) - table
     torch.testing.assert_close(found[:, extras:], wanted)
     for i in range(extras):
@@ -70,7 +72,7 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
 def test_everything_learns(front: spec.Patches | spec.Waveform) -> None:
     description = spec.Encoder(12, front, STACK, labels=spec.DistilledHead(5, 2))
     model = build(description)
-    assert size.parameters(description) == trainable(model)
+    assert parameter_count(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
     if isinstance(front, spec.Patches):
         hidden, _ = model(torch.randn(2, 2, 11, 11))
@@ -98,7 +100,7 @@ def test_a_pair_learns_and_can_be_looked_into() -> None:
     image = spec.Encoder(12, PICTURES, STACK, spec.Pool(norm=spec.LayerNorm(), width=5))
     description = spec.DualEncoder(text, image, scale=1.0)
     model = build(description).eval()
-    assert size.parameters(description) == trainable(model)
+    assert parameter_count(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
     probe = Probe(["*.self"])
     tokens = torch.tensor([[1, 2, 8, 8], [3, 8, 4, 5], [7, 6, 5, 8]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.errors import SettingError
 from regard.families import (
@@ -18,6 +18,7 @@ from regard.families import (
     t5_presets,
 )
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 # Millions. GPT-3: Table 2.1; PaLM: Table 1; T5: the released checkpoints; BERT, BART, ELECTRA: their papers' round figures.
 PUBLISHED: list[tuple[Any, str, float, float]] = [
@@ -40,7 +41,7 @@ def kept(found: Any) -> spec.Model:
 def test_sizes_are_the_published_ones(
     family: Any, name: str, millions: float, tolerance: float
 ) -> None:
-    assert size.parameters(kept(family.preset(name))) == pytest.approx(
+    assert parameter_count(kept(family.preset(name))) == pytest.approx(
         millions * 1e6, rel=tolerance
     )
 
@@ -51,7 +52,7 @@ def test_sizes_are_the_published_ones(
 def test_formula_equals_model(family: Any) -> None:
     found = family.preset("tiny", 97, 40)
     for part in found if isinstance(found, tuple) else (found,):
-        assert size.parameters(part) == trainable(build(part))
+        assert parameter_count(part) == trainable(build(part))
         assert spec.from_dict(spec.to_dict(part)) == part
 
 

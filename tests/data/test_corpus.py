@@ -17,13 +17,15 @@ from regard.data import corpus as module
 from regard.data.corpus import Corpus, Report, prepare, write_columns
 from regard.errors import DataError, DiskError
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import translation_tokenizer_from_json
+from regard.text.tokenizer_training import train_tokenizer
 
 PAIRS = [("a cat", "eine Katze"), ("the dog runs", "der Hund läuft"), ("yes", "ja")]
 
 
 @cache
 def tokenizer(side: int) -> Tokenizer:
-    return Tokenizer.learn([pair[side] for pair in PAIRS], "characters", 100)
+    return train_tokenizer([pair[side] for pair in PAIRS], "characters", 100)
 
 
 def make(folder: Path, pairs: list[tuple[str, str]], max_length: int = 50) -> Report:
@@ -74,8 +76,14 @@ def test_prepare_appends_the_end_and_keeps_the_text(tmp_path: Path) -> None:
     report = make(tmp_path / "c", PAIRS)
     corpus = Corpus.open(tmp_path / "c")
     for i, (one, other) in enumerate(PAIRS):
-        assert corpus.source(i).tolist() == [*tokenizer(0).encode(one), tokenizer(0).eos]
-        assert corpus.target(i).tolist() == [*tokenizer(1).encode(other), tokenizer(1).eos]
+        assert corpus.source(i).tolist() == [
+            *tokenizer(0).encode(one),
+            tokenizer(0).special_token_id("eos"),
+        ]
+        assert corpus.target(i).tolist() == [
+            *tokenizer(1).encode(other),
+            tokenizer(1).special_token_id("eos"),
+        ]
     assert corpus.source_lengths.sum() == report.source_tokens
     assert corpus.target_lengths.sum() == report.target_tokens
     assert corpus.about["report"]["kept"] == report.kept == 3
@@ -90,7 +98,7 @@ def test_prepare_appends_the_end_and_keeps_the_text(tmp_path: Path) -> None:
 def test_ids_are_as_narrow_as_the_vocabulary_allows(extra: int, dtype: str, tmp_path: Path) -> None:
     vocabulary = {"<pad>": 0, "</s>": 1, "<unk>": 2, "last": 65_534 + extra}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
-    big = Tokenizer.from_json(json.dumps({"version": "1.0", "model": model}))
+    big = translation_tokenizer_from_json(json.dumps({"version": "1.0", "model": model}))
     prepare([("last", "yes")], big, tokenizer(0), tmp_path / "c", max_length=9)
     corpus = Corpus.open(tmp_path / "c")
     assert corpus.source(0).tolist() == [65_534 + extra, 1]
@@ -207,7 +215,10 @@ def test_a_corpus_is_replaced_but_nothing_else_is(tmp_path: Path) -> None:
     mapped = Corpus.open(tmp_path / "c")
     make(tmp_path / "c", PAIRS[:1])
     assert len(Corpus.open(tmp_path / "c")) == 1
-    assert mapped.source(2).tolist() == [*tokenizer(0).encode("yes"), tokenizer(0).eos]
+    assert mapped.source(2).tolist() == [
+        *tokenizer(0).encode("yes"),
+        tokenizer(0).special_token_id("eos"),
+    ]
     (tmp_path / "c" / "thesis.tex").write_text("years of work")
     with pytest.raises(DataError, match="holds other things") as caught:
         make(tmp_path / "c", PAIRS)

@@ -108,7 +108,9 @@ def test_denoising_keeps_all_that_no_mask_stands_for(
     sentences = np.split(ids, breaks[1:])
     mixed = np.concatenate([sentences[i] for i in damage.order]).tolist()
     # Put back what each mask stands for, and the sentences are whole again.
-    place, whole, lengths = 0, [], iter(damage.lengths.tolist())
+    place = 0
+    whole: list[int] = []
+    lengths = iter(damage.lengths.tolist())
     for token in seen.tolist():
         step = next(lengths) if token == MASK else 1
         whole += mixed[place : place + step] if token == MASK else [token]

@@ -4,6 +4,7 @@ test_kernels.py."""
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import torch
@@ -188,34 +189,43 @@ for size, count in itertools.product((5, 16, 50), (1, 4)):
     same(normaliser, scores.logsumexp(dim=-1))
     assert all(len(set(row)) == count for row in places.tolist())
 
-# A greedy choice with its bookkeeping, against the one in PyTorch's words.
+# A greedy choice with its bookkeeping in one kernel, against the one in PyTorch.
 from regard.decode import sampling  # noqa: E402
 from regard.decode.constraints import Constraints  # noqa: E402
 from regard.decode.strategy import Greedy  # noqa: E402
 
-written = []
+
+class RandomModel:
+    """Five tokens with random logits, so that the end token comes soon."""
+
+    def step(self, last: torch.Tensor, cache: None) -> torch.Tensor:
+        return random(7, 1, 5)
+
+
+results = []
 for fast in (False, True):
     torch.manual_seed(1)
+    zeros = partial(torch.zeros, dtype=torch.long, device=device)
     limits = torch.tensor([9, 3, 9, 5, 9, 9, 1], device=device)
-    frame = Constraints(
-        torch.zeros(7, 1, dtype=torch.long, device=device),
-        limits,
-        2,
-        torch.tensor([0], device=device),
+    constraints = Constraints(zeros(7, 1), limits, 2, torch.tensor([0], device=device))
+    state = sampling.GenerationState(
+        cache=None,  # type: ignore[arg-type]
+        constraints=constraints,
+        t=zeros(1),
+        sentences=torch.arange(7, device=device),
+        limits=limits,
+        last=zeros(7, 1),
+        tokens=zeros(7, 9) + 2,
+        sums=torch.zeros(7, device=device),
+        ended=torch.zeros(7, dtype=torch.bool, device=device),
+        noise=None,
     )
-    numbers = lambda *shape: torch.zeros(*shape, dtype=torch.long, device=device)  # noqa: E731
-    going = sampling._Going(
-        None, frame, numbers(1), torch.arange(7, device=device), limits, numbers(7, 1), numbers(7, 9) + 2,
-        torch.zeros(7, device=device), torch.zeros(7, dtype=torch.bool, device=device), None,
-    )  # type: ignore[arg-type]  # fmt: skip
-    model = type(
-        "Model", (), {"step": lambda self, last, state: random(7, 1, 5)}
-    )()  # ends come soon
-    sampling.at_once = lambda logits, fast=fast: fast
+    sampling.has_greedy_kernel = lambda logits, fast=fast: fast  # type: ignore[assignment, misc]
     for _ in range(9):
-        sampling._turn(model, going, Greedy(), None, first=False)
-        going.t.add_(1)
-    written.append((going.chosen, going.last, going.ended, going.sums))
-for ours, theirs in zip(*written, strict=True):
+        sampling.generation_step(RandomModel(), state, Greedy(), None, first=False)  # type: ignore[arg-type]
+        state.t.add_(1)
+    results.append((state.tokens, state.last, state.ended, state.sums))
+for ours, theirs in zip(*results, strict=True):
     same(ours, theirs)
-assert 0 < written[0][2].sum() < 7
+ended = results[0][2]
+assert 0 < ended.sum() < 7

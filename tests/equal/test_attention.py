@@ -57,9 +57,9 @@ def test_fused_equals_explicit_forward_and_backward(
     q, k, v, attention_mask = call
     results = []
     for kernel in (fused, explicit):
-        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = kernel(*inputs, attention_mask, 0.3, 0.0)
-        gradients = torch.autograd.grad(out.square().sum(), inputs)
+        queries, keys, values = (x.clone().requires_grad_() for x in (q, k, v))
+        out = kernel(queries, keys, values, attention_mask, 0.3, 0.0)
+        gradients = torch.autograd.grad(out.square().sum(), (queries, keys, values))
         results.append([out, *gradients])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -71,11 +71,11 @@ def test_two_products_equal_explicit_and_ignore_what_is_behind(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask], room: int
 ) -> None:
     q, k, v, attention_mask = call
-    max_lookback = [
+    keys, values = (
         torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)
-    ]
+    )
     torch.testing.assert_close(
-        products(q, *max_lookback, attention_mask, 0.3),
+        products(q, keys, values, attention_mask, 0.3),
         explicit(q, k, v, attention_mask, 0.3, 0.0),
         rtol=1e-5,
         atol=1e-5,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core.chunked_attention import ChunkedAttention, ChunkRing
 from regard.core.lsh_attention import LshAttention, twice
@@ -17,6 +17,7 @@ from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
 from regard.core.position import AxialPosition
 from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
+from regard.parameter_count import parameter_count
 
 RING = spec.ChunkRing(12, 4)
 LOCAL = spec.Attention(3, 4, 4, bias="", mixer=spec.ChunkedAttention(4, RING, after=1))
@@ -144,7 +145,7 @@ def test_axes() -> None:
 def test_layers_take_turns() -> None:
     description = decoder()
     model = build(description)
-    assert trainable(model) == size.parameters(description)
+    assert trainable(model) == parameter_count(description)
     kinds = [type(each.attention.mixer) for each in model.stack.blocks]  # type: ignore[union-attr]
     assert kinds == [ChunkedAttention, LshAttention, LshAttention, ChunkedAttention, LshAttention]
     assert spec.from_dict(spec.to_dict(description)) == description

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core.cache import SegmentMemory
 from regard.core.probe import Probe
 from regard.errors import ModelError, SettingError
 from regard.families import gpt_presets
 from regard.model import Decoder
+from regard.parameter_count import parameter_count
 
 POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]
 FUNCTIONS: Any = ["convolution", "mean", "max"]
@@ -331,7 +332,7 @@ def test_it_is_counted_and_written(function: Any) -> None:
             spec.CompressiveMemory(4, 3, function), position=spec.RelativeSinusoids()
         )
         description = replace(description, stack=replace(description.stack, shared=shared))
-        assert size.parameters(description) == trainable(build(description))
+        assert parameter_count(description) == trainable(build(description))
         assert spec.from_dict(spec.to_dict(description)) == description
 
 

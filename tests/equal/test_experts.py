@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 
 def made(count: int, top: int = 1, **options: Any) -> MixtureOfExperts:
@@ -67,7 +68,8 @@ def test_overflow_is_dropped_and_said() -> None:
 
 
 def test_the_balance_is_least_when_even() -> None:
-    part, losses = made(4, balance=1.0), {}
+    part = made(4, balance=1.0)
+    losses: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         part.router.weight.zero_()
     part(torch.randn(1, 8, 6).double(), losses)
@@ -90,7 +92,7 @@ def test_a_model_with_experts_counts_decodes_and_is_written(tmp_path: Any) -> No
     )
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description).double().eval()
-    assert trainable(model) == size.parameters(description)
+    assert trainable(model) == parameter_count(description)
     tokens = torch.randint(0, 19, (2, 9))
     hidden, losses = model(tokens)
     assert losses.keys() == {"balance"}

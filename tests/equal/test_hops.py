@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import regard
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import MemoryNetwork
-from regard.show.layers import stations
+from regard.parameter_count import parameter_count
+from regard.show.layers import summarize
 
 SPEC = spec.MemoryNetwork(6, 15, hops=3, sentences=4)
 
@@ -42,7 +44,7 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
             0
         ]
     )
-    tables = [table.weight for table in model.hops.tables]
+    tables: list[Any] = [table.weight for table in model.hops.tables]
 
     def vector(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         length, total = len(ids), torch.zeros(d).double()
@@ -74,9 +76,9 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
 
 def test_size_page_and_folder(tmp_path: Path) -> None:
     assert (
-        size.parameters(SPEC)
+        parameter_count(SPEC)
         == trainable(build(SPEC))
-        == sum(station.parameters for station in stations(SPEC))
+        == sum(module.parameters for module in summarize(SPEC))
     )
     assert spec.from_dict(json.loads(json.dumps(spec.to_dict(SPEC)))) == SPEC
     with pytest.raises(ModelError):

@@ -21,13 +21,11 @@ def described(
         spec.Block(attention, spec.FeedForward(12), cross, norm, dropout=0.0)
         for cross in (None, attention)
     ]
-    stacks = [
-        spec.Stack(layers, block, pattern, final=spec.LayerNorm() if pre else None)
-        for block, pattern in zip(blocks, (spec.FullMask(), spec.CausalMask()), strict=True)
-    ]
-    return spec.EncoderDecoder(
-        8, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0), *stacks, looks=looks
-    )
+    final = spec.LayerNorm() if pre else None
+    encoder = spec.Stack(layers, blocks[0], spec.FullMask(), final=final)
+    decoder = spec.Stack(layers, blocks[1], spec.CausalMask(), final=final)
+    tokens = spec.Tokens(19, dropout=0.0)
+    return spec.EncoderDecoder(8, tokens, tokens, encoder, decoder, looks=looks)
 
 
 SOURCE, TARGET = torch.arange(14).view(2, 7) % 19, torch.arange(10).view(2, 5) % 19

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core import (
     linear_attention,
@@ -27,6 +27,7 @@ from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
 from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
+from regard.parameter_count import parameter_count
 
 FAVOR = spec.LinearAttention(spec.FavorFeatures(9, seed=2))
 ATTENTION = spec.Attention(4, 6, 5)
@@ -128,7 +129,7 @@ def made(description: Any) -> Any:
     "description", [*ENCODERS.values(), *DECODERS.values()], ids=[*ENCODERS, *DECODERS]
 )
 def test_formula_equals_model_and_json_round_trips(description: Any) -> None:
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
 
 
@@ -273,7 +274,7 @@ def test_cross_attention(name: str) -> None:
         24, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0),
         stack(spec.SoftmaxAttention(), spec.FullMask()), dataclasses.replace(block, pattern=spec.CausalMask()),
     )  # fmt: skip
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     model = made(description)
     source, target = torch.randint(0, 19, (2, 9)), torch.randint(0, 19, (2, 2, 11))
     padding_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
@@ -311,7 +312,7 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     description = spec.Encoder(
         24, spec.Tokens(19, dropout=0.0), spec.Stack(1, block, spec.WindowMask(2))
     )
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     model = made(description)
     tokens, padding_mask = (
         torch.randint(0, 19, (2, 13)),
@@ -423,12 +424,12 @@ def test_redrawing_is_a_function_of_the_step_and_of_training_only() -> None:
     tokens = torch.randint(0, 19, (1, 8))
     with torch.no_grad():
         before = model.eval()(tokens)[0]
-        seen = {}
+        seen: dict[int, torch.Tensor] = {}
         for step in (0, 9, 10, 25, 10):
             linear_attention.redraw(model, step)
-            seen[step] = model.train()(tokens)[0]
+            output = model.train()(tokens)[0]
             assert torch.equal(model.eval()(tokens)[0], before)
-            assert torch.equal(seen.get(step), seen[step])
+            assert torch.equal(seen.setdefault(step, output), output)
     assert torch.equal(seen[0], seen[9])
     assert not torch.allclose(seen[9], seen[10])
     assert not torch.allclose(seen[25], seen[10])

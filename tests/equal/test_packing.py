@@ -79,9 +79,10 @@ def apart(rows: list[list[Tensor]], fill: int = 0) -> Tensor:
 
 
 def learnt(
-    model: Any, hidden: Tensor, auxiliary: dict[str, Tensor], labels: Tensor
+    model: Any, output: tuple[Tensor, dict[str, Tensor]], labels: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """The loss of one update, and its gradients."""
+    hidden, _ = output
     loss, _ = over_vocabulary(model.head, hidden, labels, 0.1)
     return loss.detach(), list(
         torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
@@ -101,9 +102,9 @@ def test_a_language_model(name: str) -> None:
     model = build(DECODERS[name]).double().train()
     tokens, labels = texts(ROWS), texts(ROWS)
     together, documents = packed(tokens)
-    wanted = learnt(model, *model(apart(tokens)), apart(labels, IGNORED))
-    same(learnt(model, *model(together, documents=documents), packed(labels, IGNORED)[0]), wanted)
-    fully_masked = learnt(model, *model(together), packed(labels, IGNORED)[0])
+    wanted = learnt(model, model(apart(tokens)), apart(labels, IGNORED))
+    same(learnt(model, model(together, documents=documents), packed(labels, IGNORED)[0]), wanted)
+    fully_masked = learnt(model, model(together), packed(labels, IGNORED)[0])
     assert not torch.allclose(fully_masked[0], wanted[0], rtol=1e-4), (
         "without documents it is another loss"
     )
@@ -117,15 +118,15 @@ def test_an_encoder_decoder(name: str) -> None:
     lengths = torch.tensor([length for row in SOURCES for length in row])
     padding_mask = torch.arange(int(lengths.max())) < lengths[:, None]
     wanted = learnt(
-        model, *model(apart(sources), apart(targets), padding_mask), apart(labels, IGNORED)
+        model, model(apart(sources), apart(targets), padding_mask), apart(labels, IGNORED)
     )
     (source, theirs), (target, ours) = packed(sources), packed(targets)
     answers = packed(labels, IGNORED)[0]
-    same(learnt(model, *model(source, target, documents=(theirs, ours)), answers), wanted)
+    same(learnt(model, model(source, target, documents=(theirs, ours)), answers), wanted)
     filled = torch.arange(source.shape[1]) < torch.tensor([[sum(row)] for row in SOURCES])
-    same(learnt(model, *model(source, target, filled, documents=(theirs, ours)), answers), wanted)
+    same(learnt(model, model(source, target, filled, documents=(theirs, ours)), answers), wanted)
     crossed = replace_documents(ours)
-    other = learnt(model, *model(source, target, documents=(theirs, crossed)), answers)
+    other = learnt(model, model(source, target, documents=(theirs, crossed)), answers)
     assert not torch.allclose(other[0], wanted[0], rtol=1e-4), "another source is another loss"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -104,9 +105,7 @@ def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
     inputs = tensors()
     expected = results(softmax_attention.explicit, inputs, attention_mask)
     for size in (4, 8, 64):  # none divides the length
-        found = results(
-            lambda *a, size=size: block_sparse.blocked(*a, size=size), inputs, attention_mask
-        )
+        found = results(partial(block_sparse.blocked, size=size), inputs, attention_mask)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -124,7 +123,7 @@ def test_pieces_equal_the_definition(
     expected = results(softmax_attention.explicit, inputs, attention_mask)
     for piece in (1, 1 << 13, 1 << 20):
         monkeypatch.setattr(block_sparse, "PIECE", piece)
-        found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, attention_mask)
+        found = results(partial(block_sparse.blocked, size=8), inputs, attention_mask)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -156,7 +155,7 @@ def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -
         softmax_attention.explicit, inputs, AttentionMask(attention_mask.pattern, attention_mask.queries, attention_mask.keys, 2, term=term), *more
     )  # fmt: skip
     attention_mask.term = term
-    found = results(lambda *a: block_sparse.blocked(*a, size=8), inputs, attention_mask, *more)
+    found = results(partial(block_sparse.blocked, size=8), inputs, attention_mask, *more)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -262,10 +261,10 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
     """The door itself: no tensor as large as queries × keys, and twice the length needs about twice the memory."""
     made = []
     for length in (2048, 4096, 8192):
-        inputs = [torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3)]
+        q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
         with Numbers() as mode:
             attention_mask = sight_of(CHEAP[name], length, 1)
-            softmax_attention.best(*inputs, attention_mask, 0.3, 0.0).sum().backward()
+            softmax_attention.best(q, k, v, attention_mask, 0.3, 0.0).sum().backward()
         made.append(mode.made)
         assert mode.largest < length * length / 3
     assert made[2] < 2.5 * made[1] < 2.5 * 2.5 * made[0]  # four times, if it grew as n² does

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import regard
 from looked import TARGET, TEXT, sharpened, translator
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.cli.prune import command
 from regard.core.probe import Probe
@@ -31,8 +31,10 @@ from regard.look import ablation, importance
 from regard.look.head_importance import Importance
 from regard.look.target import Head, attentions, batch, run, switched_off, translate, written
 from regard.models import Model
-from regard.models.head_pruning import chosen, prunable, pruned
-from regard.show.layers import cache, stations
+from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
+from regard.parameter_count import parameter_count
+from regard.show.dimensions import kv_cache_size
+from regard.show.layers import summarize
 from regard.training.recipe import schema as recipes
 from regard.training.run import run as trained
 from regard.training.run_folder import begin
@@ -94,7 +96,7 @@ def some(held: Model, seed: int) -> list[Head]:
     """Chance takes from each attention none to all but one."""
     chance = random.Random(seed)
     return [
-        (name, head) for name, count in prunable(held).items() for head in chance.sample(range(count), chance.randrange(count))
+        (name, head) for name, count in prunable_attentions(held).items() for head in chance.sample(range(count), chance.randrange(count))
     ]  # fmt: skip
 
 
@@ -121,12 +123,13 @@ def said(held: Model, off: list[Head] | None = None) -> Tensor:
 def test_pruned_is_switched_off(name: str, seed: int) -> None:
     held = made(MODELS[name], seed)
     off = some(held, seed)
-    fewer = pruned(held, off)
+    fewer = prune_heads(held, off)
     wanted = said(held, everywhere(held, off))
     assert (said(fewer) - wanted).abs().max() <= 1e-5 * max(1.0, wanted.abs().mean().item())
-    assert trainable(fewer.model) == size.parameters(fewer.spec)
-    assert [heads for _, heads in prunable(fewer).items()] == [
-        heads - sum(one == which for one, _ in off) for which, heads in prunable(held).items()
+    assert trainable(fewer.model) == parameter_count(fewer.spec)
+    assert [heads for _, heads in prunable_attentions(fewer).items()] == [
+        heads - sum(one == which for one, _ in off)
+        for which, heads in prunable_attentions(held).items()
     ]
 
 
@@ -135,7 +138,7 @@ def test_a_pruned_model_is_an_ordinary_one(name: str, tmp_path: Path) -> None:
     """What its spec builds has the same parts; it is written, opened, described, and pruned once more."""
     held = made(MODELS[name])
     before = {n: p.clone() for n, p in held.model.named_parameters()}
-    fewer = pruned(held, some(held, 1))
+    fewer = prune_heads(held, some(held, 1))
     again = build(fewer.spec)
     assert {n: p.shape for n, p in again.named_parameters()} == {
         n: p.shape for n, p in fewer.model.named_parameters()
@@ -146,11 +149,11 @@ def test_a_pruned_model_is_an_ordinary_one(name: str, tmp_path: Path) -> None:
     opened = regard.load(tmp_path / "fewer", say=lambda text: None)
     assert opened.spec == fewer.spec
     assert torch.equal(said(opened), said(fewer))
-    counted = sum(station.parameters for station in stations(fewer.spec))
-    assert counted == size.parameters(fewer.spec)
+    counted = sum(module.parameters for module in summarize(fewer.spec))
+    assert counted == parameter_count(fewer.spec)
     off = some(fewer, 2)
     wanted = said(fewer, everywhere(fewer, off))
-    assert (said(pruned(fewer, off)) - wanted).abs().max() <= 1e-5 * max(
+    assert (said(prune_heads(fewer, off)) - wanted).abs().max() <= 1e-5 * max(
         1.0, wanted.abs().mean().item()
     )
 
@@ -166,7 +169,7 @@ def test_folders_of_other_libraries_are_pruned(family: str, tmp_path: Path) -> N
     save(family, tmp_path / "whole")
     held = regard.load(tmp_path / "whole", device="cpu", say=lambda text: None)
     off = some(held, 3)
-    pruned(held, off).save(tmp_path / "fewer")
+    prune_heads(held, off).save(tmp_path / "fewer")
     fewer = regard.load(tmp_path / "fewer", device="cpu", say=lambda text: None)
     assert fewer.config["model_type"] == "regard"
     assert type(fewer) is type(held)
@@ -177,7 +180,7 @@ def test_folders_of_other_libraries_are_pruned(family: str, tmp_path: Path) -> N
 
 def test_nothing_pruned_is_nothing_changed() -> None:
     held = made(MODELS["both sides"])
-    same = pruned(held, [])
+    same = prune_heads(held, [])
     assert same.spec == held.spec
     assert all(
         torch.equal(a, b)
@@ -187,20 +190,20 @@ def test_nothing_pruned_is_nothing_changed() -> None:
 
 def test_equally_many_heads_are_one_block() -> None:
     held = made(MODELS["rope"])
-    fewer = pruned(held, [("decoder.0.self", 1), ("decoder.1.self", 3)])
+    fewer = prune_heads(held, [("decoder.0.self", 1), ("decoder.1.self", 3)])
     assert isinstance(fewer.spec, spec.Decoder)
     assert fewer.spec.stack.heads is None
     assert fewer.spec.stack.block.attention.heads == 3
     assert fewer.spec == decoder(spec.Stack(2, with_attention(heads=3), CAUSAL, spec.Rope()))
-    assert cache(fewer.spec) == 2 * 3 * (6 + 5)
-    uneven = pruned(held, [("decoder.1.self", 3)])
-    assert cache(uneven.spec) == (4 + 3) * (6 + 5)
+    assert kv_cache_size(fewer.spec) == 2 * 3 * (6 + 5)
+    uneven = prune_heads(held, [("decoder.1.self", 3)])
+    assert kv_cache_size(uneven.spec) == (4 + 3) * (6 + 5)
 
 
 def test_tokens_that_see_everything_lose_heads_too() -> None:
     block = with_attention(projection="global")
     held = made(encoder(spec.Stack(2, block, spec.WindowMask(2))))
-    fewer = pruned(held, [("encoder.0.self", 2)])
+    fewer = prune_heads(held, [("encoder.0.self", 2)])
     tokens, glob = torch.randint(31, (1, 9)), torch.zeros(1, 9, dtype=torch.bool)
     glob[0, 3] = True
     probe = Probe(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
@@ -208,7 +211,7 @@ def test_tokens_that_see_everything_lose_heads_too() -> None:
         wanted = held.model(tokens, global_tokens=glob, probe=probe)[0]
         found = fewer.model(tokens, global_tokens=glob)[0]
     assert (found - wanted).abs().max() <= 1e-5
-    assert trainable(fewer.model) == size.parameters(fewer.spec)
+    assert trainable(fewer.model) == parameter_count(fewer.spec)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -217,9 +220,9 @@ def test_decoding_with_a_cache_is_the_same(beams: int) -> None:
     off = some(held, 4)
     settings = DecodingSettings(BeamSearch(beams))
     wanted = translate(held.subject(), TEXT, settings, off=off)
-    found = translate(pruned(held, off).subject(), TEXT, settings)
+    found = translate(prune_heads(held, off).subject(), TEXT, settings)
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    assert pruned(held, off).translate(TEXT, BeamSearch(beams)) == written(
+    assert prune_heads(held, off).translate(TEXT, BeamSearch(beams)) == written(
         held.subject(), wanted[0]
     )
 
@@ -302,29 +305,29 @@ def test_one_head_of_each_attention_stays() -> None:
 def test_what_cannot_be_pruned() -> None:
     held = made(MODELS["rope"])
     with pytest.raises(SettingError, match="would be left"):
-        pruned(held, [("decoder.0.self", head) for head in range(4)])
+        prune_heads(held, [("decoder.0.self", head) for head in range(4)])
     with pytest.raises(SettingError, match="no attention"):
-        pruned(held, [("decoder.7.self", 0)])
+        prune_heads(held, [("decoder.7.self", 0)])
     with pytest.raises(SettingError, match="no head 4"):
-        pruned(held, [("decoder.0.self", 4)])
+        prune_heads(held, [("decoder.0.self", 4)])
     for block, position in (
         (with_attention(groups=2), None),
         (LAYER, spec.Alibi()),
         (LAYER, spec.T5Bias()),
     ):
         other = made(decoder(spec.Stack(2, block, CAUSAL, position)))
-        assert prunable(other) == {}
+        assert prunable_attentions(other) == {}
         with pytest.raises(SettingError, match="cannot be taken out of"):
-            pruned(other, [("decoder.0.self", 0)])
+            prune_heads(other, [("decoder.0.self", 0)])
 
 
 @pytest.mark.parametrize("wanted", ["7", "-1", "88%", "some"])
 def test_what_cannot_be_asked_for(wanted: str) -> None:
     held = made(MODELS["rope"])
-    found = Importance(tuple(prunable(held)), np.ones((2, 4)))
-    assert len(chosen(held, found, "6")) == len(chosen(held, found, "75%")) == 6
+    found = Importance(tuple(prunable_attentions(held)), np.ones((2, 4)))
+    assert len(choose_heads(held, found, "6")) == len(choose_heads(held, found, "75%")) == 6
     with pytest.raises(SettingError):
-        chosen(held, found, wanted)
+        choose_heads(held, found, wanted)
 
 
 @pytest.mark.parametrize("heads", [(4,), (4, 0), (4, 5)])
@@ -359,7 +362,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert fewer.startswith(f"{place.folder}-pruned")
     held = regard.load(tmp_path / "run-pruned")
     assert isinstance(held, regard.Translator)
-    assert sum(prunable(held).values()) == 6 * 4 - 6
+    assert sum(prunable_attentions(held).values()) == 6 * 4 - 6
     held.translate("The dog sees a cat.")
     data = tmp_path / "train.tsv"
     data.write_text("".join(f"{a}\t{b}\n" for a, b in _pairs(40)))

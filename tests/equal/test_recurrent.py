@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard import size, spec
+from regard import spec
 from regard.baselines.additive_attention import AdditiveAttention, AlignmentAttention
 from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
@@ -26,9 +26,10 @@ from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import ModelError
 from regard.families.recurrent import FAMILIES, preset
 from regard.model import EncoderDecoder
-from regard.show.layers import stations
+from regard.parameter_count import parameter_count
+from regard.show.layers import summarize
 
-CELLS = ("rnn", "gru", "lstm")
+CELLS: tuple[Any, ...] = ("rnn", "gru", "lstm")
 LOOKS: list[spec.BahdanauAttention | spec.LuongAttention | None] = [
     None,
     *(
@@ -87,8 +88,8 @@ every = pytest.mark.parametrize("model", MODELS, ids=named)
 
 @every
 def test_sizes_are_the_formula_s_and_the_page_adds_up(model: spec.SequenceToSequence) -> None:
-    assert size.parameters(model) == trainable(build(model))
-    assert sum(station.parameters for station in stations(model)) == size.parameters(model)
+    assert parameter_count(model) == trainable(build(model))
+    assert sum(module.parameters for module in summarize(model)) == parameter_count(model)
     assert spec.from_dict(json.loads(json.dumps(spec.to_dict(model)))) == model
 
 
@@ -314,7 +315,10 @@ def test_a_gated_decoder_is_its_equations() -> None:
         weight, bias = unit.convolution.weight, unit.convolution.bias
         gated = []
         for t in range(5):
-            both = bias + sum(weight[:, :, j] @ h[t - 2 + j] for j in range(3) if t - 2 + j >= 0)
+            both = bias
+            for j in range(3):
+                if t - 2 + j >= 0:
+                    both = both + weight[:, :, j] @ h[t - 2 + j]
             gated.append(both[:d] * torch.sigmoid(both[d:]))
         y = torch.stack(gated)
         q = (glance.query(y) + x[0]) * half

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.bench.attention import peak as most
 from regard.build import build, trainable
 from regard.core.probe import Probe
 from regard.errors import ModelError
+from regard.parameter_count import parameter_count
 
 
 def stack(
@@ -48,7 +49,7 @@ def test_gradients_are_the_ordinary_ones(dropout: float, position: Any) -> None:
     torch.manual_seed(0)
     description = decoder(dropout=dropout, position=position)
     model = build(description).double().train()
-    assert trainable(model) == size.parameters(description)
+    assert trainable(model) == parameter_count(description)
     found = []
     for probe in (None, Probe()):
         torch.manual_seed(1)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.errors import ModelError
+from regard.parameter_count import parameter_count
 
 POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]
 
@@ -42,7 +43,7 @@ def test_segments_are_one_long_pass_within_the_memory(position: Any, pre: bool) 
     states = made.stack.remember(3, 8)
     parts = [made(part, states=states)[0] for part in tokens.split([7, 1, 12, 13], dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-9, atol=1e-9)
-    assert trainable(made) == size.parameters(model(position, pre=pre))
+    assert trainable(made) == parameter_count(model(position, pre=pre))
 
 
 def test_a_window_needs_no_more_memory_than_it_sees() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.errors import ModelError
+from regard.parameter_count import parameter_count
 
 
 def described(layers: int, universal: spec.Universal | None) -> spec.Decoder:
@@ -28,7 +29,7 @@ def test_one_step_is_plain() -> None:
     hidden, losses = model(TOKENS)
     torch.testing.assert_close(hidden, plain(TOKENS)[0])
     assert losses["ponder"].item() == pytest.approx(0.01 * 2)  # one step, and all of it was left
-    assert trainable(model) == size.parameters(halting)
+    assert trainable(model) == parameter_count(halting)
 
 
 def test_without_halting_and_timing_it_is_the_shared_stack() -> None:
@@ -51,7 +52,7 @@ def test_halting_is_the_mean_by_probabilities() -> None:
     with torch.no_grad():
         universal.halt.bias.fill_(-0.5)  # type: ignore[union-attr]
     x = model.tokens(TOKENS)
-    attention_mask = model.stack.attention_mask(0, 9, 2, model.stack.pattern)
+    attention_mask = model.stack.attention_mask(0, 9, 2, model.stack.pattern)  # type: ignore[arg-type]
     states = [x]
     for _ in range(5):
         states.append(block(states[-1], attention_mask))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 import torch
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core import softmax_attention
 from regard.core.cache import StaticKVCache
@@ -18,6 +18,7 @@ from regard.core.mask import CausalMask as CausalPattern
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder
+from regard.parameter_count import parameter_count
 
 Wiring = TypeVar("Wiring", Decoder, Encoder)
 
@@ -56,7 +57,7 @@ TOKENS = [
 CASES = list(zip(POSITIONS * 2, itertools.cycle(BLOCKS), itertools.cycle(TOKENS)))
 
 
-def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder:
+def decoder(case: tuple[Any, ...], window: int | None = None) -> spec.Decoder:
     position, block, tokens = case
     stack = spec.Stack(
         3,
@@ -65,13 +66,13 @@ def decoder(case: tuple[object, ...], window: int | None = None) -> spec.Decoder
         position,
         final=spec.LayerNorm(),
         shared=tokens.width is not None,
-    )  # type: ignore
+    )
     head = (
         spec.LMHead(bias=True, transform=spec.HeadTransform(10))
         if tokens.width
         else spec.LMHead(scale=0.5)
-    )  # type: ignore
-    return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)  # type: ignore[arg-type]
+    )
+    return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)
 
 
 def made(description: spec.Decoder) -> Decoder:
@@ -91,7 +92,7 @@ def shaken(model: Wiring) -> Wiring:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> None:
     description = decoder(case)
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     for pool, labels in [
         (None, None),
@@ -100,7 +101,7 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
         (None, spec.ClassifierHead(1, "detect", hidden="gelu")),
     ]:
         encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
-        assert size.parameters(encoder) == trainable(build(encoder))
+        assert parameter_count(encoder) == trainable(build(encoder))
         assert spec.from_dict(spec.to_dict(encoder)) == encoder
     with pytest.raises(ModelError, match="one vector"):
         spec.Encoder(24, description.tokens, description.stack, labels=spec.ClassifierHead(2))
@@ -132,6 +133,7 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
         "mean": slice(0, 4),
     }  # of the row with four tokens
     assert model.pool is not None
+    assert model.pool.dense is not None
     wanted = model.pool.dense(hidden[1, places[which]].mean(dim=0)).tanh()
     torch.testing.assert_close(model.pool(hidden, padding_mask)[1], wanted, rtol=1e-9, atol=1e-9)
     for row, length in enumerate(lengths):
@@ -247,7 +249,7 @@ def test_relative_scores_by_hand() -> None:
     model(torch.randint(0, 19, (1, 6)), probe=probe)
     call = probe.attentions["encoder.0.self"]
     place, project = model.stack.position, model.stack.blocks[0].attention.project  # type: ignore[union-attr]
-    far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[union-attr, operator]
+    far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[misc, operator, union-attr]
     scores = torch.empty(2, 6, 6).double()
     for h, i, j in itertools.product(range(2), range(6), range(6)):
         row = min(max(i - j + 3, 0), 5)
@@ -293,7 +295,7 @@ def test_sinusoids_of_rows_and_columns() -> None:
     patches = spec.Patches(12, 4, extras=1, position="sinusoidal")
     block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
     description = spec.Encoder(12, patches, spec.Stack(1, block), spec.Pool())
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description)
     assert model(torch.randn(2, 3, 12, 12))[0].shape == (2, 10, 12)
@@ -311,7 +313,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
     description = spec.Encoder(
         12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside)
     )
-    assert size.parameters(description) == trainable(build(description))
+    assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = shaken(build(description))
     tokens = torch.randint(0, 19, (3, 7))
@@ -343,7 +345,7 @@ def test_shared_blocks_are_applied_many_times() -> None:
     description = decoder(CASES[1])
     assert description.stack.shared
     model = build(description)
-    assert len(model.stack.blocks) == 1
+    assert len(model.stack.blocks) == 1  # type: ignore[arg-type]
     assert len(model.stack.start(2, 5)) == 3
 
 

@@ -29,13 +29,13 @@ def test_attention_from_scratch_is_the_cores() -> None:
     chance = np.random.default_rng(0)
     q, k, v = (chance.normal(size=size) for size in ((5, 8), (7, 8), (7, 3)))
     output, weights = script["attention"](q, k, v)
-    tensors = [torch.from_numpy(x)[None, None] for x in (q, k, v)]
+    queries, keys, values = (torch.from_numpy(x)[None, None] for x in (q, k, v))
     attention_mask = AttentionMask(FullMask(), torch.arange(5), torch.arange(7))
     np.testing.assert_allclose(
-        fused(*tensors, attention_mask, 8**-0.5, 0.0)[0, 0].numpy(), output, rtol=1e-9
+        fused(queries, keys, values, attention_mask, 8**-0.5, 0.0)[0, 0].numpy(), output, rtol=1e-9
     )
     np.testing.assert_allclose(
-        attention_weights(*tensors[:2], attention_mask.mask, 8**-0.5)[0, 0].numpy(),
+        attention_weights(queries, keys, attention_mask.mask, 8**-0.5)[0, 0].numpy(),
         weights,
         rtol=1e-9,
     )

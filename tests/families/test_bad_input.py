@@ -105,12 +105,12 @@ def test_sizes_of_memory_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, value in {"memory.max": "6000000", "memory.current": "3000000"}.items():
         (tmp_path / name).write_text(value + "\n")
     (tmp_path / "memory.stat").write_text("anon 1000000\ninactive_file 1500000\nactive_file 3\n")
-    monkeypatch.setattr(memory, "_SYSTEM", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CONTAINER", tmp_path)
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     assert memory.available() == 4_500_000
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.available() == 7000 * 1024
-    monkeypatch.setattr(memory, "_SYSTEM", tmp_path / "nowhere")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "nowhere")
     assert memory.available() is None
     memory.require(10**30, "anything")
     assert [memory.amount(n) for n in (12, 1500, 252_329_984, 10**13)] == [

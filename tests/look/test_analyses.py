@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from looked import SUBJECTS, TARGET, TEXT, WORDS, reader, translator, writer
+from looked import SUBJECTS, TARGET, TEXT, UNFRAMED, WORDS, reader, translator, writer
 from regard import spec
 from regard.build import build
 from regard.core.mask import AttentionMask, CausalMask, FullMask
@@ -494,7 +494,7 @@ def test_patching_one_place_by_hand() -> None:
     )
     parted = patching(subject, TEXT, other, target=TARGET)
     said = run(subject.model, two, outputs)[0].argmax(dim=-1).tolist()
-    ids = [*WORDS.encode(TARGET), WORDS.eos]
+    ids = [*WORDS.encode(TARGET), WORDS.special_token_id("eos")]
     assert parted.at == next(i for i, (a, b) in enumerate(zip(ids, said, strict=True)) if a != b)
     assert [parted.answer, parted.instead] == WORDS.tokens([ids[parted.at], said[parted.at]])
     with pytest.raises(DataError, match="the same"):
@@ -525,7 +525,7 @@ def test_attribution_of_a_linear_model_is_exact() -> None:
     with torch.no_grad():
         for parameter in model.stack.parameters():
             parameter.zero_()
-    subject = Subject(model, Words.of(WORDS))
+    subject = Subject(model, Words.of(UNFRAMED))
     result = attribution(subject, TEXT)
     ids = torch.tensor([subject.ids(TEXT)])
     with torch.no_grad():
@@ -622,10 +622,10 @@ def test_positions_and_their_products() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-@pytest.mark.parametrize("places", ["given up", "refilled"])
-def test_the_tree_of_a_beam_ends_in_its_answer(width: int, places: str) -> None:
+@pytest.mark.parametrize("slots", ["released", "refilled"])
+def test_the_tree_of_a_beam_ends_in_its_answer(width: int, slots: str) -> None:
     for wiring in (fitted(), writer()):
-        settings = DecodingSettings(BeamSearch(width, GNMTPenalty(0.6), 1, places), Limit(1.0, 6))  # type: ignore[arg-type]
+        settings = DecodingSettings(BeamSearch(width, GNMTPenalty(0.6), 1, slots), Limit(1.0, 6))  # type: ignore[arg-type]
         text = LEARNT[0].source
         tree = beam(wiring, text, settings)
         best = translate(wiring, text, settings)[0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from looked import BLOCK, SUBJECTS, TARGET, TEXT, WORDS, explicit, translator, writer
+from looked import BLOCK, SUBJECTS, TARGET, TEXT, UNFRAMED, WORDS, explicit, translator, writer
 from regard import spec
 from regard.build import build
 from regard.core import softmax_attention
@@ -170,7 +170,7 @@ def test_two_towers() -> None:
     image = spec.Encoder(
         24, spec.Patches(size=8, patch=4), spec.Stack(1, BLOCK), spec.Pool(width=5)
     )
-    subject = Subject(build(spec.DualEncoder(text, image)).eval(), Words.of(WORDS))
+    subject = Subject(build(spec.DualEncoder(text, image)).eval(), Words.of(UNFRAMED))
     assert set(look(subject, TEXT).probe.attentions) == {"text.encoder.0.self"}
     assert set(look(subject, torch.randn(1, 3, 8, 8)).probe.attentions) == {"image.encoder.0.self"}
 

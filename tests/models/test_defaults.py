@@ -13,9 +13,12 @@ import regard
 from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, PowerPenalty, Sampling
 from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator
-from regard.models.generation_config import GenerationDefaults, defaults
-from regard.text.exact import Exact, SpecialIds
-from regard.text.tokenizer import Tokenizer
+from regard.models.generation_config import GenerationDefaults, generation_defaults
+from regard.text.tokenizer_training import (
+    SpecialTokenTemplate,
+    train_lossless_tokenizer,
+    train_tokenizer,
+)
 
 transformers = pytest.importorskip("transformers")
 
@@ -23,19 +26,20 @@ LINES = ["a cat sat", "the mat was flat, and the cat sat on it", "no"]
 
 
 def sequence(place: Path, **said: Any) -> tuple[Any, Translator]:
-    words = Tokenizer.learn(LINES, "bpe", 90)
+    words = train_tokenizer(LINES, "bpe", 90)
+    pad, eos = words.required_token_id("pad"), words.required_token_id("eos")
     torch.manual_seed(2)
     config = transformers.BartConfig(
         vocab_size=len(words), d_model=24, encoder_layers=1, decoder_layers=2, encoder_attention_heads=3,
         decoder_attention_heads=4, encoder_ffn_dim=34, decoder_ffn_dim=30, max_position_embeddings=64, bos_token_id=1,
-        pad_token_id=words.pad, eos_token_id=words.eos, decoder_start_token_id=words.eos, forced_eos_token_id=None,
+        pad_token_id=pad, eos_token_id=eos, decoder_start_token_id=eos, forced_eos_token_id=None,
     )  # fmt: skip
     model = transformers.BartForConditionalGeneration(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.final_logits_bias[0, words.eos] = 2.0  # it would like to end soon
-    never = sorted(words.frame - {words.eos})
+    model.final_logits_bias[0, eos] = 2.0  # it would like to end soon
+    never = sorted(words.framing_ids - {eos})
     model.final_logits_bias[
         0, never
     ] = -30.0  # so that it does not matter whether others get their share
@@ -82,12 +86,12 @@ def test_what_is_not_obeyed_is_said_once(tmp_path: Path) -> None:
 
 
 def writer(place: Path, **said: Any) -> tuple[Any, LanguageModel]:
-    words = Exact.learn(LINES, "bpe", 290, SpecialIds(("<|endoftext|>",)))
+    words = train_lossless_tokenizer(LINES, "bpe", 290, SpecialTokenTemplate(("<|endoftext|>",)))
     torch.manual_seed(3)
     config = transformers.GPT2Config(
         vocab_size=len(words), n_positions=64, n_embd=24, n_layer=2, n_head=4
     )
-    config.bos_token_id = config.eos_token_id = words.end
+    config.bos_token_id = config.eos_token_id = words.special_token_id("eos")
     model = transformers.GPT2LMHeadModel(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -117,14 +121,14 @@ def test_texts_are_those_of_a_bare_generate(said: dict[str, Any], tmp_path: Path
     model, ours = writer(tmp_path, **said)
     found = ours.generate(LINES[:2])
     for line, text in zip(LINES, found, strict=False):
-        ids = ours.words.prompt(line)
+        ids = ours.words.input_ids(line)
         new = model.generate(torch.tensor([ids]), pad_token_id=0)[0, len(ids) :].tolist()
         assert text == ours.words.decode([i for i in new if i != ours.ends.end])
 
 
 def test_words_of_transformers() -> None:
     def read(**said: Any) -> GenerationDefaults:
-        return defaults(said, {}, frozenset({1}))
+        return generation_defaults(said, {}, frozenset({1}))
 
     assert read() == GenerationDefaults()
     assert read(num_beams=1).strategy == Greedy()
@@ -135,18 +139,21 @@ def test_words_of_transformers() -> None:
     assert read(num_beams=5, early_stopping="never").strategy == BeamSearch(
         5, PowerPenalty(1.0), 1, "refilled", "certain"
     )
-    assert read(num_beams=5, do_sample=True).unheard == ("do_sample",)
-    assert read(num_beams=5, renormalize_logits=True).unheard == ()
-    assert read(num_beams=5, renormalize_logits=True, min_length=3).unheard == (
+    assert read(num_beams=5, do_sample=True).unsupported == ("do_sample",)
+    assert read(num_beams=5, renormalize_logits=True).unsupported == ()
+    assert read(num_beams=5, renormalize_logits=True, min_length=3).unsupported == (
         "renormalize_logits",
     )
-    assert read(bad_words_ids=[[1]], suppress_tokens=[]).unheard == ()
-    assert read(bad_words_ids=[[1], [2, 3]], typical_p=0.5).unheard == (
+    assert read(bad_words_ids=[[1]], suppress_tokens=[]).unsupported == ()
+    assert read(bad_words_ids=[[1], [2, 3]], typical_p=0.5).unsupported == (
         "typical_p",
         "bad_words_ids",
     )
-    assert defaults(None, {"num_beams": 1, "max_length": 7}, frozenset()).most == 7
-    assert defaults({}, {"num_beams": 1, "max_length": 7}, frozenset()) == GenerationDefaults()
+    assert generation_defaults(None, {"num_beams": 1, "max_length": 7}, frozenset()).max_length == 7
+    assert (
+        generation_defaults({}, {"num_beams": 1, "max_length": 7}, frozenset())
+        == GenerationDefaults()
+    )
     own = {"num_beams": 4, "max_length": 512, "length_penalty": 0.6}
     assert read(**own, regard_search={"gnmt": 0.6}) == GenerationDefaults(
         BeamSearch(4, GNMTPenalty(0.6))

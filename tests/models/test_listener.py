@@ -125,7 +125,7 @@ def test_whisper(tmp_path: Path) -> None:
         ({"task": "sing"}, "transcribe, translate"),
     ):
         with pytest.raises(SettingError, match=word):
-            ours.transcribe(given[0], **settings)  # type: ignore[arg-type]
+            ours.transcribe(given[0], **settings)  # type: ignore[call-overload]
     with pytest.raises(DataError, match="no row"):
         ours.transcribe(np.zeros((2, 5), np.float32))
 

@@ -17,7 +17,7 @@ from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty, Strategy
 from regard.errors import SettingError
 from regard.models import Translator
-from regard.text.exact import Exact
+from regard.text.tokenizer_files import open_language_model_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -128,7 +128,7 @@ def test_what_is_forced_is_saved(tmp_path: Path) -> None:
     again = regard.load(ours.save(tmp_path / "two"))
     assert isinstance(ours, Translator)
     assert isinstance(again, Translator)
-    assert (again.ends.opening, again.ends.closing) == (0, True)
+    assert (again.ends.forced_bos, again.ends.forced_eos) == (0, True)
     assert again.translate(LINES) == ours.translate(LINES)
 
 
@@ -136,7 +136,7 @@ def test_a_decoder_with_a_vocabulary_only(tmp_path: Path) -> None:
     """As GPT-2's first folders are."""
     backend = pieces()
     backend.model.save(str(tmp_path))
-    ours = Exact.open(tmp_path)
+    ours = open_language_model_tokenizer(tmp_path)
     for line in LINES:
         assert ours.encode(line) == backend.encode(line, add_special_tokens=False).ids
         assert ours.decode(ours.encode(line)) == line

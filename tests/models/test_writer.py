@@ -14,7 +14,7 @@ import regard
 from regard.decode.strategy import BeamSearch, Greedy, Sampling
 from regard.errors import DataError, ModelError, SettingError
 from regard.models import LanguageModel
-from regard.text.exact import Exact, SpecialIds
+from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -32,10 +32,10 @@ CONFIGS: dict[str, Any] = {
 def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with sharp predictions, and a tokenizer without padding or start, as GPT-2's."""
     place = tmp_path_factory.mktemp(request.param)
-    words = Exact.learn([TEXT], "bpe", 300, SpecialIds(("<|endoftext|>",)))
+    words = train_lossless_tokenizer([TEXT], "bpe", 300, SpecialTokenTemplate(("<|endoftext|>",)))
     torch.manual_seed(3)
     config = CONFIGS[request.param](len(words))
-    config.bos_token_id = config.eos_token_id = words.end
+    config.bos_token_id = config.eos_token_id = words.special_token_id("eos")
     config.pad_token_id = None
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:
     """Past the last position a piece begins from the last half of them; by hand, token by token, without a cache."""
     if model.positions is None:
         pytest.skip("no limit")
-    ids = model.words.prompt("The dog sees a cat. The cat sees")
+    ids = model.words.input_ids("The dog sees a cat. The cat sees")
     expected: list[int] = []
     seen = list(ids)
     while len(expected) < 50:
@@ -113,7 +113,7 @@ def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:
 
 def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     """Whatever token comes third, made an end token, ends the text before it; several may."""
-    ids = model.words.prompt("The dog")
+    ids = model.words.input_ids("The dog")
     tokens: list[int] = []
     for _ in range(4):
         tokens.append(int(model(torch.tensor([ids + tokens])).logits[0, -1].argmax()))
@@ -135,7 +135,7 @@ def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     )  # begins with the token that ends texts
     said = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(said | {"eos_token_id": [7, 8]}))
-    assert regard.load(folder).ends.also == (8,)
+    assert regard.load(folder).ends.extra_ends == (8,)
     (folder / "generation_config.json").write_text(json.dumps(said))
 
 

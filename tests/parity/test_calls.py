@@ -34,7 +34,7 @@ from regard.models import (
     TextEncoder,
     Translator,
 )
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_training import train_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -357,10 +357,12 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_model_that_came_from_no_folder(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.learn(["a dog runs", "the small house"] * 9, "bpe", 40)
+    tokenizer = train_tokenizer(["a dog runs", "the small house"] * 9, "bpe", 40)
     size = len(tokenizer)
     description = transformer(size, size, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0)
-    made = Translator(small_model(size), description, tokenizer, tokenizer, tokenizer.bos)
+    made = Translator(
+        small_model(size), description, tokenizer, tokenizer, tokenizer.required_token_id("bos")
+    )
     made.save(tmp_path / "ours")
     opened = regard.load(tmp_path / "ours")
     assert isinstance(opened, Translator)

@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from test_vision import check_back, close, shaken
 from torch import Tensor
 
-from regard import size, spec
+from regard import spec
 from regard.build import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -61,7 +62,7 @@ def test_the_pair(name: str, seed: int, tmp_path: Path) -> None:
     model = shaken(transformers.CLIPModel(config))
     model.save_pretrained(tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     tokens, padding_mask = texts(END if text["eos_token_id"] == 2 else text["eos_token_id"])
     pixels = images()
@@ -116,7 +117,7 @@ def test_the_image_tower(options: dict[str, Any], kind: str, tmp_path: Path) -> 
 
 def check_tower(model: Any, place: Path, run: Any, inputs: tuple[Tensor, Tensor | None]) -> None:
     ours, opened = folders.open_model(place / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     with torch.inference_mode():
         wanted = run(model)
         hidden, _ = ours(*inputs)  # type: ignore[call-arg, arg-type]

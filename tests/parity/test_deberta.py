@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import disk, size
+from regard import disk
 from regard.build import trainable
 from regard.core.position import Disentangled
 from regard.errors import ModelError
 from regard.families import deberta
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -113,7 +114,7 @@ def legacy(name: str) -> str:
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
     found, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(found) == size.parameters(opened.spec)
+    assert trainable(found) == parameter_count(opened.spec)
     batch = (
         torch.randint(1, 61, (3, 23)),
         torch.arange(23) < torch.tensor([23, 9, 1])[:, None],
@@ -240,6 +241,6 @@ def test_published_sizes(changes: dict[str, Any], millions: float) -> None:
     }
     with torch.device("meta"):
         model = transformers.DebertaV2Model(transformers.DebertaV2Config(**config))
-    counted = size.parameters(deberta.spec({"model_type": "deberta-v2", **config}))
+    counted = parameter_count(deberta.spec({"model_type": "deberta-v2", **config}))
     assert counted == sum(parameter.numel() for parameter in model.parameters())
     assert counted / 1e6 == pytest.approx(millions, abs=0.05)

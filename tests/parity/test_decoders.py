@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import disk, size
+from regard import disk
 from regard.build import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -85,7 +86,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     tokens, padding_mask = inputs()
     with torch.inference_mode():
         positions = (padding_mask.long().cumsum(1) - 1).clamp_min(0)

@@ -11,12 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import disk, size
+from regard import disk
 from regard import spec as kinds
 from regard.build import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import Encoder
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -205,7 +206,7 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     theirs = saved(family, task, seed, tmp_path / "theirs")
     model, opened = folders.open_model(tmp_path / "theirs")
     assert isinstance(model, Encoder)
-    assert trainable(model) == size.parameters(opened.spec)
+    assert trainable(model) == parameter_count(opened.spec)
     given = batch(family, theirs.config)
     expected = wanted(theirs, given)
     assert_close(found(model, given, expected), expected, given[1])
@@ -248,8 +249,10 @@ def test_models_without_a_pooler(family: str, tmp_path: Path) -> None:
     assert opened.spec.pool is None
     given = batch(family, theirs.config)
     assert_close(
-        found(model, given, ["hidden"]), {"hidden": wanted(theirs, given)["hidden"]}, given[1]
-    )  # type: ignore[arg-type]
+        found(model, given, ["hidden"]),  # type: ignore[arg-type]
+        {"hidden": wanted(theirs, given)["hidden"]},
+        given[1],
+    )
     back = write(model, opened, tmp_path / "ours")
     assert_same_file(tmp_path / "theirs", back)
     assert folders.read(back, weights={}).spec == opened.spec
@@ -568,7 +571,7 @@ def test_published_configs_are_read_and_counted(name: str) -> None:
             transformers.AutoConfig.for_model(**config)
         )
     assert (
-        size.parameters(model)
+        parameter_count(model)
         == count
         == sum(parameter.numel() for parameter in theirs.parameters())
     )

@@ -147,14 +147,16 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
     changed = 0
     for size, least in ((1, 0), (2, 0), (3, 0), (0, 5), (2, 7), (STEPS + 20, 1)):
         theirs: dict[str, Any] = {"no_repeat_ngram_size": size, "min_new_tokens": least}
-        found = models.decoded(Greedy(), least=least, no_repeat=size)
+        found = models.decoded(Greedy(), min_new_tokens=least, no_repeat_ngram_size=size)
         assert found == models.generated(num_beams=1, **theirs), (size, least)
         changed += found != free
         for width, stop in ((3, "full"), (4, "likely")):
             strategy = BeamSearch(width, PowerPenalty(1.5), width, "refilled", stop)  # type: ignore[arg-type]
             early: dict[str, Any] = {"early_stopping": STOPS[stop], "num_return_sequences": width}
             wanted = models.generated(num_beams=width, length_penalty=1.5, **early, **theirs)
-            assert models.decoded(strategy, least=least, no_repeat=size) == wanted, (
+            assert (
+                models.decoded(strategy, min_new_tokens=least, no_repeat_ngram_size=size) == wanted
+            ), (
                 size,
                 least,
                 width,
@@ -165,13 +167,13 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bart", "mbart", "llama"])
 def test_forced_first_and_last_tokens(name: str, tmp_path: Path) -> None:
     models = case(name, 5, tmp_path)
-    ends = SpecialTokens(0, models.start, models.end, opening=7, closing=True)
+    ends = SpecialTokens(0, models.start, models.end, forced_bos=7, forced_eos=True)
     forced = {"forced_bos_token_id": 7, "forced_eos_token_id": models.end}
     if (
         name == "llama"
     ):  # transformers forces the first token of a whole sequence, which a prompt has already
         ends, forced = (
-            SpecialTokens(0, None, models.end, closing=True),
+            SpecialTokens(0, None, models.end, forced_eos=True),
             {"forced_eos_token_id": models.end},
         )
     assert models.generated(num_beams=1, **forced) == models.decoded(Greedy(), ends)

@@ -11,11 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard import disk, size
+from regard import disk
 from regard.build import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.models.text_encoder import TextEncoder
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -63,7 +64,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     padding_mask = torch.arange(11) < torch.tensor([11, 8, 1])[:, None]
     tokens = torch.randint(1, 61, (3, 11)) * padding_mask
     held = regard.load(tmp_path / "theirs", device="cpu")
@@ -82,10 +83,13 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
     back = tmp_path / "ours"
     back.mkdir()
-    kind = {"kind": opened.kind}
-    said = folders.describe(opened.spec, positions=opened.positions, **kind) | {"pad_token_id": 0}
+    said = folders.describe(opened.spec, positions=opened.positions, kind=opened.kind) | {
+        "pad_token_id": 0
+    }
     disk.write_json(back / "config.json", said)
-    folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions, **kind)
+    folders.write_weights(
+        back / "model.safetensors", ours, opened.spec, opened.positions, kind=opened.kind
+    )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
     )

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.build import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
@@ -26,7 +26,9 @@ from regard.families.folder import (
 )
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
-from regard.text.tokenizer import END, PAD, START, UNKNOWN, Tokenizer
+from regard.parameter_count import parameter_count
+from regard.text.tokenizer import END, PAD, START, UNKNOWN
+from regard.text.tokenizer_training import train_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -115,9 +117,10 @@ def check_there_and_back(model: Any, folder: Path) -> None:
     first, second = folder / "first", folder / "second"
     model.save_pretrained(first)
     mine, opened = open_model(first)
+    assert isinstance(mine, EncoderDecoder)
     data = batch(opened.spec.source.vocabulary, opened.spec.target.vocabulary)
     assert same_logits(theirs(model, data), ours(mine, data))
-    assert size.parameters(opened.spec) == sum(part.numel() for part in mine.parameters())
+    assert parameter_count(opened.spec) == sum(part.numel() for part in mine.parameters())
     write(second, mine, opened.spec, opened.positions)
     before, after = load_file(first / "model.safetensors"), load_file(second / "model.safetensors")
     assert before.keys() == after.keys()
@@ -180,6 +183,7 @@ def test_shards_and_half_precision_open_as_float32(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "model.safetensors").exists()
     mine, _ = open_model(tmp_path)
+    assert isinstance(mine, EncoderDecoder)
     data = batch(37, 37)
     assert {part.dtype for part in mine.parameters()} == {torch.float32}
     assert same_logits(ours(mine, data), theirs(open_theirs(tmp_path), data))
@@ -188,7 +192,7 @@ def test_shards_and_half_precision_open_as_float32(tmp_path: Path) -> None:
 def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
     """Text in, tokens out, through the files alone: tokenizer.json, config.json, generation_config.json."""
     torch.manual_seed(5)
-    tokenizer = Tokenizer.learn(
+    tokenizer = train_tokenizer(
         ["a dog runs", "the small house </s> is here", "two dogs"] * 9, "bpe", 60
     )
     model_spec = transformer(len(tokenizer), len(tokenizer), d_model=24, d_ff=40, heads=3, layers=2)

@@ -14,13 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard import disk, size
+from regard import disk
 from regard import spec as kinds
 from regard.build import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -135,7 +136,7 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     task, config = CASES[name]
     model = saved(task, config, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     assert kinds.from_dict(kinds.to_dict(opened.spec)) == opened.spec
     for length in LENGTHS:
         tokens, padding_mask = batch(length, seed)

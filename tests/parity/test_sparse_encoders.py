@@ -11,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import disk, size
+from regard import disk
 from regard import spec as kinds
 from regard.build import trainable
 from regard.core.mask import FullMask
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import Encoder
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -156,7 +157,7 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     theirs = saved(family, task, seed, tmp_path / "theirs")
     model, opened = folders.open_model(tmp_path / "theirs")
     assert isinstance(model, Encoder)
-    assert trainable(model) == size.parameters(opened.spec)
+    assert trainable(model) == parameter_count(opened.spec)
     assert kinds.from_dict(kinds.to_dict(opened.spec)) == opened.spec
     given = batch(family, theirs.config)
     expected = wanted(theirs, given)
@@ -239,7 +240,7 @@ def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
-    for family, task, changes in (
+    cases: list[tuple[str, str, list[tuple[dict[str, Any], str]]]] = [
         (
             "Longformer", "ForMaskedLM",
             [
@@ -255,7 +256,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
                 ({"architectures": ["BigBirdForQuestionAnswering"]}, "BigBirdForQuestionAnswering"),
             ],
         ),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for family, task, changes in cases:
         saved(family, task, 0, tmp_path / family)
         path = tmp_path / family / "config.json"
         config = json.loads(path.read_text())

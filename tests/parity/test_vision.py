@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.build import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,7 +32,10 @@ OTHER = {
     "patch_size": 3, "num_channels": 2, "qkv_bias": False, "hidden_act": "relu", "pooler_act": "silu",
     "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "num_labels": 3,
 }  # fmt: skip
-SIZES = {"small": {**SMALL, "patch_size": 4, "num_labels": 5}, "other": OTHER}
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {**SMALL, "patch_size": 4, "num_labels": 5},
+    "other": OTHER,
+}
 HEADS = {
     "vit": ["ViTModel", "ViTForImageClassification"],
     "deit": ["DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher"],
@@ -87,7 +91,7 @@ def check_back(
 def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(kind, name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     config = model.config
     pixels = torch.randn(3, config.num_channels, config.image_size, config.image_size)

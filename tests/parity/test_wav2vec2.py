@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from test_vision import check_back, close, shaken
 from torch import Tensor
 
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -57,7 +58,7 @@ def sound() -> tuple[Tensor, Tensor]:
 def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path) -> None:
     model = theirs(kind, name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     waves, padding_mask = sound()
     places = ours.input.places(padding_mask)  # type: ignore[union-attr, operator]

@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from regard import disk, size, spec
+from regard import disk, spec
 from regard.build import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
+from regard.parameter_count import parameter_count
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,7 +48,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(ours) == size.parameters(opened.spec)
+    assert trainable(ours) == parameter_count(opened.spec)
     assert trainable(ours) == sum(part.numel() for part in model.parameters() if part.requires_grad)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     features, target = torch.randn(3, model.config.num_mel_bins, 28), torch.randint(3, 53, (3, 17))
@@ -117,11 +118,11 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
 
     def decoded(strategy: Any) -> list[list[int]]:
         found = decode(
-            ours,
+            ours,  # type: ignore[arg-type]
             list(features),
             SpecialTokens(0, start, end),
             DecodingSettings(strategy, Limit(0.0, 8)),
-        )  # type: ignore
+        )
         return [list(hypothesis.tokens) for hypotheses in found for hypothesis in hypotheses]
 
     assert decoded(Greedy()) == generated(num_beams=1)
@@ -139,7 +140,7 @@ def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
         ours.encode(torch.randn(1, 11, 30))  # type: ignore[union-attr]
     with pytest.raises(DataError, match="same length"):
         decode(
-            ours,
+            ours,  # type: ignore[arg-type]
             [torch.randn(11, 28), torch.randn(11, 20)],
             SpecialTokens(0, 1, 2),
             DecodingSettings(Greedy()),

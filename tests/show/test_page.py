@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regard import size, spec
+from regard import spec
+from regard.build import outline
 from regard.errors import ModelError
 from regard.families.folder import FAMILIES, describe
-from regard.families.tensor_table import outline
 from regard.families.transformer import transformer
-from regard.show.layers import Station, stations
+from regard.parameter_count import parameter_count
+from regard.show.layers import summarize
 from regard.show.page import data, page
-from regard.show.resolve import Subject, subject
+from regard.show.resolve import NamedModel, resolve
+from regard.show.summary import ModuleSummary
 
 transformers = pytest.importorskip("transformers")
 
@@ -57,19 +60,19 @@ def every() -> dict[str, Any]:
             **{name: lambda name=name: OWN[name] for name in OWN}}  # fmt: skip
 
 
-def about(name: str) -> Subject:
+def about(name: str) -> NamedModel:
     model = every()[name]()
-    said = describe(model)
-    return Subject(name, model, said["model_type"], said["architectures"][0])
+    config = describe(model)
+    return NamedModel(name, model, config["model_type"], config["architectures"][0])
 
 
-def found(many: list[Station] | tuple[Station, ...], *path: str) -> list[Station]:
-    here = [station for station in many if station.name == path[0]]
-    return (
-        here
-        if len(path) == 1
-        else [inner for station in here for inner in found(station.inside, *path[1:])]
-    )
+def find(modules: Sequence[ModuleSummary], *path: str) -> list[ModuleSummary]:
+    """All modules with this path of names."""
+    name, *rest = path
+    named = [module for module in modules if module.name == name]
+    if not rest:
+        return named
+    return [inner for module in named for inner in find(module.children, *rest)]
 
 
 def numbers(module: Any) -> int:
@@ -79,58 +82,65 @@ def numbers(module: Any) -> int:
 @pytest.mark.parametrize("name", every())
 def test_parts_add_up_and_are_those_of_the_modules(name: str) -> None:
     model = about(name).spec
-    made = stations(model)
-    assert sum(station.parameters for station in made) == size.parameters(model)
+    summaries = summarize(model)
+    assert sum(module.parameters for module in summaries) == parameter_count(model)
     built: Any = outline(model)
-    towers = (
-        [("text tower", built.text), ("image tower", built.image)]
-        if isinstance(model, spec.DualEncoder)
-        else [("", built)]
-    )
-    for tower, module in towers:
-        mine = found(made, tower)[0].inside if tower else made
-        if isinstance(model, spec.EncoderDecoder):
-            sides = [
-                ("encoder side", "encoder", module.encoder),
-                ("decoder side", "decoder", module.decoder),
-            ]
-            compared = [(found(mine, side, stack)[0], parts) for side, stack, parts in sides]
+    if isinstance(model, spec.DualEncoder):
+        towers: list[Any] = [
+            (model.text, find(summaries, "text tower")[0].children, built.text),
+            (model.image, find(summaries, "image tower")[0].children, built.image),
+        ]
+    else:
+        towers = [(model, summaries, built)]
+    for part, shown, module in towers:
+        if isinstance(part, spec.EncoderDecoder):
+            same_stack(find(shown, "encoder side", "encoder")[0], module.encoder)
+            same_stack(find(shown, "decoder side", "decoder")[0], module.decoder)
         else:
-            compared = [
-                (
-                    found(mine, "decoder" if isinstance(model, spec.Decoder) else "encoder")[0],
-                    module.stack,
-                )
-            ]
-            fronts = [s for s in mine if s.name in ("embedding", "patches", "convolutions")]
-            front = module.tokens if isinstance(model, spec.Decoder) else module.input
+            decodes = isinstance(part, spec.Decoder)
+            same_stack(find(shown, "decoder" if decodes else "encoder")[0], module.stack)
+            fronts = [s for s in shown if s.name in ("embedding", "patches", "convolutions")]
+            front = module.tokens if decodes else module.input
             assert sum(s.parameters for s in fronts) == numbers(front)
-        for station, stack in compared:
-            assert station.parameters == numbers(stack)
-            blocks, first = found([station], station.name, "block"), stack.blocks[0]
-            block = blocks[0]
-            assert block.once == numbers(first)
-            assert sum(each.times for each in blocks) == stack.layers
-            assert all(part.own >= 0 for each in blocks for part in each.inside)
-            for line, part in (
-                ("self-attention", first.attention),
-                ("cross-attention", first.cross),
-            ):
-                for shown in found(block.inside, line):
-                    assert shown.parameters == numbers(part)
-                    assert found(shown.inside, "output")[0].parameters == numbers(part.output)
-            assert found(block.inside, "feed-forward")[0].parameters == numbers(first.feedforward)
+
+
+def same_stack(shown: ModuleSummary, stack: Any) -> None:
+    """The counts of a stack's summary are those of its modules."""
+    assert shown.parameters == numbers(stack)
+    blocks = find(shown.children, "block")
+    first = stack.blocks[0]
+    block = blocks[0]
+    assert block.parameters_per_copy == numbers(first)
+    assert sum(each.times for each in blocks) == stack.layers
+    assert all(part.own_parameters >= 0 for each in blocks for part in each.children)
+    for line, part in (("self-attention", first.attention), ("cross-attention", first.cross)):
+        for attention in find(block.children, line):
+            assert attention.parameters == numbers(part)
+            assert find(attention.children, "output")[0].parameters == numbers(part.output)
+    assert find(block.children, "feed-forward")[0].parameters == numbers(first.feedforward)
+
+
+@pytest.mark.parametrize("kind", ["Linformer, one projection for all layers", "Universal"])
+def test_what_belongs_to_no_single_layer_is_counted_too(kind: str) -> None:
+    attention = spec.Attention(2, 4, 4)
+    options: dict[str, Any] = {"shared": True, "universal": spec.Universal()}
+    if kind.startswith("Linformer"):
+        attention = spec.Attention(2, 4, 4, mixer=spec.Linformer(8, 4, "layers"))
+        options = {}
+    stack = spec.Stack(2, spec.Block(attention, spec.FeedForward(6)), **options)
+    model = spec.Encoder(8, spec.Tokens(20, None), stack)
+    assert sum(module.parameters for module in summarize(model)) == parameter_count(model)
 
 
 @pytest.mark.parametrize("name", every())
 def test_the_page_fits_its_columns_and_the_data_is_json(name: str) -> None:
-    subject = about(name)
-    lines = [line.plain for line in page(subject)]
+    model = about(name)
+    lines = [line.plain for line in page(model)]
     assert max(map(len, lines)) <= 100
-    assert f"{size.parameters(subject.spec):,}" in "\n".join(lines)
-    told = json.loads(json.dumps(data(subject)))
-    assert spec.from_dict(told["spec"]) == subject.spec
-    assert sum(station["parameters"] for station in told["stations"]) == told["parameters"]
+    assert f"{parameter_count(model.spec):,}" in "\n".join(lines)
+    values = json.loads(json.dumps(data(model)))
+    assert spec.from_dict(values["spec"]) == model.spec
+    assert sum(module["parameters"] for module in values["stations"]) == values["parameters"]
 
 
 def test_a_folder_needs_no_weights_and_no_time(tmp_path: Path) -> None:
@@ -152,11 +162,11 @@ def test_a_folder_needs_no_weights_and_no_time(tmp_path: Path) -> None:
 def test_the_norm_stands_where_it_stands() -> None:
     post = [
         s.name
-        for s in found(stations(OWN["share all"]), "encoder side", "encoder", "block")[0].inside
+        for s in find(summarize(OWN["share all"]), "encoder side", "encoder", "block")[0].children
     ]
     assert post == ["self-attention", "add & norm", "feed-forward", "add & norm"]
     pre = transformer(37, 37, d_model=24, heads=3, layers=1, residual=spec.PreNorm())
-    names = [s.name for s in found(stations(pre), "decoder side", "decoder", "block")[0].inside]
+    names = [s.name for s in find(summarize(pre), "decoder side", "decoder", "block")[0].children]
     assert names == [
         "norm",
         "self-attention",
@@ -169,23 +179,23 @@ def test_the_norm_stands_where_it_stands() -> None:
         "add",
     ]
     beside = [
-        s.name for s in found(stations(OWN["parallel, one norm"]), "decoder", "block")[0].inside
+        s.name for s in find(summarize(OWN["parallel, one norm"]), "decoder", "block")[0].children
     ]
     assert beside == ["norm", "self-attention", "feed-forward", "add"]
 
 
 def test_presets_and_what_is_neither() -> None:
-    assert subject("vaswani:base").architecture == "MarianMTModel"
-    assert size.parameters(subject("vaswani:base").spec) == 63_082_496
+    assert resolve("vaswani:base").architecture == "MarianMTModel"
+    assert parameter_count(resolve("vaswani:base").spec) == 63_082_496
     with pytest.raises(ModelError, match="did you mean 'vaswani:base'"):
-        subject("vaswani:bas")
+        resolve("vaswani:bas")
     with pytest.raises(ModelError, match="neither a model folder nor a preset"):
-        subject("nowhere")
+        resolve("nowhere")
 
 
 @pytest.mark.parametrize(
     "name", ["gpt:175b", "palm:540b", "bert:base", "electra:small", "t5:11b", "bart:large"]
 )
 def test_presets_are_shown_at_any_size(name: str) -> None:
-    about = subject(name)
-    assert data(about)["parameters"] == size.parameters(about.spec)
+    model = resolve(name)
+    assert data(model)["parameters"] == parameter_count(model.spec)

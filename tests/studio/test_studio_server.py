@@ -230,7 +230,7 @@ def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
 
 
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
-    from looked import WORDS, sharpened
+    from looked import UNFRAMED, WORDS, sharpened
     from regard import spec
     from regard.build import build
     from regard.look import Words
@@ -243,7 +243,7 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         spec.Encoder(48, spec.Tokens(len(WORDS), None, dropout=0.0), spec.Stack(12, block))
     ).eval()
     sharpened(model)
-    subject = Subject(model, Words.of(WORDS))
+    subject = Subject(model, Words.of(UNFRAMED))
     with client(Given({"long": subject})) as studio:
         text = "dog " * 512
         head = {"x-regard-token": TOKEN}

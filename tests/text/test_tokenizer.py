@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 
 import regard.errors
 from regard.errors import DataError, SettingError
-from regard.text.tokenizer import ALPHABET, SPECIALS, Tokenizer
+from regard.text.tokenizer import FRAMING_ROLES, SPECIALS, Tokenizer
+from regard.text.tokenizer_files import (
+    load_translation_tokenizer,
+    translation_tokenizer_from_json,
+)
+from regard.text.tokenizer_training import ALPHABET, train_tokenizer
 
 KINDS = ("bpe", "unigram", "words", "characters")
 TEXTS = [
@@ -34,7 +39,7 @@ LETTERS = sorted(set(unicodedata.normalize("NFC", "".join(TEXTS))))
 
 @cache
 def learned(kind: str, size: int = 300) -> Tokenizer:
-    return Tokenizer.learn(TEXTS, kind, size)
+    return train_tokenizer(TEXTS, kind, size)
 
 
 def python(code: str, **variables: str | None) -> subprocess.CompletedProcess[str]:
@@ -66,7 +71,7 @@ def test_known_letters_come_back(kind: str, text: str) -> None:
     tokenizer = learned(kind)
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == tidy(text)
-    assert tokenizer.unk not in ids
+    assert tokenizer.special_token_id("unk") not in ids
 
 
 @settings(max_examples=100, deadline=None)
@@ -78,7 +83,7 @@ def test_known_letters_come_back(kind: str, text: str) -> None:
 def test_known_words_come_back(words: list[str]) -> None:
     # Each word is known with a space before it, and each mark without.
     text = "".join(word if not word.isalpha() else f" {word}" for word in words)
-    tokenizer = Tokenizer.learn(["dog The street it a.(?…€ .", " ( ? … €"], "words", 50)
+    tokenizer = train_tokenizer(["dog The street it a.(?…€ .", " ( ? … €"], "words", 50)
     assert tokenizer.decode(tokenizer.encode(text)) == tidy(text)
 
 
@@ -87,7 +92,7 @@ def test_known_words_come_back(words: list[str]) -> None:
     "text", ["don't", "a , b", "(x)", "…", "(( a ))", "a. b .c", "x-y", "“q”", "5,000.50"]
 )
 def test_punctuation_comes_back(kind: str, text: str) -> None:
-    tokenizer = Tokenizer.learn([text], kind, 100)
+    tokenizer = train_tokenizer([text], kind, 100)
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -113,7 +118,7 @@ def test_empty_and_blank_texts_have_no_tokens(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_specials_have_their_ids_and_are_not_decoded(kind: str) -> None:
     tokenizer = learned(kind)
-    assert (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk) == (0, 1, 2, 3)
+    assert [tokenizer.special_token_id(role) for role in FRAMING_ROLES] == [0, 1, 2, 3]
     assert tokenizer.tokens([0, 1, 2, 3, 10**6]) == [*SPECIALS, "<id 1000000>"]
     ids = tokenizer.encode("the street")
     assert tokenizer.decode([1, *ids, 3, 2, 0, 0]) == tokenizer.decode(ids)
@@ -124,8 +129,8 @@ def test_specials_have_their_ids_and_are_not_decoded(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_names_in_a_text_are_ordinary_characters(kind: str) -> None:
     text = "<pad> </s> <s> <unk> a</s>b"
-    tokenizer = Tokenizer.learn([text], kind, 100)
-    for one in (tokenizer, Tokenizer.from_json(tokenizer.to_json())):
+    tokenizer = train_tokenizer([text], kind, 100)
+    for one in (tokenizer, translation_tokenizer_from_json(tokenizer.to_json())):
         ids = one.encode(text)
         assert not {0, 1, 2, 3} & set(ids)
         assert one.decode(ids) == text
@@ -133,36 +138,36 @@ def test_special_names_in_a_text_are_ordinary_characters(kind: str) -> None:
 
 def test_unknown_letters_are_unknown() -> None:
     for kind in KINDS:
-        assert learned(kind).encode("дом")[-1] == learned(kind).unk
+        assert learned(kind).encode("дом")[-1] == learned(kind).special_token_id("unk")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [6, 20, 60, 100, 101, 200, 10_000])
 def test_size_counts_everything(kind: str, size: int) -> None:
-    assert 4 < len(Tokenizer.learn(TEXTS, kind, size)) <= size
+    assert 4 < len(train_tokenizer(TEXTS, kind, size)) <= size
 
 
 def test_rare_letters_leave_room_for_pieces() -> None:
     rare = [chr(i) for i in range(0x4E00, 0x4E00 + ALPHABET + 200)]
     for kind in ("bpe", "unigram"):
-        tokenizer = Tokenizer.learn(["common words " * 20, *rare], kind, 2000)
+        tokenizer = train_tokenizer(["common words " * 20, *rare], kind, 2000)
         letters = [token for token in tokenizer.vocabulary if len(token) == 1]
         assert len(letters) == ALPHABET + 1
         # Equally rare letters are chosen by their code point, not by a hash.
         assert rare[0] in letters
         assert rare[-1] not in letters
-        assert tokenizer.encode(rare[-1])[-1] == tokenizer.unk
+        assert tokenizer.encode(rare[-1])[-1] == tokenizer.special_token_id("unk")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning_is_deterministic_across_processes(kind: str) -> None:
     # Other processes hash with other seeds; rare letters and equal counts are where that would show.
     code = f"""
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_training import train_tokenizer
 rare = [chr(0x4e00 + 7 * i) + chr(0x4e00 + 11 * i) for i in range(90)]
 texts = [f"w{{i % 37}} v{{i % 11}} {{r}} (x{{i % 5}})." for i, r in enumerate(rare)]
 texts += [f"αβγδεζ{{c}} ηθικλμ{{c}}" for c in "abcdefghij"] * 20  # letters that are never used alone
-print([Tokenizer.learn(iter(texts), {kind!r}, size).fingerprint for size in (150, 600)])
+print([train_tokenizer(iter(texts), {kind!r}, size).fingerprint for size in (150, 600)])
 """
     runs = [python(code) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout
@@ -173,7 +178,7 @@ def test_save_and_load_give_the_same_tokenizer(tmp_path: Path) -> None:
     for kind in KINDS:
         tokenizer = learned(kind)
         tokenizer.save(tmp_path / "tokenizer.json")
-        again = Tokenizer.load(tmp_path / "tokenizer.json")
+        again = load_translation_tokenizer(tmp_path / "tokenizer.json")
         assert again.to_json() == tokenizer.to_json()
         assert again.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
 
@@ -194,7 +199,7 @@ def test_transformers_reads_it_and_agrees(kind: str, tmp_path: Path) -> None:
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert other(text, add_special_tokens=False).input_ids == ids
-        assert other(text).input_ids == [*ids, tokenizer.eos]
+        assert other(text).input_ids == [*ids, tokenizer.special_token_id("eos")]
         assert other.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
     plain = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     assert plain(TEXTS[1], add_special_tokens=False).input_ids == tokenizer.encode(TEXTS[1])
@@ -202,16 +207,16 @@ def test_transformers_reads_it_and_agrees(kind: str, tmp_path: Path) -> None:
 
 def test_bad_settings() -> None:
     with pytest.raises(SettingError, match="did you mean 'unigram'"):
-        Tokenizer.learn(TEXTS, "unigrams", 100)
+        train_tokenizer(TEXTS, "unigrams", 100)
     with pytest.raises(SettingError, match="no room"):
-        Tokenizer.learn(TEXTS, "bpe", 5)
+        train_tokenizer(TEXTS, "bpe", 5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], [""], [" ", "\t"]])
 def test_nothing_to_learn_from(kind: str, texts: list[str]) -> None:
     with pytest.raises(DataError, match="no text to learn"):
-        Tokenizer.learn(texts, kind, 100)
+        train_tokenizer(texts, kind, 100)
 
 
 def test_errors_of_the_texts_pass_through_learning() -> None:
@@ -221,7 +226,7 @@ def test_errors_of_the_texts_pass_through_learning() -> None:
 
     for kind in KINDS:
         with pytest.raises(DataError, match="the file broke"):
-            Tokenizer.learn(broken(), kind, 100)
+            train_tokenizer(broken(), kind, 100)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,7 +234,7 @@ def test_half_characters_are_refused(kind: str) -> None:
     with pytest.raises(DataError, match=r"lone surrogate\) at position 1"):
         learned(kind).encode("a\ud800")
     with pytest.raises(DataError, match="lone surrogate"):
-        Tokenizer.learn(["fine", "a\ud800"], kind, 100)
+        train_tokenizer(["fine", "a\ud800"], kind, 100)
 
 
 WORDS = {
@@ -256,26 +261,26 @@ PANICS = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
 def test_bad_files_are_data_errors(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(DataError, match=r"t\.json is not a usable tokenizer\.json") as caught:
-        Tokenizer.load(tmp_path / "t.json")
+        load_translation_tokenizer(tmp_path / "t.json")
     assert "→ give a whole file" in str(caught.value)
 
 
 def test_unreadable_files_are_data_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file") as caught:
-        Tokenizer.load(tmp_path / "nowhere.json")
+        load_translation_tokenizer(tmp_path / "nowhere.json")
     assert "nowhere.json" in caught.value.problem
     with pytest.raises(DataError, match="directory"):
-        Tokenizer.load(tmp_path)
+        load_translation_tokenizer(tmp_path)
     (tmp_path / "latin").write_bytes(b"{\xe9}")
     with pytest.raises(DataError, match=r"not UTF-8 text \(byte 1\)"):
-        Tokenizer.load(tmp_path / "latin")
+        load_translation_tokenizer(tmp_path / "latin")
 
 
 @pytest.mark.parametrize(("gone", "role"), [("<pad>", "padding"), ("</s>", "end")])
 def test_missing_roles_are_named(gone: str, role: str) -> None:
     vocab = {token: i for token, i in WORDS["vocab"].items() if token != gone}  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=f"here has no {role} token") as caught:
-        Tokenizer.from_json(
+        translation_tokenizer_from_json(
             json.dumps({"version": "1.0", "model": WORDS | {"vocab": vocab}}), origin="here"
         )
     assert gone in caught.value.problem
@@ -283,20 +288,16 @@ def test_missing_roles_are_named(gone: str, role: str) -> None:
 
 
 def test_other_names_and_missing_start() -> None:
-    tokenizer = Tokenizer.from_json(json.dumps({"version": "1.0", "model": WORDS}))
-    assert (tokenizer.pad, tokenizer.eos, tokenizer.unk, len(tokenizer)) == (0, 1, 2, 4)
+    tokenizer = translation_tokenizer_from_json(json.dumps({"version": "1.0", "model": WORDS}))
+    assert [tokenizer.special_token_id(role) for role in FRAMING_ROLES] == [0, None, 1, 2]
+    assert len(tokenizer) == 4
     assert tokenizer.decode([0, 3, 2, 1]) == "a"  # the file does not mark them as special
     with pytest.raises(DataError, match="no start token"):
-        _ = tokenizer.bos
+        tokenizer.required_token_id("bos")
     bert = WORDS | {"vocab": {"[PAD]": 5, "[CLS]": 6, "[SEP]": 7, "[UNK]": 8}, "unk_token": "[UNK]"}
-    tokenizer = Tokenizer.from_json(json.dumps({"version": "1.0", "model": bert}))
-    assert (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk, len(tokenizer)) == (
-        5,
-        6,
-        7,
-        8,
-        9,
-    )
+    tokenizer = translation_tokenizer_from_json(json.dumps({"version": "1.0", "model": bert}))
+    assert [tokenizer.special_token_id(role) for role in FRAMING_ROLES] == [5, 6, 7, 8]
+    assert len(tokenizer) == 9
 
 
 def test_masks_in_a_text_keep_their_meaning() -> None:
@@ -309,7 +310,7 @@ def test_masks_in_a_text_keep_their_meaning() -> None:
     }
     added = [{"id": 0, "content": "<pad>", **flags}, {"id": 4, "content": "[MASK]", **flags}]
     model = WORDS | {"vocab": WORDS["vocab"] | {"[MASK]": 4}}  # type: ignore[operator]
-    tokenizer = Tokenizer.from_json(
+    tokenizer = translation_tokenizer_from_json(
         json.dumps({"version": "1.0", "model": model, "added_tokens": added})
     )
     assert tokenizer.encode("a[MASK]") == [3, 4]
@@ -323,15 +324,15 @@ def test_a_file_cannot_ask_for_silent_truncation() -> None:
         "strategy": "LongestFirst",
         "stride": 0,
     }
-    assert len(Tokenizer.from_json(json.dumps(state)).encode("a dog.")) == 6
+    assert len(translation_tokenizer_from_json(json.dumps(state)).encode("a dog.")) == 6
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_forked_children_neither_warn_nor_hang() -> None:
     code = """
 import os
-from regard.text.tokenizer import Tokenizer
-tokenizer = Tokenizer.learn(["a b c"] * 9, "bpe", 30)
+from regard.text.tokenizer_training import train_tokenizer
+tokenizer = train_tokenizer(["a b c"] * 9, "bpe", 30)
 texts = ["a b c"] * 5000
 want = tokenizer.encode_batch(texts)
 child = os.fork()

@@ -15,7 +15,7 @@ import regard
 from regard import spec
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
-from regard.metrics.scores import RegressionScore
+from regard.metrics.classification import ClassificationAgainstMajority
 from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import Result, go_on, run
@@ -35,7 +35,7 @@ def trained(out: Path, **changes: Any) -> Result:
 
 
 @pytest.fixture(scope="module")
-def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RegressionScore]:
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ClassificationAgainstMajority]:
     """A third of the recipe's steps."""
     out = tmp_path_factory.mktemp("stories") / "run"
     found = trained(
@@ -48,16 +48,18 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RegressionSc
         threads=1,
     )
     score = found.scores["test"]
-    assert isinstance(score, RegressionScore)
+    assert isinstance(score, ClassificationAgainstMajority)
     return out, score
 
 
-def test_it_learns_where_people_and_things_are(learnt: tuple[Path, RegressionScore]) -> None:
+def test_it_learns_where_people_and_things_are(
+    learnt: tuple[Path, ClassificationAgainstMajority],
+) -> None:
     assert learnt[1].accuracy > 85
     assert learnt[1].majority < 25
 
 
-def test_it_is_opened_and_asked(learnt: tuple[Path, RegressionScore]) -> None:
+def test_it_is_opened_and_asked(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
     model: Any = regard.load(learnt[0])
     assert isinstance(model.spec, spec.MemoryNetwork)
     said = model.answer("Where is John?", STORY)
@@ -70,7 +72,7 @@ def test_it_is_opened_and_asked(learnt: tuple[Path, RegressionScore]) -> None:
     assert "answer(" in card
 
 
-def test_its_hops_are_seen(learnt: tuple[Path, RegressionScore]) -> None:
+def test_its_hops_are_seen(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
     model = regard.load(learnt[0])
     seen = model.look(f"{STORY} Where is John?", ask=["*"])
     shown = seen.attention("memory.0.cross")
@@ -97,7 +99,7 @@ def test_its_hops_are_seen(learnt: tuple[Path, RegressionScore]) -> None:
     assert json.loads(done.stdout)["name"] == "memory.2.cross", done.stderr
 
 
-def test_its_invariants_hold(learnt: tuple[Path, RegressionScore]) -> None:
+def test_its_invariants_hold(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
     model, opened = folders.open_model(learnt[0])
     found = {finding.name: finding.verdict for finding in findings(model.double(), opened)}
     assert found.pop("cached = uncached") == "skipped"

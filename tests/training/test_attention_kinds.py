@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.core import linear_attention
 from regard.data import builtin
@@ -18,6 +18,7 @@ from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.families.transformer import MIXERS, PATTERNS, looking, transformer
 from regard.model import EncoderDecoder
+from regard.parameter_count import parameter_count
 from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import describe, go_on, run
@@ -55,7 +56,7 @@ def trained(text: dict[str, str], out: Path, **changes: Any) -> EncoderDecoder:
     run(begin(recipe, out, "test"), recipe, "test", quiet=True)
     model, opened = folders.open_model(out)
     assert isinstance(model, EncoderDecoder)
-    assert trainable(model) == size.parameters(opened.spec)
+    assert trainable(model) == parameter_count(opened.spec)
     return model
 
 

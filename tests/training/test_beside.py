@@ -83,8 +83,8 @@ def check(task: Objective) -> None:
     torch.manual_seed(0)  # the replaced tokens are drawn
     plain, nll = task.loss(batch.tensors)
     said.clear()
-    for part in experts:
-        part.balance = 7.0
+    for expert in experts:
+        expert.balance = 7.0
     torch.manual_seed(0)
     loss, again = task.loss(batch.tensors)
     assert sum(said) > 1

@@ -15,9 +15,11 @@ from regard.data import labelled
 from regard.data.labelled import Question, Words
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
-from regard.metrics.scores import found_score, graded, span_score
+from regard.metrics.classification import classification_score
+from regard.metrics.entity_f1 import tagging_score
+from regard.metrics.question_answering import answer_score
 from regard.models import LanguageModel, TextEncoder, Translator
-from regard.text.framed import Framed
+from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
 from regard.training.engine.lr_schedule import LinearDecay
@@ -141,7 +143,7 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    rows = [reader.text.encode([text])[0].ids for text in ("the fox runs", "lazy")]
+    rows = [reader.text.input_ids(text) for text in ("the fox runs", "lazy")]
     ids = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
     with torch.inference_mode():
         wanted = theirs.eval()(input_ids=ids, attention_mask=(ids != 0).long()).logits
@@ -364,7 +366,7 @@ def test_the_first_token_of_a_word_has_its_tag(bert: Path) -> None:
     words = Words(
         ["The", "fox", "jumping", "over", "zoe's", "dog"], ["O", "B-A", "O", "P", "B-P", "I-P"]
     )
-    ((row, tags),) = aligned(Framed.open(bert), [words])
+    ((row, tags),) = aligned(open_encoder_tokenizer(bert), [words])
     pieces = dict(zip(row.tokens, tags, strict=True))
     assert row.tokens[:5] == ["[CLS]", "the", "fox", "jump", "##ing"]
     assert [tag for tag in tags if tag] == words.tags
@@ -395,7 +397,7 @@ def test_a_tagger(bert: Path, tmp_path: Path) -> None:
 def test_windows_find_the_span(bert: Path) -> None:
     context = "the lazy dog naps. " * 6 + "'a fox' runs over the dog"
     example = Question("who runs?", context, context.index("a fox"), "a fox")
-    rows = windowed(Framed.open(bert), example, 24)
+    rows = windowed(open_encoder_tokenizer(bert), example, 24)
     assert len(rows) > 2
     inside = [(row, span) for row, span in rows if span != (0, 0)]
     assert inside
@@ -403,7 +405,8 @@ def test_windows_find_the_span(bert: Path) -> None:
         assert row.tokens[first : last + 1] == ["a", "fox"]
         assert context[row.offsets[first][0] : row.offsets[last][1]] == "a fox"
     assert {
-        span for _, span in windowed(Framed.open(bert), Question("who?", context, 0, ""), 24)
+        span
+        for _, span in windowed(open_encoder_tokenizer(bert), Question("who?", context, 0, ""), 24)
     } == {(0, 0)}
 
 
@@ -499,13 +502,15 @@ def test_a_language_model_goes_on(text: Path, tmp_path: Path) -> None:
 
 
 def test_scores_by_hand() -> None:
-    assert graded(["a", "a", "b", "b"], ["a", "b", "b", "b"]).accuracy == 75.0
-    assert graded(["a", "a", "b", "b"], ["a", "b", "b", "b"]).f1 == pytest.approx(
+    assert classification_score(["a", "a", "b", "b"], ["a", "b", "b", "b"]).accuracy == 75.0
+    assert classification_score(["a", "a", "b", "b"], ["a", "b", "b", "b"]).f1 == pytest.approx(
         100 * (2 / 3 + 4 / 5) / 2
     )
-    spans = span_score([["B-X", "I-X", "O"], ["B-Y", "O"]], [["B-X", "I-X", "O"], ["B-Y", "I-Y"]])
+    spans = tagging_score(
+        [["B-X", "I-X", "O"], ["B-Y", "O"]], [["B-X", "I-X", "O"], ["B-Y", "I-Y"]]
+    )
     assert spans.f1 == pytest.approx(50.0)
     assert spans.accuracy == pytest.approx(80.0)
-    answers = found_score(["The fox!", "a dog runs"], ["fox", "dog"])
+    answers = answer_score(["The fox!", "a dog runs"], ["fox", "dog"])
     assert answers.exact_match == 50.0
     assert answers.f1 == pytest.approx(100 * (1 + 2 / 3) / 2)

@@ -88,7 +88,8 @@ def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
     loss, nll = over_vocabulary(head, hidden, twice, 0.1, 0.5)
     logits = head(hidden)
     each = [cross_entropy(half, labels, 0.1) for half in logits.chunk(2)]
-    apart = disagreement(*logits.chunk(2), labels)  # type: ignore[call-arg]
+    first, second = logits.chunk(2)
+    apart = disagreement(first, second, labels)
     torch.testing.assert_close(loss, (each[0][0] + each[1][0]) / 2 + 0.5 * apart)
     torch.testing.assert_close(nll, (each[0][1] + each[1][1]) / 2)
 
@@ -116,7 +117,8 @@ def test_no_scores_are_made_for_padding(agreement: float) -> None:
     wanted, surprised = cross_entropy(logits, labels, 0.1)
     if agreement:
         wanted, surprised = wanted / 2, surprised / 2
-        wanted = wanted + agreement * disagreement(*logits.chunk(2), labels.flatten().chunk(2)[0])
+        first, second = logits.chunk(2)
+        wanted = wanted + agreement * disagreement(first, second, labels.flatten().chunk(2)[0])
     torch.testing.assert_close((loss, nll), (wanted, surprised))
     torch.testing.assert_close(found, torch.autograd.grad(wanted, given))
     empty, _ = over_vocabulary(head, hidden, torch.full_like(labels, IGNORED), 0.1, agreement)

@@ -17,7 +17,7 @@ import regard
 from regard.checkpoint import Checkpoints
 from regard.data import builtin
 from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import load_translation_tokenizer
 from regard.training.data.parallel_text import prepared
 from regard.training.engine import loop
 from regard.training.engine.loop import Interrupted, Loop
@@ -251,8 +251,8 @@ def test_separate_vocabularies_and_own_tokenizer(
     assert len(translator.translate("a " * 200).split()) <= 256
     given = start(text, tmp_path / "given", steps=2, tokenizer=str(whole.folder / "tokenizer.json"))
     assert (
-        Tokenizer.load(given.folder / "tokenizer.json").vocabulary
-        == Tokenizer.load(whole.folder / "tokenizer.json").vocabulary
+        load_translation_tokenizer(given.folder / "tokenizer.json").vocabulary
+        == load_translation_tokenizer(whole.folder / "tokenizer.json").vocabulary
     )
 
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 import regard
-from regard import size, spec
+from regard import spec
 from regard.build import build, trainable
 from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.models.language_model import LanguageModel
-from regard.show.layers import stations
+from regard.parameter_count import parameter_count
+from regard.show.layers import summarize
 from regard.training.engine import loop
 from regard.training.engine.logging import ProgressLog
 from regard.training.objectives.loss import cross_entropy
@@ -175,9 +176,9 @@ def test_the_spec_and_what_it_refuses(text: str, tmp_path: Path) -> None:
     for cell in CELLS:
         model = spec.RecurrentDecoder(6, tokens, spec.Recurrent(cell, 2), tied=cell != "gru")  # type: ignore[arg-type]
         assert (
-            size.parameters(model)
+            parameter_count(model)
             == trainable(build(model))
-            == sum(s.parameters for s in stations(model))
+            == sum(s.parameters for s in summarize(model))
         )
         assert spec.from_dict(spec.to_dict(model)) == model
     with pytest.raises(ModelError, match="backwards"):

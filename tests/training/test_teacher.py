@@ -221,7 +221,7 @@ def test_a_teacher_s_translations_are_learnt_from(
     held = regard.load(teacher)
     assert isinstance(held, regard.api.Translator)
     few = [pair["source"] for pair in pairs[:5]]
-    strategy = regard.decode.strategy.Beam(2, recipes.load(None, SMALL).penalty)
+    strategy = regard.decode.strategy.BeamSearch(2, recipes.load(None, SMALL).penalty)
     assert [pair["target"] for pair in pairs[:5]] == held.translate(few, strategy)
     valid = [json.loads(line) for line in (place.data / "valid.jsonl").read_text().splitlines()]
     assert [pair["target"] for pair in valid] == Path(text["valid_target"]).read_text().splitlines()

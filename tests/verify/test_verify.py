@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard import spec
 from regard.build import build
 from regard.core import softmax_attention
 from regard.core.cache import KVCache
@@ -46,7 +47,7 @@ def test_every_family_holds(name: str, tmp_path: Path) -> None:
     model, found = opened(name, tmp_path)
     for finding in findings(model, found, seed=3):
         skipped = finding.name == "padded = unpadded" and name in PADDED
-        decodes = isinstance(found.spec, (folders.kinds.Decoder, folders.kinds.EncoderDecoder))
+        decodes = isinstance(found.spec, (spec.Decoder, spec.EncoderDecoder))
         skipped |= finding.name == "cached = uncached" and (
             not decodes or name == "reformer"
         )  # which reads anew
@@ -141,7 +142,7 @@ def test_a_tensor_that_comes_back_otherwise_is_seen(
     model, found = opened("bert", tmp_path)
     written = disk.write_tensors
 
-    def rounded(path, tensors):
+    def rounded(path: Path, tensors: dict[str, torch.Tensor]) -> Any:
         return written(path, {n: t.bfloat16().float() for n, t in tensors.items()})
 
     monkeypatch.setattr(disk, "write_tensors", rounded)

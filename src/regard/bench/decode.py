@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard import edit, size, spec
+from regard import edit, spec
 from regard.bench import published, subprocesses
 from regard.bench.models import IDS, Measured, measured
 from regard.bench.peers import library
@@ -22,6 +22,7 @@ from regard.build import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families.folder import open_model
+from regard.parameter_count import parameter_count
 
 Decodes = Callable[[list[list[int]]], None]
 
@@ -93,8 +94,8 @@ def _read_each_step(description: Any) -> float:
     """Parameters that a step multiplies by: the decoder's layers and its head, not the encoder and not the look-up."""
     if isinstance(description, spec.EncoderDecoder):
         alone = spec.Decoder(description.d_model, description.target, description.decoder)
-        return float(size.parameters(alone))
-    return float(size.parameters(description))
+        return float(parameter_count(alone))
+    return float(parameter_count(description))
 
 
 # ------------------------------------------------------------------ contenders
@@ -128,7 +129,7 @@ def ours(case: Case, home: Path, kind: str, device: torch.device) -> Decodes:
     else:
         held.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[kind])
     strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
-    settings = DecodingSettings(strategy, Limit(0, case.new), tokens=10**9)
+    settings = DecodingSettings(strategy, Limit(0, case.new), batch_tokens=10**9)
     framed = isinstance(model.spec, spec.EncoderDecoder)
     ends = SpecialTokens(IDS.pad, IDS.start if framed else None, IDS.end, (IDS.pad, IDS.end))
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard import size
 from regard.bench.models import measured
 from regard.bench.peers import library
 from regard.bench.report import Report, machine, row
 from regard.bench.timing import matrix_rate, turns
+from regard.parameter_count import parameter_count
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def run(case: Case, against: list[str], device: torch.device, command: str) -> R
         return go
 
     timings = turns({name: once(name) for name in contenders}, case.rounds, device)
-    limit, work = matrix_rate(device), 2.0 * size.parameters(model.spec)
+    limit, work = matrix_rate(device), 2.0 * parameter_count(model.spec)
     rows = [
         row(name, t, ours=name.startswith("regard"), share=t.rate * work / limit)
         for name, t in timings.items()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard import edit, size, spec
+from regard import edit, spec
 from regard.bench import published
 from regard.bench.models import Measured, measured
 from regard.bench.peers import TRAINED, Forward
@@ -25,6 +25,7 @@ from regard.bench.report import Report, accelerator, machine, row
 from regard.bench.timing import matrix_rate, turns
 from regard.data.batching import IGNORED, Batch, plan
 from regard.errors import SettingError
+from regard.parameter_count import parameter_count
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.step import Step
@@ -98,8 +99,8 @@ def _work(description: Any, length: int) -> float:
             else 0
         )
         scores = 12 * description.stack.layers * description.d_model * length
-        return 6.0 * (size.parameters(description) - looked_up) + scores
-    return 6.0 * size.parameters(description)
+        return 6.0 * (parameter_count(description) - looked_up) + scores
+    return 6.0 * parameter_count(description)
 
 
 def _ours(

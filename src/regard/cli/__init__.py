@@ -1,4 +1,4 @@
-"""The command line: one file a verb, loaded when it is called, so that help never waits for torch."""
+"""The command line: one file per verb, imported when it is called, so that help is instant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import click
 
 from regard import __version__
 from regard.allocator import keep_large_blocks
-from regard.errors import RegardError
+from regard.decode.worker_count import one_worker_per_thread
+from regard.errors import RegardError, SettingError, did_you_mean
 
 # verb → (module, one line of help)
 VERBS = {
@@ -21,7 +22,7 @@ VERBS = {
     ),
     "finetune": (
         "regard.cli.finetune",
-        "Train a finished model further: classes, tags, answers, pairs, or plain text.",
+        "Fine-tune a finished model: classes, tags, answers, pairs, or plain text.",
     ),
     "compare": (
         "regard.cli.compare",
@@ -30,7 +31,7 @@ VERBS = {
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": (
         "regard.cli.generate",
-        "Go on from a prompt with a language model, token by token.",
+        "Continue a prompt with a language model, token by token.",
     ),
     "evaluate": (
         "regard.cli.evaluate",
@@ -38,7 +39,7 @@ VERBS = {
     ),
     "look": (
         "regard.cli.look",
-        "Look inside: attention, alignment, heads, layers, the beam tree; in the terminal or as a page.",
+        "Look inside: attention, alignment, heads, layers, the beam tree; as text or as a page.",
     ),
     "studio": (
         "regard.cli.studio",
@@ -54,7 +55,7 @@ VERBS = {
     ),
     "prune": (
         "regard.cli.prune",
-        "Take the heads out that matter least: a smaller model, its score beside its speed.",
+        "Remove the heads that matter least: a smaller model, its score next to its speed.",
     ),
     "convert": (
         "regard.cli.convert",
@@ -75,8 +76,8 @@ Examples:
 """
 
 
-class Verbs(click.Group):
-    """A group whose commands are imported when they are called."""
+class LazyGroup(click.Group):
+    """A click group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -88,6 +89,7 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click would import every command for its help line; the table above has them all.
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
 
@@ -95,14 +97,12 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from regard.errors import SettingError, did_you_mean
-
             raise SettingError(f"there is no command {args[0]!r}", did_you_mean(args[0], VERBS))
         return super().resolve_command(ctx, args)
 
 
 @click.group(
-    cls=Verbs,
+    cls=LazyGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -113,12 +113,15 @@ def regard(debug: bool) -> None:
 
 
 def main() -> None:
-    """The entry point: expected errors are a few lines on standard error, never a traceback."""
+    """Entry point: expected errors are a few lines on standard error, never a traceback."""
     keep_large_blocks()
-    arguments = sys.argv[1:]
-    debug = "--debug" in arguments
+    # --debug may stand anywhere, so it is taken out before click sees the arguments.
+    debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        code: Any = regard.main([a for a in arguments if a != "--debug"], standalone_mode=False)
+        # This process is ours alone, so decoding may fork it and set its threads for speed.
+        with one_worker_per_thread():
+            code: Any = regard.main(arguments, standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except RegardError as error:
@@ -127,27 +130,32 @@ def main() -> None:
         error.show(sys.stderr)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(130)  # 128 + SIGINT, as a shell reports it
     except BrokenPipeError:
-        # The reader has gone; Python would complain once more when it closes standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        _discard_output()
+        sys.exit(141)  # 128 + SIGPIPE
     except OSError as error:
         _fail(f"error: {error}\n  → check the path, the permissions and the free space", 2, debug)
     except Exception as error:
-        _fail(
-            f"error: unexpected {type(error).__name__}: {error}\n  → run again with --debug and report it",
-            1,
-            debug,
-        )
+        message = f"error: unexpected {type(error).__name__}: {error}"
+        _fail(f"{message}\n  → run again with --debug and report it", 1, debug)
 
 
 def _fail(message: str, code: int, debug: bool) -> None:
+    """Ends the process with a message; with --debug, with the traceback of the current error."""
     if debug:
         raise
     print(message, file=sys.stderr)
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Points standard output to /dev/null after its reader has gone.
+
+    Otherwise Python flushes it once more at exit and reports a second BrokenPipeError.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

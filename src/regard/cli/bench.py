@@ -16,7 +16,7 @@ from regard.errors import SettingError
 EXAMPLES = """\b
 Examples:
   regard bench train --model small --against transformers --against nn.Transformer
-  regard bench decode --model base --batch 1,32 --beam 1,5 --against transformers --against ctranslate2
+  regard bench decode --model base --batch 1,32 --beam 1,5 --against ctranslate2
   regard bench forward --against transformers --json
   regard bench load --against transformers
   regard bench attention --kinds full,window,performer --lengths 2048,4096,8192 --json
@@ -26,13 +26,15 @@ _SETTINGS = {"max_content_width": 110}
 
 @click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
 def command() -> None:
-    """Measure speed and memory here, next to others: the same sizes and data for all, taking turns in one run.
+    """Measure speed and memory here, next to other libraries.
 
-    Weights are random: speed does not depend on them. Medians, with half of the distance from fastest to slowest round.
+    All get the same sizes and data and take turns in one run. Weights are random: speed does not
+    depend on them. Figures are medians, with half of the distance from fastest to slowest round.
     """
 
 
-def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the options that all benchmarks share."""
     for option in (
         click.option(
             "--json",
@@ -62,16 +64,14 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _against(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
-    told = (
-        f"; only as published, for one case and machine: {', '.join(published)}"
-        if published
-        else ""
-    )
+def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """The --against option: libraries to measure, and those with published figures only."""
+    text = "a peer, if it is installed; repeatable"
+    if published:
+        text += f"; only as published, for one case and machine: {', '.join(published)}"
     return click.option(
-        "--against", multiple=True, type=click.Choice([*names, *published]),
-        help=f"a peer, if it is installed; repeatable{told}",
-    )  # fmt: skip
+        "--against", multiple=True, type=click.Choice([*names, *published]), help=text
+    )
 
 
 @command.command(context_settings=_SETTINGS)
@@ -97,21 +97,23 @@ def _against(names: list[str], published: tuple[str, ...] = ()) -> Callable[...,
     "--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True
 )
 @click.option("--compile", is_flag=True, help="torch.compile of our blocks, on a GPU")
-@_against(
+@_against_option(
     ["nn.Transformer", "transformers", "x-transformers"],
     published=("nanoGPT", "nn.Transformer-compiled", "transformers-compiled"),
 )
-@_common
+@_common_options
 def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
-    """Training steps of an encoder–decoder or a language model: real target tokens a second. Peers get our batches, and such
-    as their own trainers make."""
-    device = _prepared(flags)
+    """Training steps of an encoder–decoder or a language model: real target tokens a second.
+
+    Peers get our batches, and such as their own trainers make.
+    """
+    device = _prepare(flags)
     from regard.bench.train import Case, run
 
-    named = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
-    chosen: dict[str, Any] = {key: flags[key] for key in named}
-    case = Case(name, **chosen | _rounds(flags))
-    _show(run(case, list(against), device, _command()), flags)
+    keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
+    settings: dict[str, Any] = {key: flags[key] for key in keys}
+    case = Case(name, **settings, **_rounds(flags))
+    _print_report(run(case, list(against), device, _command_line()), flags)
 
 
 @command.command(context_settings=_SETTINGS)
@@ -124,6 +126,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 @click.option("--beam", default="1", show_default=True, help="1 is greedy; several cases: 1,5")
 @click.option(
     "--given",
+    "prompt_length",
     type=click.IntRange(1),
     default=32,
     show_default=True,
@@ -135,62 +138,64 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 @click.option(
     "--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own"
 )
-@_against(["transformers", "ctranslate2"], published=("transformers-compiled",))
-@_common
+@_against_option(["transformers", "ctranslate2"], published=("transformers-compiled",))
+@_common_options
 def decode(
     name: str,
     batch: str,
     beam: str,
-    given: int,
+    prompt_length: int,
     new: int,
     memory: bool,
     against: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Decoding: new tokens a second (with a beam, those of the best hypothesis)."""
-    device = _prepared(flags)
+    device = _prepare(flags)
     from regard.bench.decode import Case, run
 
     for width in _numbers("--beam", beam):
         for rows in _numbers("--batch", batch):
-            case = Case(name, rows, width, given, new, **_rounds(flags))
-            _show(run(case, list(against), device, _command(), memory=memory), flags)
+            case = Case(name, rows, width, prompt_length, new, **_rounds(flags))
+            report = run(case, list(against), device, _command_line(), memory=memory)
+            _print_report(report, flags)
 
 
 @command.command(context_settings=_SETTINGS)
 @click.option("--model", "name", default="bert-base", show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--length", type=click.IntRange(1), default=128, show_default=True)
-@_against(["transformers"])
-@_common
+@_against_option(["transformers"])
+@_common_options
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
     """One pass of an encoder over a batch: tokens a second."""
-    device = _prepared(flags)
+    device = _prepare(flags)
     from regard.bench.forward import Case, run
 
-    _show(
-        run(Case(name, batch, length, **_rounds(flags)), list(against), device, _command()), flags
-    )
+    case = Case(name, batch, length, **_rounds(flags))
+    _print_report(run(case, list(against), device, _command_line()), flags)
 
 
 @command.command(context_settings=_SETTINGS)
 @click.option("--model", "name", default="base", show_default=True)
-@_against(["transformers"])
-@_common
+@_against_option(["transformers"])
+@_common_options
 def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     """A fresh process from nothing to its first translation: import, open the folder, translate."""
-    _prepared(flags)
+    _prepare(flags)
     from regard.bench.load import Case, run
 
-    _show(run(Case(name, **_rounds(flags)), list(against), _command()), flags)
+    case = Case(name, **_rounds(flags))
+    _print_report(run(case, list(against), _command_line()), flags)
 
 
 @command.command(context_settings=_SETTINGS)
 @click.option(
     "--kinds",
     default="",
-    help="full, window, longformer, bigbird, linear, performer, linformer, reformer, as the other flags say; or with numbers "
-    "of their own, as for regard train: window:128, dilated:64:2, topk:32  [all]",
+    help="full, window, longformer, bigbird, linear, performer, linformer, reformer, as the other "
+    "flags say; or with numbers of their own, as for regard train: window:128, dilated:64:2, "
+    "topk:32  [all]",
 )
 @click.option("--lengths", default="2048,4096,8192,16384,32768", show_default=True)
 @click.option(
@@ -201,32 +206,32 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="places seen on each side",
+    help="positions attended to on each side",
 )
-@_common
+@_common_options
 def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -> None:
-    """How each attention's time and memory grow with the length: forward, forward and backward, and the exponents."""
-    device = _prepared(flags)
+    """How time and memory of each attention grow with the length: forward, backward, exponents."""
+    device = _prepare(flags)
     from regard.bench.attention import Case, choose, line, reports, run
     from regard.bench.report import keep, machine
 
     names = choose([name for name in kinds.split(",") if name])
-    case = Case(
-        names, tuple(_numbers("--lengths", lengths)), heads, window=window, **_rounds(flags)
-    )
-    found = []
-    for one in run(case, device):
-        found.append(one)
-        click.echo(json.dumps(one) if flags["as_json"] else line(one))
+    sizes = tuple(_numbers("--lengths", lengths))
+    case = Case(names, sizes, heads, window=window, **_rounds(flags))
+    measurements = []
+    for measurement in run(case, device):
+        measurements.append(measurement)
+        click.echo(json.dumps(measurement) if flags["as_json"] else line(measurement))
     if flags["results"]:
-        for report in reports(case, found, _command(), machine(device)):
+        for report in reports(case, measurements, _command_line(), machine(device)):
             keep(Path(flags["results"]), report)
 
 
-def _prepared(flags: dict[str, Any]) -> Any:
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # the profiler that counts bytes tells of itself otherwise
+def _prepare(flags: dict[str, Any]) -> Any:
+    """Sets the number of threads and returns the device."""
+    # Kineto, the profiler that counts bytes, logs to standard error unless told not to, and reads
+    # its log level when torch is imported.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
     from regard.models import choose_device
@@ -237,32 +242,37 @@ def _prepared(flags: dict[str, Any]) -> Any:
 
 
 def _rounds(flags: dict[str, Any]) -> dict[str, int]:
-    return {} if flags["rounds"] is None else {"rounds": flags["rounds"]}
+    """The number of rounds, if the flag sets one; each benchmark has a default of its own."""
+    if flags["rounds"] is None:
+        return {}
+    return {"rounds": flags["rounds"]}
 
 
 def _numbers(flag: str, text: str) -> list[int]:
+    """A comma-separated list of positive numbers."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
+        numbers = []
+    if not numbers or min(numbers) < 1:
         raise SettingError(f"{flag} {text!r} is not a list of numbers", "write it like 1,32")
     return numbers
 
 
-def _command() -> str:
-    """What was typed, less where the result goes."""
-    words = iter(sys.argv[1:])
-    kept = []
-    for word in words:
-        if word == "--results":
-            next(words, None)
-        elif word != "--json" and not word.startswith("--results="):
-            kept.append(word)
-    return " ".join(["regard", *kept])
+def _command_line() -> str:
+    """The command as it was typed, without the options that say where the result goes."""
+    arguments = iter(sys.argv[1:])
+    words = ["regard"]
+    for argument in arguments:
+        if argument == "--results":
+            next(arguments, None)  # its value
+        elif argument != "--json" and not argument.startswith("--results="):
+            words.append(argument)
+    return " ".join(words)
 
 
-def _show(report: Any, flags: dict[str, Any]) -> None:
+def _print_report(report: Any, flags: dict[str, Any]) -> None:
+    """Prints a report, and adds it to the page of results if one is named."""
     if flags["as_json"]:
         click.echo(json.dumps(report.as_json(), ensure_ascii=False))
     else:

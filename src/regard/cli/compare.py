@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from regard.cli.train import Flags, flag
+from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 
@@ -18,8 +18,8 @@ Examples:
   regard compare --models transformer,transformer:performer,transformer:linformer:16+softmax --budget flops:5e13
   regard compare multi30k --data ~/data --models transformer,bahdanau@learning_rate=0.001@clip=1,rnn@clip=1 --seeds 3
 """
-# What a comparison decides for each model.
-DECIDED = (
+# Recipe keys that the comparison itself sets for each model, and which are no flags here.
+SET_BY_COMPARISON = (
     "model",
     "attention",
     "decoder_attention",
@@ -36,8 +36,6 @@ def compare(
     recipe: str | None,
     models: str,
     budget: str,
-    seeds: int,
-    parameters: int | None,
     out: str | None,
     data: str | None,
     as_json: bool,
@@ -45,23 +43,24 @@ def compare(
 ) -> None:
     """Compare models at equal data, parameters and budget: one table and one figure.
 
-    RECIPE is a recipe of the package or a TOML file; without one, the built-in language is learnt. A model is transformer,
-    transformer:ATTENTION (or ENCODER+DECODER's), rnn, gru, lstm, bahdanau, luong, luong_feeding, convs2s or bytenet, with
-    settings of its own behind @. Runs are kept under --out; the same command goes on where it was.
+    RECIPE is a recipe of the package or a TOML file; without one, the built-in language is learnt.
+    A model is transformer, transformer:ATTENTION (or ENCODER+DECODER's), rnn, gru, lstm, bahdanau,
+    luong, luong_feeding, convs2s or bytenet, with settings of its own behind @. Runs are kept under
+    --out; the same command goes on where it was.
     """
-    from regard.compare.contenders import budget as parsed
-    from regard.compare.contenders import entrants
+    from regard.compare.contenders import budget as parse_budget
+    from regard.compare.contenders import entrants as parse_entrants
 
-    changes = {key: value for key, value in flags.items() if value is not None}
-    if "betas" in changes:
-        changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
+    seeds = flags.pop("seeds")
+    parameters = flags.pop("parameters")
     if seeds < 1:
         raise SettingError(f"{seeds} seeds train nothing", "ask for 1 or more")
-    asked, spent = entrants(models), parsed(budget)
-    base, name = recipes.choose(recipe, changes, data)
+    entrants = parse_entrants(models)
+    training_budget = parse_budget(budget)
+    base_recipe, name = recipes.choose(recipe, recipe_changes(flags), data)
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
-    for entrant in asked:
-        entrant.recipe(base)  # says at once what is wrong with a word
+    for entrant in entrants:
+        entrant.recipe(base_recipe)  # reports a wrong setting before anything is trained
     from regard import disk
     from regard.compare.experiment import compare as run
     from regard.compare.report import lines, scene
@@ -71,15 +70,25 @@ def compare(
         click.echo(text, err=True)
 
     result = run(
-        base, name, asked, spent, range(1, seeds + 1), folder, parameters=parameters, say=say
+        base_recipe,
+        name,
+        entrants,
+        training_budget,
+        range(1, seeds + 1),
+        folder,
+        parameters=parameters,
+        say=say,
     )
     disk.write_file(folder / "compare.svg", drawing.svg(scene(result), f"comparison on {name}"))
     say(f"figure: {folder / 'compare.svg'}; numbers: {folder / 'compare.json'}")
-    for line in [json.dumps(result.data())] if as_json else lines(result):
+    if as_json:
+        click.echo(json.dumps(result.data()))
+        return
+    for line in lines(result):
         click.echo(line)
 
 
-command = Flags(
+command = RecipeCommand(
     "compare",
     callback=compare,
     help=compare.__doc__,
@@ -108,6 +117,6 @@ command = Flags(
         click.Option(["--out"], help="where the runs are kept  [runs/compare-NAME]"),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
-        *(flag(key) for key in recipes.KEYS if key not in DECIDED),
+        *(recipe_option(key) for key in recipes.KEYS if key not in SET_BY_COMPARISON),
     ],
 )

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from regard.cli.verify import line
+from regard.cli.verify import format_finding
+from regard.errors import SettingError
 
 EXAMPLES = """\b
 Examples:
@@ -17,6 +18,7 @@ Examples:
   regard convert path/to/bert graph --to onnx --json
 """
 FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
@@ -33,26 +35,31 @@ FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
 def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> None:
     """Write the model of folder IN to the new folder OUT, then compare both.
 
-    huggingface: config, weights, tokenizer files and card, as transformers opens them. regard: our own format, for models that
-    no family there can say. ctranslate2 and onnx: for those libraries, in float32. OUT appears whole or not at all and is
-    never overwritten; weights keep the precision they have. The exit code is 1 if OUT computes something else.
+    huggingface: config, weights, tokenizer files and card, as transformers opens them. regard: our
+    own format, for models that no family there can describe. ctranslate2 and onnx: for those
+    libraries, in float32. OUT is written completely or not at all and never overwritten; weights
+    keep the precision they have. The exit code is 1 if OUT computes something else.
     """
-    from regard.errors import SettingError
+    shard_bytes = _parse_size(shard_size)
+    from regard.convert.convert import convert
     from regard.memory import amount
 
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-    number, unit = shard_size[:-2], units.get(shard_size[-2:].upper())
-    if unit is None or not number.isdigit() or int(number) < 1:
-        raise SettingError(f"{shard_size!r} is no size of a file", "write it as 500MB or 5GB")
-    from regard.convert.convert import convert
-
-    done = convert(source, out, to, shard=int(number) * unit)
-    failed = any(finding.verdict == "fails" for finding in done.findings)
+    result = convert(source, out, to, shard=shard_bytes)
     if as_json:
-        click.echo(json.dumps(done.data()))
+        click.echo(json.dumps(result.data()))
     else:
-        for name, size in done.files.items():
-            click.echo(f"{done.folder / name}  {amount(size)}")
-        for finding in done.findings:
-            click.echo(line(finding))
+        for name, size in result.files.items():
+            click.echo(f"{result.folder / name}  {amount(size)}")
+        for finding in result.findings:
+            click.echo(format_finding(finding))
+    failed = any(finding.verdict == "fails" for finding in result.findings)
     sys.exit(1 if failed else 0)
+
+
+def _parse_size(text: str) -> int:
+    """A file size in decimal units, such as 500MB, in bytes."""
+    number = text[:-2]
+    unit = _UNITS.get(text[-2:].upper())
+    if unit is None or not number.isdigit() or int(number) < 1:
+        raise SettingError(f"{text!r} is no size of a file", "write it as 500MB or 5GB")
+    return int(number) * unit

@@ -1,31 +1,27 @@
-"""The decoding flags that several verbs share."""
+"""Decoding options that several verbs share, and the strategy that their values stand for.
+
+Nothing heavy is imported at the top, so that `--help` does not wait for torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling, Strategy
 from regard.errors import SettingError
-from regard.training.recipe.options import length_penalty
 
-_OPTIONS = [
-    click.option(
-        "--beam",
-        type=int,
-        default=None,
-        help="hypotheses kept at each step; 1 is greedy  [the folder's, or 4]",
-    ),
-    click.option(
-        "--length-penalty",
-        "penalty",
-        default=None,
-        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  [the folder's, or gnmt:0.6]",
-    ),
-    click.option("--n-best", type=int, default=None, help="translations a line  [1]"),
-    click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
+if TYPE_CHECKING:
+    from regard.decode.strategy import Limit, Strategy
+
+SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
+DEFAULT_BEAM = 4
+DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
+
+# Defaults are None throughout: only then can a flag that was set be told from one that was not,
+# and the model folder's generation_config.json apply where no flag says otherwise.
+_SAMPLING_OPTIONS = [
     click.option(
         "--temperature", type=float, default=None, help="sampling: logits are divided by it  [1]"
     ),
@@ -47,6 +43,25 @@ _OPTIONS = [
     click.option(
         "--seed", type=int, default=None, help="sampling: the same seed, the same draws  [0]"
     ),
+]
+_SEARCH_OPTIONS = [
+    click.option(
+        "--beam",
+        type=int,
+        default=None,
+        help="hypotheses kept at each step; 1 is greedy  [the folder's, or 4]",
+    ),
+    click.option(
+        "--length-penalty",
+        "penalty",
+        default=None,
+        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  "
+        "[the folder's, or gnmt:0.6]",
+    ),
+    click.option("--n-best", type=int, default=None, help="translations a line  [1]"),
+    click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
+]
+_RUNTIME_OPTIONS = [
     click.option(
         "--max-length",
         "limit",
@@ -64,41 +79,86 @@ _OPTIONS = [
         "--quantize",
         type=click.Choice(["int8", "bf16"]),
         default=None,
-        help="on a CPU: smaller weights, faster and a little less exact  [float32]",
+        help="smaller weights, faster and a little less exact; int8 on a CPU only  [float32]",
     ),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"),
 ]
 
 
 def decoding_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
+    """Decorator: the options of beam search, sampling, lengths, quantization and device."""
+    return _decorate(command, [*_SEARCH_OPTIONS, *_SAMPLING_OPTIONS, *_RUNTIME_OPTIONS])
+
+
+def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the options of sampling alone."""
+    return _decorate(command, _SAMPLING_OPTIONS)
+
+
+def _decorate(command: Callable[..., Any], options: list[Callable[..., Any]]) -> Callable[..., Any]:
+    # Decorators apply from the innermost outwards, so that the help lists them in reverse.
+    for option in reversed(options):
         command = option(command)
     return command
 
 
-def strategy(
-    beam: int | None, penalty: str | None, n_best: int | None, sample: bool, filters: dict[str, Any]
-) -> Strategy | None:
-    """One strategy from the flags, if there are any; flags of another one are an error, not ignored."""
-    given = {key: value for key, value in filters.items() if value is not None}
-    if sample:
+def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
+    """The decoding strategy of the shared flags; None where no flag asks for one.
+
+    Flags that belong to another strategy are an error instead of being ignored.
+    """
+    from regard.decode.strategy import BeamSearch, Greedy, Sampling
+    from regard.training.recipe.options import length_penalty
+
+    beam = flags["beam"]
+    penalty = flags["penalty"]
+    n_best = flags["n_best"]
+    sampling = _sampling_settings(flags)
+    if flags["sample"]:
         if beam or penalty or n_best:
             raise SettingError(
                 "--sample does not search", "leave --beam, --length-penalty and --n-best out"
             )
-        return Sampling(**given)
-    if given:
-        raise SettingError(
-            f"--{next(iter(given)).replace('_', '-')} is a setting of sampling", "add --sample"
-        )
+        return Sampling(**sampling)
+    if sampling:
+        raise SettingError(f"{_first_flag(sampling)} is a setting of sampling", "add --sample")
     if beam == 1 and not n_best:
         return Greedy()
     if not (beam or penalty or n_best):
         return None
-    return BeamSearch(beam or 4, length_penalty(penalty or "gnmt:0.6"), n_best or 1)
+    return BeamSearch(
+        beam or DEFAULT_BEAM, length_penalty(penalty or DEFAULT_LENGTH_PENALTY), n_best or 1
+    )
 
 
-def limit(text: str | None) -> Limit | None:
+def generation_strategy(
+    greedy: bool, beam: int | None, flags: Mapping[str, Any]
+) -> Strategy | None:
+    """The decoding strategy of a language model: sampling, unless --greedy or --beam is given.
+
+    None where no flag says anything.
+    """
+    from regard.decode.strategy import BeamSearch, Greedy, Sampling
+
+    sampling = _sampling_settings(flags)
+    if not greedy and beam is None:
+        return Sampling(**sampling) if sampling else None
+    if sampling:
+        raise SettingError(
+            f"{_first_flag(sampling)} is a setting of sampling",
+            "leave it out, or leave --greedy and --beam out",
+        )
+    if greedy and beam not in (None, 1):
+        raise SettingError("--greedy and --beam are two ways to search", "give one of them")
+    if greedy or beam == 1:
+        return Greedy()
+    return BeamSearch(beam or DEFAULT_BEAM)
+
+
+def length_limit(text: str | None) -> Limit | None:
+    """The length limit that --max-length FACTOR,EXTRA stands for."""
+    from regard.decode.strategy import Limit
+
     if text is None:
         return None
     try:
@@ -110,16 +170,11 @@ def limit(text: str | None) -> Limit | None:
         ) from None
 
 
-def writing(greedy: bool, beam: int | None, filters: Mapping[str, Any]) -> Strategy | None:
-    """How a language model goes on, if flags say it: by chance, unless told to search."""
-    given = {key: value for key, value in filters.items() if value is not None}
-    if not greedy and beam is None:
-        return Sampling(**given) if given else None
-    if given:
-        flag = next(iter(given)).replace("_", "-")
-        raise SettingError(
-            f"--{flag} is a setting of sampling", "leave it out, or leave --greedy and --beam out"
-        )
-    if greedy and beam not in (None, 1):
-        raise SettingError("--greedy and --beam are two ways to search", "give one of them")
-    return Greedy() if greedy or beam == 1 else BeamSearch(beam or 4)
+def _sampling_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling flags that were set, as arguments of `Sampling`."""
+    return {key: flags[key] for key in SAMPLING_FLAGS if flags[key] is not None}
+
+
+def _first_flag(settings: Mapping[str, Any]) -> str:
+    """The first of some settings, as it is typed: `top_k` → `--top-k`."""
+    return "--" + next(iter(settings)).replace("_", "-")

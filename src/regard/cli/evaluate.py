@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.decoding_options import decoding_options, limit, strategy
+from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.errors import SettingError
+
+if TYPE_CHECKING:
+    from regard.decode.strategy import Strategy
 
 EXAMPLES = """\b
 Examples:
   regard evaluate runs/builtin --source test.en --target test.de
-  regard data builtin --split test --lines 1000 --pronouns > p.tsv && regard evaluate runs/builtin --pairs p.tsv
+  regard data builtin --split test --lines 1000 --pronouns > p.tsv
+  regard evaluate runs/builtin --pairs p.tsv
   regard evaluate runs/builtin --pairs p.tsv --quantize int8
   regard evaluate runs/large runs/small runs/taught --pairs p.tsv      a table: score beside size and speed
-  regard evaluate runs/multi30k --source test.en.gz --target test.de.gz --tokenize none --beam 5 --json
+  regard evaluate runs/multi30k --source test.en.gz --target test.de.gz --tokenize none --json
 """
 
 
@@ -45,13 +51,11 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Translate a test set and score it: sacreBLEU and chrF with their signatures, exact match, perplexity.
+    """Translate a test set and score it: BLEU, chrF, exact match, perplexity.
 
-    MODEL is a run folder; of several, a table is printed. Scores run from 0 to 100; perplexity is per target token,
-    unsmoothed.
+    MODEL is a run folder; of several, a table is printed. BLEU and chrF are sacreBLEU's, with their
+    signatures. Scores run from 0 to 100; perplexity is per target token, unsmoothed.
     """
-    from regard.errors import SettingError
-
     if not (pairs or (source and target)):
         raise SettingError("there is nothing to score", "give --source and --target, or --pairs")
     if flags["n_best"]:
@@ -60,43 +64,78 @@ def command(
         raise SettingError(
             "one file holds the translations of one model", "leave --output out, or give one MODEL"
         )
-    chosen = strategy(
-        flags["beam"], flags["penalty"], None, flags["sample"],
-        {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
-    )  # fmt: skip
-    from pathlib import Path
-
-    from regard import disk
-    from regard.compare.size_and_speed import table, translating
-    from regard.data import text_files
-    from regard.models import load_translator
-
-    examples = list(
-        text_files.pairs(
-            pairs or str(source), None if pairs else target, format="tsv" if pairs == "-" else None
-        )
-    )
+    strategy = decoding_strategy(flags)
+    examples = _read_pairs(source, target, pairs)
     reports: dict[str, dict[str, Any]] = {}
     for model in models:
-        translator = load_translator(model, device=flags["device"])
-        settings = translator.settings(chosen, limit(flags["limit"]), flags["batch_tokens"])
-        exact: dict[str, Any] = {}
-        if flags["quantize"]:
-            plain, _ = translating(translator, examples, settings, tokenize)
-            exact = {"bleu_float32": plain["bleu"], "seconds_float32": plain["seconds"]}
-            translator = load_translator(model, device=flags["device"])
-        report, texts = translating(translator, examples, settings, tokenize, flags["quantize"])
-        if exact:
-            report |= {**exact, "bleu_lost": exact["bleu_float32"] - report["bleu"]}
+        report, translations = _evaluate(model, examples, strategy, tokenize, flags)
         reports[model] = report
         if output:
-            disk.write_file(Path(output), "".join(text + "\n" for text in texts))
+            _write_lines(output, translations)
     if as_json:
         for model, report in reports.items():
             click.echo(json.dumps(report if len(models) == 1 else {"model": model, **report}))
     elif len(models) == 1:
-        for key, value in reports[models[0]].items():
-            click.echo(f"{key:18} {value:.2f}" if isinstance(value, float) else f"{key:18} {value}")
+        _print_report(reports[models[0]])
     else:
-        for line in table(reports):
-            click.echo(line)
+        _print_table(reports)
+
+
+def _read_pairs(source: str | None, target: str | None, pairs: str | None) -> list[tuple[str, str]]:
+    """The test set: sentences with their references, from one file of pairs or from two files."""
+    from regard.data import text_files
+
+    if not pairs:
+        return list(text_files.pairs(str(source), target))
+    # Standard input has no name to tell the format by.
+    format = "tsv" if pairs == "-" else None
+    return list(text_files.pairs(pairs, None, format=format))
+
+
+def _evaluate(
+    model: str,
+    examples: list[tuple[str, str]],
+    strategy: Strategy | None,
+    tokenize: str,
+    flags: dict[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+    """The scores of one model and its translations.
+
+    With --quantize, the float32 model is scored as well, to show what quantization costs.
+    """
+    from regard.compare.size_and_speed import translating
+    from regard.models import load_translator
+
+    translator = load_translator(model, device=flags["device"])
+    settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])
+    if not flags["quantize"]:
+        return translating(translator, examples, settings, tokenize)
+    exact, _ = translating(translator, examples, settings, tokenize)
+    # Opened again: the weights of the first one have been packed as float32.
+    translator = load_translator(model, device=flags["device"])
+    report, translations = translating(translator, examples, settings, tokenize, flags["quantize"])
+    report["bleu_float32"] = exact["bleu"]
+    report["seconds_float32"] = exact["seconds"]
+    report["bleu_lost"] = exact["bleu"] - report["bleu"]
+    return report, translations
+
+
+def _write_lines(path: str, lines: list[str]) -> None:
+    from regard import disk
+
+    disk.write_file(Path(path), "".join(line + "\n" for line in lines))
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    """The scores of one model, one a line."""
+    for key, value in report.items():
+        text = f"{value:.2f}" if isinstance(value, float) else str(value)
+        click.echo(f"{key:18} {text}")
+
+
+def _print_table(reports: dict[str, dict[str, Any]]) -> None:
+    """The scores of several models next to their size and speed, one model a row."""
+    from regard.compare.size_and_speed import table
+
+    for line in table(reports):
+        click.echo(line)

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from regard.cli.train import Flags, flag, tell
+from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.train import print_result
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 
@@ -23,49 +24,56 @@ Examples:
   regard finetune gpt2/ --task lm --data novel.txt --context 512
   regard finetune --resume runs/mood
 """
-# Settings of a training that fine-tuning has too; steps and warm-up follow from --epochs and --warm-up.
-_SHARED = (
-    "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule", "learning_rate", "betas",
-    "adam_eps", "weight_decay", "clip", "label_smoothing", "teacher", "teaching", "temperature", "precision", "multiple",
-    "recompute", "weights", "validate_every", "metric", "patience", "save_every", "log_every", "samples", "seed", "device",
-    "threads", "tensorboard", "beam", "length_penalty",
+# Recipe keys that fine-tuning shares with training; steps and warm-up follow from --epochs and
+# --warm-up.
+_SHARED_KEYS = (
+    "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule",
+    "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing", "teacher",
+    "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
+    "metric", "patience", "save_every", "log_every", "samples", "seed", "device", "threads",
+    "tensorboard", "beam", "length_penalty",
 )  # fmt: skip
-# Where fine-tuning starts from another value than training does.
-_OTHERS = {
-    "batch_tokens": "1024", "optimizer": "adamw", "schedule": "linear", "learning_rate": "3e-5; 5e-4 with --lora",
-    "betas": "0.9,0.999", "adam_eps": "1e-8", "weight_decay": "0.01", "clip": "1", "label_smoothing": "0",
-    "validate_every": "an epoch", "save_every": "an epoch", "metric": "accuracy, f1 or loss, by task",
+# Defaults of fine-tuning, where they differ from those of training.
+_DEFAULTS = {
+    "batch_tokens": "1024", "optimizer": "adamw", "schedule": "linear",
+    "learning_rate": "3e-5; 5e-4 with --lora", "betas": "0.9,0.999", "adam_eps": "1e-8",
+    "weight_decay": "0.01", "clip": "1", "label_smoothing": "0", "validate_every": "an epoch",
+    "save_every": "an epoch", "metric": "accuracy, f1 or loss, by task",
 }  # fmt: skip
-# What means something else here.
-_MEANINGS = {
-    "max_length": "tokens: longer texts are cut (classify, tag), read in parts (answer), left out (translate, summarize)",
+# Help texts of keys that mean something else here.
+_HELP = {
+    "max_length": "tokens: longer texts are cut (classify, tag), read in parts (answer), "
+    "left out (translate, summarize)",
     "label_smoothing": "translate and summarize only",
 }
+# Keys of the [tune] section that the command sets from its own options.
+_SET_BY_COMMAND = ("task", "base", "files", "prefixes")
 
 
-def _option(key: str) -> click.Option:
-    """A flag of `Tune`."""
+def _tune_option(key: str) -> click.Option:
+    """The option of a key that only fine-tuning has."""
     field = recipes.Tune.model_fields[key]
-    kinds = [
-        kind
-        for kind in (*typing.get_args(field.annotation), field.annotation)
-        if kind in (int, float)
-    ]
-    default = "" if field.default is None else f"  [{field.default}]"
-    text = f"{field.description or ''}{default}".strip()
+    # An optional number is annotated `int | None`: the number among the union's members counts.
+    candidates = (*typing.get_args(field.annotation), field.annotation)
+    numbers = [candidate for candidate in candidates if candidate in (int, float)]
+    text = field.description or ""
+    if field.default is not None:
+        text += f"  [{field.default}]"
     return click.Option(
         [f"--{key.replace('_', '-')}", key],
-        type=kinds[0] if kinds else str,
+        type=numbers[0] if numbers else str,
         default=None,
-        help=text,
+        help=text.strip(),
     )
 
 
-def _shared(key: str) -> click.Option:
-    option, field = flag(key), recipes.SECTIONS[recipes.KEYS[key]].model_fields[key]
-    if key in _OTHERS or key in _MEANINGS:
-        meaning = _MEANINGS.get(key, field.description or "")
-        option.help = f"{meaning}  [{_OTHERS.get(key, field.default)}]".strip()
+def _shared_option(key: str) -> click.Option:
+    """The option of a key shared with training, with fine-tuning's own help and default."""
+    option = recipe_option(key)
+    if key in _DEFAULTS or key in _HELP:
+        field = recipes.SECTIONS[recipes.KEYS[key]].model_fields[key]
+        text = _HELP.get(key, field.description or "")
+        option.help = f"{text}  [{_DEFAULTS.get(key, field.default)}]".strip()
     return option
 
 
@@ -79,16 +87,15 @@ def finetune(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Train MODEL, a folder in Hugging Face's layout, further for a task; the run folder is again such a folder.
+    """Fine-tune MODEL, a folder in Hugging Face's layout. The run folder has the same layout.
 
-    classify: text, tab, label (or text, tab, text, tab, label), or JSON Lines with text, text2, label. tag: word and tag a
-    line, blank lines between sentences, or JSON Lines with tokens, tags. answer: JSON Lines with question, context,
-    answer_start, text, as in SQuAD. translate, summarize: source, tab, target, or JSON Lines with source, target; several
-    --data with a --prefix each are learnt together. lm: plain text.
+    classify: text, tab, label (or text, tab, text, tab, label), or JSON Lines with text, text2,
+    label. tag: word and tag a line, blank lines between sentences, or JSON Lines with tokens, tags.
+    answer: JSON Lines with question, context, answer_start, text, as in SQuAD. translate,
+    summarize: source, tab, target, or JSON Lines with source, target; several --data with a
+    --prefix each are learnt together. lm: plain text.
     """
-    changes = {key: value for key, value in flags.items() if value is not None}
-    if "betas" in changes:
-        changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
+    changes = recipe_changes(flags)
     if resume is not None:
         if model or changes or out or data:
             raise SettingError(
@@ -96,18 +103,19 @@ def finetune(
             )
         from regard.training.run import go_on
 
-        tell(go_on(Path(resume)), as_json)
+        print_result(go_on(Path(resume)), as_json)
         return
     if model is None or task is None or not data:
         raise SettingError(
             "there is nothing to train", "give a model, --task and --data (see --help)"
         )
-    from regard.training.run import finetune as tune
+    from regard.training.run import finetune as run
 
-    tell(tune(model, task, data, out=out, prefixes=prefix, **changes), as_json)
+    result = run(model, task, data, out=out, prefixes=prefix, **changes)
+    print_result(result, as_json)
 
 
-command = Flags(
+command = RecipeCommand(
     "finetune",
     callback=finetune,
     help=finetune.__doc__,
@@ -129,11 +137,7 @@ command = Flags(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
-        *(
-            _option(key)
-            for key in recipes.Tune.model_fields
-            if key not in ("task", "base", "files", "prefixes")
-        ),
-        *(_shared(key) for key in _SHARED),
+        *(_tune_option(key) for key in recipes.Tune.model_fields if key not in _SET_BY_COMMAND),
+        *(_shared_option(key) for key in _SHARED_KEYS),
     ],
 )

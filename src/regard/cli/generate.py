@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
+from regard.cli.decoding_options import generation_strategy, sampling_options
+from regard.errors import DataError
+
+if TYPE_CHECKING:
+    from regard.models import LanguageModel
+
+DEFAULT_NEW_TOKENS = 200
 EXAMPLES = """\b
 Examples:
   regard generate runs/shakespeare "ROMEO:" --max-new-tokens 500 --temperature 0.8
@@ -25,22 +33,7 @@ Examples:
     default=None,
     help="tokens to add at most  [the folder's, or 200]",
 )
-@click.option(
-    "--temperature", type=float, default=None, help="sampling: logits are divided by it  [1]"
-)
-@click.option(
-    "--top-k", type=int, default=None, help="sampling: only the K likeliest tokens  [all]"
-)
-@click.option(
-    "--top-p",
-    type=float,
-    default=None,
-    help="sampling: the smallest set with this probability  [1]",
-)
-@click.option(
-    "--min-p", type=float, default=None, help="sampling: at least this share of the likeliest  [0]"
-)
-@click.option("--seed", type=int, default=None, help="sampling: the same seed, the same text  [0]")
+@sampling_options
 @click.option(
     "--greedy", is_flag=True, help="take the likeliest token each time instead of sampling"
 )
@@ -50,7 +43,7 @@ Examples:
 @click.option(
     "--draft",
     default=None,
-    help="a smaller model with the same tokenizer that writes ahead: the same text, sooner",
+    help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
 @click.option(
@@ -65,56 +58,77 @@ def command(
     draft: str | None,
     device: str,
     as_json: bool,
-    **filters: float | None,
+    **sampling: float | None,
 ) -> None:
-    """Go on from PROMPT, and print it with what follows, token by token.
+    """Continue PROMPT, and print it with what follows, token by token.
 
-    MODEL is a run folder, or a folder in Hugging Face's layout, of a language model. PROMPT may be - or left out: then it is
-    read from standard input, exactly as it is. Tokens are drawn by chance, unless --greedy or --beam is given or the
-    folder's generation_config.json says how; the text ends with the model's end token or after --max-new-tokens.
+    MODEL is a run folder, or a folder in Hugging Face's layout, of a language model. PROMPT may be
+    - or left out: then it is read from standard input, exactly as it is. Tokens are sampled, unless
+    --greedy or --beam is given or the folder's generation_config.json says how; the text ends with
+    the model's end token or after --max-new-tokens.
     """
-    from regard.cli.decoding_options import writing
+    strategy = generation_strategy(greedy, beam, sampling)
+    if prompt is None or prompt == "-":
+        prompt = _read_prompt()
     from regard.decode.strategy import Sampling
-    from regard.errors import DataError
+    from regard.models import load_language_model
 
-    chosen = writing(greedy, beam, filters)
-    if prompt in (None, "-"):
-        from regard.data.text_files import text
-
-        prompt = "" if sys.stdin.isatty() else "".join(text("-"))
-    assert prompt is not None
-    from regard.models import load_writer
-
-    writer = load_writer(model, device=device)
-    helper = None if draft is None else load_writer(draft, device=device)
-    chosen = chosen or writer.defaults.strategy or Sampling()
-    if writer.defaults.most is None and writer.defaults.most_new is None:
-        max_new_tokens = max_new_tokens or 200
-    unknown = (
-        []
-        if writer.words.unk is None
-        else [i for i in writer.words.encode(prompt) if i == writer.words.unk]
+    language_model = load_language_model(model, device=device)
+    draft_model = None if draft is None else load_language_model(draft, device=device)
+    defaults = language_model.defaults
+    strategy = strategy or defaults.strategy or Sampling()
+    if defaults.max_length is None and defaults.max_new_tokens is None:
+        max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
+    _warn_of_unknown_tokens(language_model, prompt)
+    if as_json:
+        text = language_model.generate(
+            prompt, strategy, max_new_tokens=max_new_tokens, draft=draft_model
+        )
+        click.echo(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
+        return
+    _check_encoding(prompt)
+    _write(prompt)
+    language_model.generate(
+        prompt, strategy, max_new_tokens=max_new_tokens, stream=_write, draft=draft_model
     )
+    _write("\n")
+
+
+def _read_prompt() -> str:
+    """Standard input, newlines included; nothing from a terminal, where nobody has typed yet."""
+    from regard.data.text_files import text
+
+    if sys.stdin.isatty():
+        return ""
+    return "".join(text("-"))
+
+
+def _warn_of_unknown_tokens(language_model: LanguageModel, prompt: str) -> None:
+    """Warns of what the vocabulary lacks: the model reads the unknown token in its place."""
+    tokenizer = language_model.words
+    unknown_id = tokenizer.special_token_id("unk")
+    if unknown_id is None:
+        return
+    unknown = tokenizer.encode(prompt).count(unknown_id)
     if unknown:
         print(
-            f"{len(unknown)} characters or words of the prompt are not in the vocabulary",
+            f"{unknown} characters or words of the prompt are not in the vocabulary",
             file=sys.stderr,
         )
-    if as_json:
-        answer = writer.generate(prompt, chosen, max_new_tokens=max_new_tokens, draft=helper)
-        click.echo(json.dumps({"prompt": prompt, "text": answer}, ensure_ascii=False))
-        return
+
+
+def _check_encoding(prompt: str) -> None:
+    """Fails before the model runs, not at the first character that cannot be printed."""
+    encoding = sys.stdout.encoding
     try:
-        prompt.encode(sys.stdout.encoding or "utf-8")
+        prompt.encode(encoding or "utf-8")
     except UnicodeEncodeError:
         raise DataError(
-            f"this terminal cannot show the prompt ({sys.stdout.encoding})", "set PYTHONUTF8=1"
+            f"this terminal cannot show the prompt ({encoding})", "set PYTHONUTF8=1"
         ) from None
-    _show(prompt)
-    writer.generate(prompt, chosen, max_new_tokens=max_new_tokens, stream=_show, draft=helper)
-    _show("\n")
 
 
-def _show(text: str) -> None:
+def _write(text: str) -> None:
+    """Writes a piece of the stream at once."""
     sys.stdout.write(text)
     sys.stdout.flush()

@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.decoding_options import decoding_options, limit, strategy
-from regard.errors import SettingError
+from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.errors import SettingError, did_you_mean
 
 if TYPE_CHECKING:
+    from regard.decode.batch_decoding import DecodingSettings
     from regard.look import Result, Subject
 
 WHAT = {
-    "attention": "who looks at whom, head by head",
-    "alignment": "target tokens with the source tokens they look at",
-    "entropy": "how widely each head looks; collapsed and idle heads",
+    "attention": "attention weights, head by head",
+    "alignment": "target tokens with the source tokens they attend to",
+    "entropy": "how widely each head attends; collapsed and idle heads",
     "roles": "heads against the grammar of the built-in language (needs no text)",
     "ablation": "what each head is worth for this text",
-    "circuit": "the fewest heads that pronouns of the built-in language hang on (needs no text)",
-    "patching": "which layer and place carries the difference to --other, a text of as many tokens",
-    "lens": "what each layer would say",
+    "circuit": "the fewest heads that resolve pronouns of the built-in language (needs no text)",
+    "patching": "which layer and position carry the difference to --other, a text of as many tokens",
+    "lens": "what each layer would predict (logit lens)",
     "rollout": "attention through all layers",
     "attribution": "gradient × input",
-    "positions": "encodings of places and their products (needs no text)",
+    "positions": "position encodings and their dot products (needs no text)",
     "steps": "candidates at each step of decoding",
     "beam": "the tree of the beam search",
-    "cache": "how decoding's memory grows",
+    "cache": "how the KV cache grows",
 }
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
@@ -76,12 +77,10 @@ def command(
 ) -> None:
     """Look inside a model while it reads TEXT.
 
-    MODEL is a run folder or a folder in Hugging Face's layout. The model runs as always; attention is recomputed for what is
-    shown.
+    MODEL is a run folder or a folder in Hugging Face's layout. The model runs as always; attention
+    weights are recomputed for what is shown.
     """
     if what not in WHAT:
-        from regard.errors import did_you_mean
-
         raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
     if not text and what not in ("roles", "positions", "circuit"):
         raise SettingError(
@@ -95,11 +94,10 @@ def command(
         if path:
             write(path)
             print(f"wrote {path}", file=sys.stderr)
-    click.echo(
-        json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False)
-        if as_json
-        else str(result)
-    )
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+    else:
+        click.echo(str(result))
 
 
 def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
@@ -152,25 +150,22 @@ def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Re
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     """The attention that --of and --layer name: `encoder.3.self`, `decoder.0.cross`."""
-    wanted = {
-        None: "",
-        "encoder": "encoder.self",
-        "decoder": "decoder.self",
-        "cross": "decoder.cross",
-    }
-    if part not in wanted:
+    kinds = {"encoder": "encoder.self", "decoder": "decoder.self", "cross": "decoder.cross"}
+    if part is not None and part not in kinds:
         raise SettingError(f"--of {part!r} is no attention", "say encoder, decoder or cross")
-    kinds: dict[str, list[str]] = {}
+    layers: dict[str, list[str]] = {}  # the attentions of each kind, layer by layer
     for name in names:
         stack, _, kind = name.split(".")[-3:]
-        kinds.setdefault(f"{stack}.{kind}", []).append(name)
-    chosen = wanted[part] or next(iter(kinds))
-    if chosen not in kinds:
-        raise SettingError(f"this model has no {part} attention", f"it has {', '.join(kinds)}")
-    found = kinds[chosen]
-    if layer is not None and not 0 <= layer < len(found):
-        raise SettingError(f"there is no layer {layer}", f"the layers are 0 to {len(found) - 1}")
-    return found[-1 if layer is None else layer]
+        layers.setdefault(f"{stack}.{kind}", []).append(name)
+    chosen = next(iter(layers)) if part is None else kinds[part]
+    if chosen not in layers:
+        raise SettingError(f"this model has no {part} attention", f"it has {', '.join(layers)}")
+    count = len(layers[chosen])
+    if layer is None:
+        layer = count - 1
+    if not 0 <= layer < count:
+        raise SettingError(f"there is no layer {layer}", f"the layers are 0 to {count - 1}")
+    return layers[chosen][layer]
 
 
 def _stack(subject: Subject, part: str | None) -> str | None:
@@ -190,17 +185,17 @@ def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> 
     return (views.beam if what == "beam" else views.steps)(subject, text, _settings(what, flags))
 
 
-def _settings(what: str, flags: dict[str, Any]) -> Any:
+def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
+    """How the views of decoding decode; `steps` is greedy unless flags say otherwise."""
     from regard.decode.batch_decoding import DecodingSettings
     from regard.decode.strategy import BeamSearch, Limit
 
-    beam = 1 if what == "steps" and not flags["beam"] and not flags["sample"] else flags["beam"]
-    chosen = strategy(
-        beam, flags["penalty"], flags["n_best"], flags["sample"],
-        {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
-    )  # fmt: skip
+    if what == "steps" and not flags["beam"] and not flags["sample"]:
+        flags = flags | {"beam": 1}
     return DecodingSettings(
-        chosen or BeamSearch(), limit(flags["limit"]) or Limit(), flags["batch_tokens"]
+        decoding_strategy(flags) or BeamSearch(),
+        length_limit(flags["limit"]) or Limit(),
+        flags["batch_tokens"],
     )
 
 

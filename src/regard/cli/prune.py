@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.errors import ModelError, SettingError
+
 if TYPE_CHECKING:
-    from regard.models import LanguageModel
+    from regard.look.head_importance import Importance
+    from regard.models import LanguageModel, Model
 
 EXAMPLES = """\b
 Examples:
@@ -17,7 +22,7 @@ Examples:
   regard prune runs/shakespeare --heads 4 --lines 200
   regard finetune runs/fewer --task translate --data train.tsv          learns again what it lost
 """
-WINDOW = 128  # tokens of a text that are looked at together
+WINDOW = 128  # tokens of a text that are scored together
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
@@ -25,7 +30,7 @@ WINDOW = 128  # tokens of a text that are looked at together
 @click.option(
     "--heads",
     required=True,
-    help="how many heads to take out: a number, or a share of all such as 25%",
+    help="how many heads to remove: a number, or a share of all such as 25%",
 )
 @click.option("--out", help="the new model's folder  [MODEL-pruned]")
 @click.option(
@@ -48,107 +53,128 @@ WINDOW = 128  # tokens of a text that are looked at together
 def command(
     model: str, heads: str, out: str | None, lines: int, device: str, as_json: bool, **files: Any
 ) -> None:
-    """Take the heads that matter least out of a translator or a language model.
+    """Remove the attention heads that matter least from a translator or a language model.
 
-    MODEL is a run folder. How much a head matters is estimated by the gradient of the loss (Michel et al. 2019), and of each
-    attention one head stays. The new folder holds an ordinary, smaller model; its score and speed are printed beside those
-    of the whole one, on the same text.
+    MODEL is a run folder. How much a head matters is estimated by the gradient of the loss (Michel
+    et al. 2019), and each attention keeps at least one head. The new folder holds an ordinary,
+    smaller model; its score and speed are printed next to those of the original, on the same text.
     """
-    from pathlib import Path
-
-    from regard.compare.size_and_speed import table, translating, writing
-    from regard.errors import ModelError
     from regard.look.head_importance import importance
     from regard.models import LanguageModel, Translator, load
-    from regard.models.head_pruning import chosen, pruned
+    from regard.models.head_pruning import choose_heads, prune_heads
 
-    place = Path(out or f"{model.rstrip('/')}-pruned")
-    held = load(model, device=device)
-    if isinstance(held, Translator):
-        pairs = _pairs(model, files, lines)
+    folder = Path(out or f"{model.rstrip('/')}-pruned")
+    original = load(model, device=device)
+    pairs: list[tuple[str, str]] = []
+    if isinstance(original, Translator):
+        pairs = _validation_pairs(model, files, lines)
         texts = [[source for source, _ in pairs], [target for _, target in pairs]]
-    elif isinstance(held, LanguageModel):
-        texts = [_texts(model, held, files, lines)]
+    elif isinstance(original, LanguageModel):
+        texts = [_validation_texts(model, original, files, lines)]
     else:
         raise ModelError(
-            f"{model} neither translates nor writes",
-            "in Python, regard.models.head_pruning.pruned takes any model's heads",
+            f"{model} neither translates nor generates text",
+            "in Python, regard.models.head_pruning.prune_heads takes any model's heads",
         )
-
-    def measured(folder: str) -> dict[str, Any]:
-        one = load(folder, device=device)
-        if isinstance(one, Translator):
-            return translating(one, pairs, one.settings())[0]
-        assert isinstance(one, LanguageModel)
-        return writing(one, texts[0])
-
-    found = importance(held, *texts)
-    gone = chosen(held, found, heads)
-    pruned(held, gone).save(place)
-    reports = {name: measured(name) for name in (model, str(place))}
+    ranking = importance(original, *texts)
+    heads_off = choose_heads(original, ranking, heads)
+    prune_heads(original, heads_off).save(folder)
+    # Both are opened from their folders: measuring packs the weights of a model.
+    reports = {
+        name: _measure(load(name, device=device), pairs, texts[0]) for name in (model, str(folder))
+    }
     if as_json:
-        said = {
-            name: [float(v) for v in row if v == v]
-            for name, row in zip(found.names, found.values, strict=True)
-        }
-        click.echo(json.dumps({"importance": said, "removed": gone, "models": reports}))
-        return
-    for line in [
-        *found.lines(),
-        "",
-        f"taken out: {', '.join(f'{name} {head}' for name, head in gone) or 'none'}",
-        "",
-    ]:
+        result = {"importance": _as_json(ranking), "removed": heads_off, "models": reports}
+        click.echo(json.dumps(result))
+    else:
+        _print_result(ranking, heads_off, reports)
+
+
+def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> dict[str, Any]:
+    """Score, size and speed of a model."""
+    from regard.compare.size_and_speed import translating, writing
+    from regard.models import LanguageModel, Translator
+
+    if isinstance(model, Translator):
+        report, _ = translating(model, pairs, model.settings())
+        return report
+    assert isinstance(model, LanguageModel)
+    return writing(model, texts)
+
+
+def _as_json(ranking: Importance) -> dict[str, list[float]]:
+    """The importance of each head by attention; rows are padded with NaN where heads are fewer."""
+    return {
+        name: [float(value) for value in row if value == value]
+        for name, row in zip(ranking.names, ranking.values, strict=True)
+    }
+
+
+def _print_result(
+    ranking: Importance, heads_off: list[tuple[str, int]], reports: dict[str, dict[str, Any]]
+) -> None:
+    """The importance of all heads, those that were removed, and the table of both models."""
+    from regard.compare.size_and_speed import table
+
+    for line in ranking.lines():
         click.echo(line)
+    removed = ", ".join(f"{name} {head}" for name, head in heads_off)
+    click.echo("")
+    click.echo(f"taken out: {removed or 'none'}")
+    click.echo("")
     for line in table(reports):
         click.echo(line)
 
 
-def _pairs(model: str, files: dict[str, Any], lines: int) -> list[tuple[str, str]]:
-    from itertools import islice
-    from pathlib import Path
-
+def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tuple[str, str]]:
+    """Sentence pairs to score heads by: the files named, or the run's validation set."""
     from regard.data import text_files
-    from regard.errors import SettingError
     from regard.training.run_folder import RunFolder
 
-    source, target, pairs = files["source"], files["target"], files["pairs"]
-    kept = RunFolder(Path(model)).data / "valid.jsonl"
+    source = files["source"]
+    target = files["target"]
+    pairs = files["pairs"]
+    validation_set = RunFolder(Path(model)).data / "valid.jsonl"
     if files["text"] or bool(source) != bool(target):
         raise SettingError(
             "a translator is judged by pairs", "give --source and --target, or --pairs"
         )
-    if not (source or pairs or kept.is_file()):
+    if pairs:
+        examples = text_files.pairs(pairs, None)
+    elif source:
+        examples = text_files.pairs(source, target)
+    elif validation_set.is_file():
+        examples = text_files.pairs(str(validation_set), None)
+    else:
         raise SettingError(
             f"{model} holds no validation text", "give --source and --target, or --pairs"
         )
-    return list(
-        islice(text_files.pairs(pairs or source or str(kept), None if pairs else target), lines)
-    )
+    return list(islice(examples, lines))
 
 
-def _texts(model: str, writer: LanguageModel, files: dict[str, Any], lines: int) -> list[str]:
-    """Pieces of a text, each as long as can be seen at once."""
-    from pathlib import Path
-
+def _validation_texts(
+    model: str, language_model: LanguageModel, files: dict[str, Any], lines: int
+) -> list[str]:
+    """Texts to score heads by, of a context window each: a file, or the run's validation text."""
     from regard.data import text_files
     from regard.data.corpus import Corpus
-    from regard.errors import SettingError
     from regard.training.run_folder import RunFolder
 
-    kept = RunFolder(Path(model)).data / "valid"
     if files["source"] or files["target"] or files["pairs"]:
         raise SettingError("a language model is judged by one text", "give --text")
-    if not (files["text"] or (kept / "corpus.json").is_file()):
-        raise SettingError(f"{model} holds no validation text", "give --text")
+    tokenizer = language_model.words
+    validation_set = RunFolder(Path(model)).data / "valid"
+    ids: list[int] = []
     if files["text"]:
-        ids = [i for block in text_files.text(files["text"]) for i in writer.words.encode(block)]
+        for block in text_files.text(files["text"]):
+            ids += tokenizer.encode(block)
+    elif (validation_set / "corpus.json").is_file():
+        ids = Corpus.open(validation_set).columns["text"].tokens.tolist()
     else:
-        ids = Corpus.open(kept).columns["text"].tokens.tolist()
-    width = min(WINDOW, writer.positions or WINDOW)
-    pieces = [writer.words.decode(ids[i : i + width]) for i in range(0, len(ids) - 1, width)][
-        :lines
-    ]
-    if not pieces:
+        raise SettingError(f"{model} holds no validation text", "give --text")
+    width = min(WINDOW, language_model.positions or WINDOW)
+    starts = range(0, len(ids) - 1, width)
+    texts = [tokenizer.decode(ids[i : i + width]) for i in islice(starts, lines)]
+    if not texts:
         raise SettingError("there is no text to judge heads by", "give --text with some in it")
-    return pieces
+    return texts

@@ -22,14 +22,14 @@ Examples:
 def command(model: str, as_json: bool) -> None:
     """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
 
-    MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a preset such as
-    vaswani:base, or gpt:175b for a size of GPT-3.
+    MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a
+    preset such as vaswani:base, or gpt:175b for a size of GPT-3.
     """
     from regard.show import page
-    from regard.show.resolve import subject
+    from regard.show.resolve import resolve
 
-    about = subject(model)
+    named_model = resolve(model)
     if as_json:
-        click.echo(json.dumps(page.data(about), ensure_ascii=False))
+        click.echo(json.dumps(page.data(named_model), ensure_ascii=False))
     else:
-        page.show(about)
+        page.show(named_model)

@@ -34,10 +34,14 @@ Examples:
 def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None:
     """Look inside models and watch runs, in the browser.
 
-    Only the folders named here can be reached. Without one, a small translator of the built-in language is shown.
+    Only the folders named here can be reached. Without one, a small translator of the built-in
+    language is shown.
     """
     from regard.studio.model_store import DEMO, Shelf
     from regard.studio.server import serve
 
-    named = [Path(folder) for folder in folders] or [DEMO]
-    serve(Shelf(named, device=device, say=lambda text: print(text, file=sys.stderr)), host, port)
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    paths = [Path(folder) for folder in folders] or [DEMO]
+    serve(Shelf(paths, device=device, say=say), host, port)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.errors import SettingError, did_you_mean
-from regard.training import run_folder as places
+from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.errors import SettingError
+from regard.training import run_folder as run_folders
 from regard.training.recipe import schema as recipes
 
 if TYPE_CHECKING:
@@ -27,53 +28,9 @@ Examples:
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
   regard train --resume runs/mine                goes on where it was, bit for bit
 """
-_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
-_DIGITS = {"exact_match": 1, "loss": 4, "perplexity": 3}
-
-
-class Flags(click.Command):
-    """Flags follow from the recipe's keys; a wrong one is answered with the nearest right one."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            known = [
-                name
-                for parameter in self.params
-                for name in parameter.opts
-                if name.startswith("--")
-            ]
-            raise SettingError(
-                f"there is no flag {error.option_name}", did_you_mean(error.option_name, known)
-            ) from None
-
-
-def flag(key: str) -> click.Option:
-    section = recipes.KEYS[key]
-    field = recipes.SECTIONS[section].model_fields[key]
-    kind, name = recipes.value_type(key), key.replace("_", "-")
-    default = "" if field.default is None else f"  [{_shown(field.default)}]"
-    text = f"{field.description or ''}{default}".strip()
-    if kind is bool:
-        return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
-    choice = click.Choice([str(option) for option in kind]) if isinstance(kind, tuple) else None
-    return click.Option(
-        [f"--{name}", key],
-        type=choice or (kind if kind in (int, float) else str),
-        default=None,
-        help=text,
-    )
-
-
-def _shown(value: Any) -> str:
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else ",".join(map(str, value))
-        if isinstance(value, tuple)
-        else str(value)
-    )
+# How the table of results writes a metric: its name, and its decimals where they are not two.
+_METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
+_DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3}
 
 
 def train(
@@ -86,55 +43,52 @@ def train(
 ) -> None:
     """Train a translator, a language model or an encoder from text.
 
-    RECIPE is a recipe of the package or a TOML file; flags stand over it. Without a recipe or files, the built-in
-    English–German language is learnt. --objective says what is learnt: all but translation learn from one --text.
+    RECIPE is a recipe of the package or a TOML file; flags override it. Without a recipe or files,
+    the built-in English–German language is learnt. --objective says what is learnt: all but
+    translation learn from one --text.
     """
-    changes = {key: value for key, value in flags.items() if value is not None}
-    if "betas" in changes:
-        changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
+    changes = recipe_changes(flags)
     if resume is not None:
         if recipe or changes or out:
             raise SettingError(
                 "--resume goes on with the settings the run began with", "leave the other flags out"
             )
-        place, parsed, name = places.resume(Path(resume))
+        folder, settings, name = run_folders.resume(Path(resume))
     else:
-        parsed, name = recipes.choose(recipe, changes, data)
-        place = places.begin(parsed, Path(out) if out else None, name)
+        settings, name = recipes.choose(recipe, changes, data)
+        folder = run_folders.begin(settings, Path(out) if out else None, name)
+    # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import run
 
-    tell(run(place, parsed, name), as_json)
+    print_result(run(folder, settings, name), as_json)
 
 
-def tell(result: Result, as_json: bool) -> None:
-    """A finished run, on standard output."""
+def print_result(result: Result, as_json: bool) -> None:
+    """Prints the scores of a finished run to standard output."""
     if as_json:
-        scores = {key: asdict(score) for key, score in result.scores.items()}
-        click.echo(
-            json.dumps(
-                {
-                    "run": str(result.folder),
-                    "seconds": result.seconds,
-                    "compiling": result.compiling,
-                    "parameters": result.parameters,
-                    **scores,
-                }
-            )
-        )
-    else:
-        for key, score in result.scores.items():
-            shown = {
-                name: value for name, value in asdict(score).items() if isinstance(value, float)
-            }
-            told = [
-                f"{_NAMES.get(name, name)} {value:.{_DIGITS.get(name, 2)}f}"
-                for name, value in shown.items()
-            ]
-            click.echo("\t".join([key, *told]))
-        click.echo(f"run\t{result.folder}")
+        report = {
+            "run": str(result.folder),
+            "seconds": result.seconds,
+            "compiling": result.compiling,
+            "parameters": result.parameters,
+        }
+        scores = {split: asdict(score) for split, score in result.scores.items()}
+        click.echo(json.dumps(report | scores))
+        return
+    for split, score in result.scores.items():
+        # Signatures and counts are in the JSON only.
+        metrics = {name: value for name, value in asdict(score).items() if isinstance(value, float)}
+        columns = [_format_metric(name, value) for name, value in metrics.items()]
+        click.echo("\t".join([split, *columns]))
+    click.echo(f"run\t{result.folder}")
 
 
-command = Flags(
+def _format_metric(name: str, value: float) -> str:
+    decimals = _DECIMALS.get(name, 2)
+    return f"{_METRIC_NAMES.get(name, name)} {value:.{decimals}f}"
+
+
+command = RecipeCommand(
     "train",
     callback=train,
     help=train.__doc__,
@@ -148,6 +102,6 @@ command = Flags(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
-        *(flag(key) for key in recipes.KEYS),
+        *(recipe_option(key) for key in recipes.KEYS),
     ],
 )

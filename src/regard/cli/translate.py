@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.decoding_options import decoding_options, limit, strategy
+from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 
-CHUNK = 2000  # lines read at a time: enough to sort and batch well, few enough to stream
+if TYPE_CHECKING:
+    from regard.decode.strategy import Hypothesis
+
+LINES_AT_ONCE = 2000  # enough to sort by length and batch well, few enough to stream
 
 EXAMPLES = """\b
 Examples:
@@ -36,48 +39,52 @@ Examples:
 def command(model: str, path: str, as_json: bool, language: str | None, **flags: Any) -> None:
     """Translate lines of text: one line out for each line in, an empty one for an empty one.
 
-    MODEL is a run folder. Lines go from standard input to standard output; what else there is to say goes to standard
-    error. With --n-best N, N lines come out for each line in.
+    MODEL is a run folder. Translations go to standard output, messages to standard error. With
+    --n-best N, N lines come out for each line in.
     """
-    chosen = strategy(
-        flags["beam"], flags["penalty"], flags["n_best"], flags["sample"],
-        {key: flags[key] for key in ("temperature", "top_k", "top_p", "min_p", "seed")},
-    )  # fmt: skip
+    strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     from regard.data.text_files import lines
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 
     translator = load_translator(model, device=flags["device"])
-    translator.freeze(flags["quantize"])
-    settings = translator.settings(chosen, limit(flags["limit"]), flags["batch_tokens"])
-    count = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
-    cut = done = 0
+    translator.prepare_for_inference(flags["quantize"])
+    settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])
+    n_best = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
+    unfinished = 0
+    lines_done = 0
     stream = lines(path)
-    while chunk := list(islice(stream, CHUNK)):
-        results = translator.hypotheses(chunk, settings, before=done, language=language)
-        for line, found in zip(chunk, results, strict=True):
-            cut += sum(not hypothesis.finished for hypothesis in found[:1])
-            texts = [translator.text(hypothesis) for hypothesis in found]
+    while chunk := list(islice(stream, LINES_AT_ONCE)):
+        results = translator.hypotheses(chunk, settings, before=lines_done, language=language)
+        for line, hypotheses in zip(chunk, results, strict=True):
+            texts = [translator.text(hypothesis) for hypothesis in hypotheses]
             if as_json:
-                candidates = [
-                    {
-                        "text": t,
-                        "score": h.score,
-                        "log_probability": h.log_probability,
-                        "finished": h.finished,
-                    }
-                    for t, h in zip(texts, found, strict=True)
-                ]
-                click.echo(
-                    json.dumps({"source": line, "translations": candidates}, ensure_ascii=False)
-                )
+                click.echo(_json_line(line, texts, hypotheses))
             else:
-                for text in texts + [""] * (count - len(texts)):
+                # An empty line has no hypothesis; it still takes its place in the output.
+                for text in texts + [""] * (n_best - len(texts)):
                     click.echo(text)
+            if hypotheses and not hypotheses[0].finished:
+                unfinished += 1
         sys.stdout.flush()
-        done += len(chunk)
-    if cut:
+        lines_done += len(chunk)
+    if unfinished:
         print(
-            f"{cut} translations reached the length limit and were cut there; raise --max-length",
+            f"{unfinished} translations reached the length limit and were cut there; "
+            "raise --max-length",
             file=sys.stderr,
         )
+
+
+def _json_line(source: str, texts: list[str], hypotheses: list[Hypothesis]) -> str:
+    """One line's translations with their scores, best first, as a JSON object."""
+    translations = [
+        {
+            "text": text,
+            "score": hypothesis.score,
+            "log_probability": hypothesis.log_probability,
+            "finished": hypothesis.finished,
+        }
+        for text, hypothesis in zip(texts, hypotheses, strict=True)
+    ]
+    return json.dumps({"source": source, "translations": translations}, ensure_ascii=False)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from regard.verify.invariants import Finding
 
 EXAMPLES = """\b
 Examples:
@@ -36,54 +39,55 @@ Examples:
 def command(
     model: str, against: str | None, seed: int, precision: str, device: str, as_json: bool
 ) -> None:
-    """Check what must hold of every model, on random inputs: cached = uncached, batched = single, padded = unpadded,
-    fused = explicit attention, saved = loaded; and that another library computes the same.
+    """Check what must hold of every model, on random inputs.
 
-    MODEL is a run folder or a folder in Hugging Face's layout; no tokenizer is needed. Each line says the largest difference
-    found and what is allowed. The exit code is 1 if anything fails.
+    Cached = uncached, batched = single, padded = unpadded, fused = explicit attention, saved =
+    loaded; and that another library computes the same. MODEL is a run folder or a folder in Hugging
+    Face's layout; no tokenizer is needed. Each line says the largest difference and what is
+    allowed. The exit code is 1 if anything fails.
     """
     import torch
 
-    from regard import memory, size
+    from regard import memory
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
-    from regard.verify.invariants import findings
+    from regard.parameter_count import parameter_count
+    from regard.verify.invariants import findings as check_invariants
     from regard.verify.parity import parity
 
     if precision == "float64":
-        memory.require(2 * size.parameters(peek(model).spec), f"{model} in float64")
-    opened_model, opened = open_model(model)
-    opened_model.to(choose_device(device))
-    found = []
+        # A float64 takes the room of two float32 numbers, which `require` counts.
+        memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")
+    core_model, opened = open_model(model)
+    core_model.to(choose_device(device))
+    findings: list[Finding] = []
 
-    def say(finding: Any) -> None:
-        found.append(finding)
+    def report(finding: Finding) -> None:
+        """Prints each check as soon as it is done."""
+        findings.append(finding)
         if not as_json:
-            click.echo(line(finding))
+            click.echo(format_finding(finding))
 
     if against:
-        say(parity(model, opened_model, opened, seed))
-    opened_model.to(getattr(torch, precision))
-    for finding in findings(opened_model, opened, seed):
-        say(finding)
-    failed = [finding for finding in found if finding.verdict == "fails"]
+        report(parity(model, core_model, opened, seed))
+    core_model.to(getattr(torch, precision))
+    for finding in check_invariants(core_model, opened, seed):
+        report(finding)
+    failed = any(finding.verdict == "fails" for finding in findings)
     if as_json:
-        told = [finding.data() for finding in found]
-        click.echo(
-            json.dumps(
-                {
-                    "model": model,
-                    "family": opened.kind,
-                    "seed": seed,
-                    "holds": not failed,
-                    "checks": told,
-                }
-            )
-        )
+        result = {
+            "model": model,
+            "family": opened.kind,
+            "seed": seed,
+            "holds": not failed,
+            "checks": [finding.data() for finding in findings],
+        }
+        click.echo(json.dumps(result))
     sys.exit(1 if failed else 0)
 
 
-def line(finding: Any) -> str:
+def format_finding(finding: Finding) -> str:
+    """One check as a line of text."""
     if finding.difference is None:
         return f"{finding.name:32} skipped  {finding.note}"
     return (

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard import size, spec
+from regard import spec
 from regard.errors import SettingError
+from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.schema import KEYS, Recipe
 
@@ -62,7 +63,7 @@ class Contender:
         assert not isinstance(known, spec.DualEncoder)
 
         def count(**changes: int) -> int:
-            return size.parameters(describe(self.recipe(base, changes)))
+            return parameter_count(describe(self.recipe(base, changes)))
 
         if isinstance(known, spec.EncoderDecoder):
             block = known.encoder.block

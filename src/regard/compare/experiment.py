@@ -16,14 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import disk, size
+from regard import disk
 from regard.compare.contenders import Budget, Contender
 from regard.compare.cost import Cost, cost
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
-from regard.metrics.scores import Score, score
+from regard.metrics.translation import TranslationScore, translation_score
 from regard.models import Translator, load_translator
+from regard.parameter_count import parameter_count
 from regard.training.data.parallel_text import Pair, Prepared, prepared, test_sets
 from regard.training.engine.logging import ProgressLog
 from regard.training.recipe.schema import Recipe
@@ -116,7 +117,7 @@ def compare(
         raise SettingError("only translators are compared", "give a recipe of pairs")
     data = _common(out / "data", base, name, say)
     words = len(data.source), len(data.target)
-    wanted = parameters or size.parameters(describe(base, *words))
+    wanted = parameters or parameter_count(describe(base, *words))
     # All are sized before the first is trained, so that what cannot take part is known at once.
     sized = [entrant.sized(base, wanted, lambda r: describe(r, *words)) for entrant in entrants]
     found = []
@@ -124,7 +125,7 @@ def compare(
         description = describe(recipe, *words)
         price = _price(out / entrant.folder, out / "data", recipe, words[0])
         steps = budget.steps(lambda price=price: price.flops, lambda price=price: price.seconds)  # type: ignore[misc]
-        count = size.parameters(description)
+        count = parameter_count(description)
         say(f"{entrant.word}: {count:,} parameters, d_model {description.d_model}, {steps:,} steps")
         runs = []
         for seed in seeds:
@@ -204,7 +205,7 @@ def _run(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run:
         # A folder without a recipe was left before it could be resumed.
         shutil.rmtree(folder, ignore_errors=True)
         result = run(_begun(folder, data, recipe, name), recipe, name, quiet=True)
-    scores = next((s for s in result.scores.values() if isinstance(s, Score)), None)
+    scores = next((s for s in result.scores.values() if isinstance(s, TranslationScore)), None)
     if scores is None:
         raise SettingError(
             "models are compared on a test set, and there is none",
@@ -245,7 +246,7 @@ def _by_length(
     for rows in _shared([(lengths[i], i) for i in order]):
         sources, targets = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
         total, tokens = translator.nll(sources, targets)
-        result = score([texts[i] for i in rows], targets, recipe.decode.tokenize)
+        result = translation_score([texts[i] for i in rows], targets, recipe.decode.tokenize)
         ends = lengths[rows[0]], lengths[rows[-1]]
         buckets.append(Bucket(*ends, len(rows), total / tokens, result.bleu, result.exact_match))
     return buckets, sum(len(h[0].tokens) for h in found if h) / max(seconds, 1e-9)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regard import size
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import Greedy
 from regard.look import terminal
-from regard.metrics.scores import score
+from regard.metrics.translation import translation_score
 from regard.models import LanguageModel, Translator
+from regard.parameter_count import parameter_count
 
 WARM = 8  # sentences, or tokens, before the clock starts
 ROWS, NEW = 8, 64  # texts that a language model goes on with, and how far
@@ -40,7 +40,7 @@ def translating(
     found = translator.hypotheses(sources, settings)
     seconds = time.perf_counter() - began
     texts = [translator.text(h[0]) if h else "" for h in found]
-    result = score(texts, references, tokenize)
+    result = translation_score(texts, references, tokenize)
     tokens = sum(len(h[0].tokens) for h in found if h)
     return {
         "bleu": result.bleu,
@@ -50,7 +50,7 @@ def translating(
         "signature": result.signature,
         "chrf_signature": result.chrf_signature,
         "sentences": len(texts),
-        "parameters": size.parameters(translator.spec),
+        "parameters": parameter_count(translator.spec),
         "seconds": seconds,
         "tokens_per_second": tokens / max(seconds, 1e-9),
     }, texts
@@ -69,7 +69,7 @@ def writing(writer: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
         "loss": nll / max(1, count),
         "perplexity": math.exp(min(nll / max(1, count), 700.0)),
         "tokens": count,
-        "parameters": size.parameters(writer.spec),
+        "parameters": parameter_count(writer.spec),
         "seconds": seconds,
         "tokens_per_second": sum(len(writer.words.encode(text)) for text in written)
         / max(seconds, 1e-9),

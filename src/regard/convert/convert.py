@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from regard import __version__, disk, size
+from regard import __version__, disk
 from regard.build import CoreModel
 from regard.convert import ctranslate2, onnx
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.families.folder_write import SHARD, write_model
+from regard.parameter_count import parameter_count
 from regard.verify.invariants import Comparison, Finding
 from regard.verify.random_inputs import padding, random_batch, run
 
@@ -125,7 +126,7 @@ def _card(name: str, kind: str, opened: folders.ModelFolder) -> str:
     library = "regard" if kind == "regard" else "transformers"
     return (
         f"---\nlibrary_name: {library}\n---\n\n# {name}\n\n"
-        f"A {type(opened.spec).__name__} of the family {kind}, {size.parameters(opened.spec):,} parameters, written by "
+        f"A {type(opened.spec).__name__} of the family {kind}, {parameter_count(opened.spec):,} parameters, written by "
         f"regard {__version__}. `regard show FOLDER` prints its architecture, `regard verify FOLDER` checks it.\n"
     )
 

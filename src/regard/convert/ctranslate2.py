@@ -25,7 +25,7 @@ from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Decoder, EncoderDecoder
-from regard.text.tokenizer import vocabulary_of
+from regard.text.tokenizer_files import read_vocabulary
 from regard.verify.invariants import Finding
 from regard.verify.parity import comparison
 from regard.verify.random_inputs import Batch, padding, random_batch, run
@@ -140,7 +140,7 @@ def _vocabulary(folder: Path, size: int, name: str = "tokenizer.json") -> list[s
             f"{folder} has no {name}, and a CTranslate2 model holds its vocabulary",
             "put the tokenizer.json of the model there, or use --to onnx",
         )
-    known = vocabulary_of(folder / name)
+    known = read_vocabulary(folder / name)
     return [known.get(i) or f"<extra_id_{i}>" for i in range(size)]
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import size
 from regard import spec as kinds
 from regard.build import CoreModel
 from regard.core import softmax_attention
@@ -24,6 +23,7 @@ from regard.core.position import Sinusoidal
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Function
+from regard.parameter_count import parameter_count
 from regard.verify.invariants import Finding, with_kernel
 from regard.verify.parity import comparison
 from regard.verify.random_inputs import Batch, front_end, outputs, padding, random_batch, run
@@ -46,7 +46,7 @@ def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
     batch = _batch(opened)
     names, axes = list(batch.given), tuple(_axes(batch, opened))
     _prepare(model, opened.positions)
-    large = 4 * size.parameters(opened.spec) > LARGE
+    large = 4 * parameter_count(opened.spec) > LARGE
     with torch.no_grad(), with_kernel(model, softmax_attention.explicit), _quiet():
         produced = list(outputs(model, batch.given))
         whole = Function(model, lambda model, *given: _call(model, names, given))

@@ -249,7 +249,11 @@ def prepare(
 def _kept(
     pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer, report: Report
 ) -> Iterator[tuple[list[int], list[int]]]:
-    numbered, around = enumerate(pairs, start=1), len(source.framed(()))
+    numbered = enumerate(pairs, start=1)
+    around = len(source.frame(()))
+    eos = target.required_token_id("eos")
+    source_unknown = _unknown_id(source)
+    target_unknown = _unknown_id(target)
     while chunk := list(itertools.islice(numbered, CHUNK)):
         left = source.encode_batch([pair[0] for _, pair in chunk])
         right = target.encode_batch([pair[1] for _, pair in chunk])
@@ -264,9 +268,9 @@ def _kept(
                 report.kept += 1
                 report.source_tokens += len(one) + around
                 report.target_tokens += len(other) + 1
-                report.source_unknown += 0 if source.unk is None else one.count(source.unk)
-                report.target_unknown += 0 if target.unk is None else other.count(target.unk)
-                yield source.framed(one), [*other, target.eos]
+                report.source_unknown += one.count(source_unknown)
+                report.target_unknown += other.count(target_unknown)
+                yield source.frame(one), [*other, eos]
     if not report.kept:
         raise DataError(
             f"no pair is left: {report.empty:,} have an empty side, {report.too_long:,} are over the limit of "
@@ -372,3 +376,9 @@ def _check_replaceable(folder: Path) -> None:
             f"{folder} exists and holds other things than a corpus",
             "choose another folder for the corpus",
         )
+
+
+def _unknown_id(tokenizer: Tokenizer) -> int:
+    """The id of the unknown token; −1, which no token has, where everything can be spelled."""
+    unknown = tokenizer.special_token_id("unk")
+    return -1 if unknown is None else unknown

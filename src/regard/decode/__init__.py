@@ -1,1 +1,4 @@
-"""Decoding: a start, a step, and a way to choose; the search knows nothing of what is inside the model."""
+"""Decoding: beam search, greedy decoding, sampling and speculative decoding.
+
+A search needs only `start` and `step` of a model, so it works for every decoder there is.
+"""

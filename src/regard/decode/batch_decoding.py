@@ -1,103 +1,127 @@
-"""Decoding of many sentences: sorted by length, batched by tokens, returned in the order they came in."""
+"""Batch decoding: many sentences, sorted by length and batched by a token budget.
+
+Results come back in the order of the sources.
+"""
 
 from __future__ import annotations
 
 import functools
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding
-from regard.decode.constraints import Constraints, Rules
+from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding, worker_pool
+from regard.decode.constraints import Constraints, HistoryRules
 from regard.decode.events import BeamStep, StepCallback, TokenStep
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
+from regard.decode.worker_count import default_workers
 from regard.errors import DataError, SettingError
 from regard.model import Decoder, EncoderDecoder
 
-Source = Sequence[int] | Tensor
-SHARE = 8  # sentences at least that a core decodes at once, before another one helps
+Source = Sequence[int] | Tensor  # token ids, or the frames [mels, N] of a spectrogram
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that frame sequences: source padding, what a target begins with, one token or several (None: decoding goes on
-    from the source itself), the last one (−1: there is none), and those never to be chosen.
+    """The special tokens of a decoder, by id, and the tokens it must or must not write.
 
-    `opening`: the first token to be chosen, whatever the model says (mBART's target language); `closing`: an output that
-    reaches its limit closes with the end token; `not_first`: those that no output begins with; `also`: further tokens that
-    end an output (LLaMA 3 has several).
+    `pad`: padding of sources.
+    `start`: what a target begins with, one token or several; None for a language model, which
+      continues its prompt.
+    `end`: the end token; −1 if there is none.
+    `banned`: tokens that are never chosen.
+    `forced_bos`: the first token that is chosen, whatever the logits (mBART's target language).
+    `forced_eos`: whether an output that reaches its length limit closes with the end token.
+    `begin_suppressed`: tokens that no output begins with.
+    `extra_ends`: further end tokens (LLaMA 3 has several).
     """
 
     pad: int
     start: int | tuple[int, ...] | None
     end: int
     banned: tuple[int, ...] = ()
-    opening: int | None = None
-    closing: bool = False
-    not_first: tuple[int, ...] = ()
-    also: tuple[int, ...] = ()
+    forced_bos: int | None = None
+    forced_eos: bool = False
+    begin_suppressed: tuple[int, ...] = ()
+    extra_ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class DecodingSettings:
-    """`tokens`: how many positions (source rows × beams) are decoded at once; `least`: how many tokens come before an end;
-    `no_repeat`: no run of so many tokens comes twice in what the decoder has read (0: any may)."""
+    """How to decode: strategy, length limit, token budget of a batch, and history rules.
+
+    `batch_tokens`: how many positions (source tokens × beams) are decoded at once.
+    `min_new_tokens`: how many tokens come before an end token.
+    `no_repeat_ngram_size`: no n-gram of this size comes twice in what the decoder reads (0: off).
+    `workers`: processes that share the sentences on a CPU. 1 decodes in this process and changes
+      none of its settings; more fork it, and set one thread each while they work. None is 1, or
+      one a thread inside `worker_count.one_worker_per_thread`.
+    """
 
     strategy: Strategy = field(default_factory=BeamSearch)
     limit: Limit = field(default_factory=Limit)
-    tokens: int = 4096
-    least: int = 0
-    no_repeat: int = 0
+    batch_tokens: int = 4096
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise SettingError(
+                f"{self.workers} workers cannot decode", "give 1 or more workers, or none"
+            )
 
 
 def decode(
     model: EncoderDecoder | Decoder,
     sources: Sequence[Source],
-    ends: SpecialTokens,
+    special_tokens: SpecialTokens,
     settings: DecodingSettings,
     progress: Callable[[int], None] | None = None,
     keys: Sequence[int] | None = None,
-    watch: StepCallback | None = None,
+    on_step: StepCallback | None = None,
     draft: speculative_decoding.DraftModel | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each source (token ids, end included, or frames [mels, N]) its hypotheses, best first. `keys`: what the chance of
-    each is drawn from, its number unless said. `watch` is shown every step. With a `draft`, which language models can have,
-    sources are decoded one by one."""
+    """The hypotheses of each source (token ids with the end token, or frames), best first.
+
+    `progress` is told how many sources were finished. `keys`: the random stream that each source
+    is sampled from, its index by default. `on_step` is shown every step. With a `draft`, which
+    language models can have, sources are decoded one by one by speculative decoding.
+    """
     if draft is not None:
-        settings = replace(settings, tokens=1)
+        settings = replace(settings, batch_tokens=1)
+    device = next(model.parameters()).device
 
     @torch.inference_mode()
-    def task(rows: list[int]) -> list[list[Hypothesis]]:
-        named = rows if keys is None else [keys[row] for row in rows]
-        shown = None if watch is None else functools.partial(_by_source, watch, torch.tensor(rows))
-        with cuda_graphs.alone(device):
-            return _decode_batch(
-                model, [sources[r] for r in rows], named, ends, settings, shown, draft
-            )
+    def decode_group(rows: list[int]) -> list[list[Hypothesis]]:
+        group_keys = rows if keys is None else [keys[row] for row in rows]
+        callback = None
+        if on_step is not None:
+            callback = functools.partial(_with_source_numbers, on_step, torch.tensor(rows))
+        batch = _Batch(model, [sources[row] for row in rows], group_keys, special_tokens, settings)
+        with cuda_graphs.exclusive(device):
+            return batch.decode(callback, draft)
 
-    device = next(model.parameters()).device
-    workers = (
-        torch.get_num_threads() if device.type == "cpu" and watch is None and draft is None else 1
-    )
-    groups = _for(workers, batches([_length(source) for source in sources], settings))
+    width = settings.strategy.width if isinstance(settings.strategy, BeamSearch) else 1
+    lengths = [_length(source) for source in sources]
+    groups = batch_by_length(lengths, settings.batch_tokens, width)
+    workers = 1
+    if device.type == "cpu" and on_step is None and draft is None:
+        workers = settings.workers or default_workers(torch.get_num_threads())
+    groups = worker_pool.split_groups(groups, workers)
     was_training = model.training
-    if was_training:  # telling all parts takes as long as some steps
+    if was_training:  # calling eval() for nothing takes as long as some steps
         model.eval()
     try:
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        for rows, batch in zip(groups, _together(task, groups, workers), strict=True):
-            for row, found in zip(rows, batch, strict=True):
-                results[row] = found
+        decoded = worker_pool.map_groups(decode_group, groups, workers)
+        for rows, group in zip(groups, decoded, strict=True):
+            for row, hypotheses in zip(rows, group, strict=True):
+                results[row] = hypotheses
             if progress is not None:
                 progress(len(rows))
         return results
@@ -106,164 +130,112 @@ def decode(
             model.train()
 
 
-def _by_source(watch: StepCallback, rows: Tensor, event: BeamStep | TokenStep) -> None:
-    """Sentences are numbered inside their batch; who watches wants to know which source it is."""
-    watch(replace(event, sentences=rows.to(event.sentences.device)[event.sentences]))
+def _with_source_numbers(on_step: StepCallback, rows: Tensor, event: BeamStep | TokenStep) -> None:
+    """Shows an event with the numbers of the sources in place of those inside the batch."""
+    on_step(replace(event, sentences=rows.to(event.sentences.device)[event.sentences]))
 
 
-def batches(lengths: Sequence[int], settings: DecodingSettings) -> list[list[int]]:
-    """Longest first, so that memory is at its worst at once; each batch within the token budget."""
-    width = settings.strategy.width if isinstance(settings.strategy, BeamSearch) else 1
+def batch_by_length(lengths: Sequence[int], batch_tokens: int, width: int = 1) -> list[list[int]]:
+    """Indices of sequences of like lengths in batches within a token budget, the longest first.
+
+    Each sequence counts as the longest one of its batch, times `width` beams. The longest come
+    first so that the largest memory is needed at once.
+    """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     groups: list[list[int]] = []
     for i in order:
         longest = max(1, lengths[groups[-1][0]]) if groups else 0
-        if groups and (len(groups[-1]) + 1) * longest * width <= settings.tokens:
+        if groups and (len(groups[-1]) + 1) * longest * width <= batch_tokens:
             groups[-1].append(i)
         else:
             groups.append([i])
     return groups
 
 
-def _for(workers: int, groups: list[list[int]]) -> list[list[int]]:
-    """Parts of these groups, so that each worker has one, if that leaves each `SHARE` sentences."""
-    parts = -(-workers // max(1, len(groups)))
-    found: list[list[int]] = []
-    for group in groups:
-        size = max(SHARE, -(-len(group) // parts))
-        found += [group[i : i + size] for i in range(0, len(group), size)]
-    return found
+# --- one batch ---
 
 
-def _together(
-    task: Callable[[list[int]], list[list[Hypothesis]]], groups: list[list[int]], workers: int
-) -> Iterator[list[list[Hypothesis]]]:
-    """What the task makes of each group, in order. A step has many small operations, which two cores cannot share: each core
-    takes groups of its own instead, if there are several: one of them here, the others in copies of this process. Where a
-    process must not be copied, it is a thread, which is slower: Python lets only one of them speak at a time."""
-    if workers == 1 or len(groups) == 1:
-        yield from map(task, groups)
-        return
-    forks = _forks()
-    kind: Any = (
-        partial(ProcessPoolExecutor, mp_context=get_context("fork"))
-        if forks
-        else ThreadPoolExecutor
-    )
-    torch.set_num_threads(1)
-    try:
-        with (
-            _lent(task),
-            kind(workers - 1, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-        ):
-            others = iter(
-                [
-                    pool.submit(_borrowed if forks else task, g)
-                    for i, g in enumerate(groups)
-                    if i % workers
-                ]
+@dataclass(frozen=True)
+class _Batch:
+    """Sources that are decoded together."""
+
+    model: EncoderDecoder | Decoder
+    sources: list[Source]
+    keys: list[int]
+    special_tokens: SpecialTokens
+    settings: DecodingSettings
+
+    def decode(
+        self, on_step: StepCallback | None, draft: speculative_decoding.DraftModel | None
+    ) -> list[list[Hypothesis]]:
+        model = self.model
+        strategy = self.settings.strategy
+        device = next(model.parameters()).device
+        tokens, padding_mask = _collate(self.sources, self.special_tokens.pad, model.padding_side)
+        tokens = tokens.to(device)
+        if padding_mask is not None:
+            padding_mask = padding_mask.to(device)
+        constraints = self._constraints(tokens)
+        if draft is not None:
+            if isinstance(strategy, BeamSearch) or not isinstance(model, Decoder):
+                raise SettingError(
+                    "a draft writes one text of a language model ahead",
+                    "leave the beam or the draft out",
+                )
+            if self.settings.min_new_tokens or self.settings.no_repeat_ngram_size:
+                raise SettingError(
+                    "a draft knows no least length and no forbidden repeats",
+                    "leave the draft or these out",
+                )
+            hypothesis = speculative_decoding.generate(
+                model, draft, tokens, strategy, constraints, self.keys[0], on_step
             )
-            try:
-                for i, group in enumerate(groups):
-                    yield next(others).result() if i % workers else task(group)
-            finally:
-                pool.shutdown(cancel_futures=True)
-    finally:
-        torch.set_num_threads(workers)
+            return [[hypothesis]]
+        encoded: Any = model.encode(tokens, padding_mask)
+        if isinstance(strategy, BeamSearch):
+            return beam_search.search(model, encoded, strategy, constraints, on_step)
+        hypotheses = sampling.generate(model, encoded, strategy, constraints, self.keys, on_step)
+        return [[hypothesis] for hypothesis in hypotheses]
 
-
-def _forks() -> bool:
-    """Whether this process may be copied: it has no other threads of Python's, and has not spoken to a GPU."""
-    return (
-        sys.platform.startswith("linux")
-        and threading.active_count() == 1
-        and not torch.cuda.is_initialized()
-    )
-
-
-_TASKS: list[
-    Callable[[list[int]], list[list[Hypothesis]]]
-] = []  # a copied process finds here what it is to do
-
-
-@contextmanager
-def _lent(task: Callable[[list[int]], list[list[Hypothesis]]]) -> Iterator[None]:
-    _TASKS.append(task)
-    try:
-        yield
-    finally:
-        _TASKS.pop()
-
-
-def _borrowed(rows: list[int]) -> list[list[Hypothesis]]:
-    return _TASKS[-1](rows)
-
-
-def _decode_batch(
-    model: EncoderDecoder | Decoder,
-    sources: list[Source],
-    keys: list[int],
-    ends: SpecialTokens,
-    settings: DecodingSettings,
-    watch: StepCallback | None,
-    draft: speculative_decoding.DraftModel | None,
-) -> list[list[Hypothesis]]:
-    device = next(model.parameters()).device
-    tokens, padding_mask = _stacked(sources, ends.pad, model.padding_side)
-    encoded: Any = model.encode(
-        tokens.to(device), None if padding_mask is None else padding_mask.to(device)
-    )
-    limits = torch.tensor([settings.limit(_length(source)) for source in sources], device=device)
-    # A language model goes on from the last token of its prompt, a translation begins with tokens of its own.
-    start = (ends.start,) if isinstance(ends.start, int) else ends.start
-    first = tokens[:, -1:] if start is None else torch.tensor(start).expand(len(sources), -1)
-    banned = torch.tensor(ends.banned, dtype=torch.long, device=device)
-    not_first = torch.tensor(ends.not_first, dtype=torch.long, device=device)
-    rules = Rules(
-        settings.least, settings.no_repeat, (first if start is not None else tokens).to(device)
-    )
-    frame = Constraints(
-        first.to(device),
-        limits,
-        ends.end,
-        banned,
-        ends.opening,
-        ends.closing,
-        not_first,
-        ends.also,
-        rules,
-    )
-    if draft is not None:
-        if isinstance(settings.strategy, BeamSearch) or not isinstance(model, Decoder):
-            raise SettingError(
-                "a draft writes one text of a language model ahead",
-                "leave the beam or the draft out",
-            )
-        if settings.least or settings.no_repeat:
-            raise SettingError(
-                "a draft knows no least length and no forbidden repeats",
-                "leave the draft or these out",
-            )
-        written = speculative_decoding.generate(
-            model, draft, tokens.to(device), settings.strategy, frame, keys[0], watch
+    def _constraints(self, tokens: Tensor) -> Constraints:
+        """The constraints on what follows the sources, tokens [B, S]."""
+        special = self.special_tokens
+        device = tokens.device
+        limits = [self.settings.limit(_length(source)) for source in self.sources]
+        if special.start is None:
+            # A language model continues from the last token of its prompt.
+            start_tokens = tokens[:, -1:]
+            prefix = tokens
+        else:
+            start = (special.start,) if isinstance(special.start, int) else special.start
+            start_tokens = torch.tensor(start).expand(len(self.sources), -1).to(device)
+            prefix = start_tokens
+        return Constraints(
+            start_tokens=start_tokens,
+            limits=torch.tensor(limits, device=device),
+            end=special.end,
+            banned=torch.tensor(special.banned, dtype=torch.long, device=device),
+            forced_bos=special.forced_bos,
+            forced_eos=special.forced_eos,
+            begin_suppressed=torch.tensor(
+                special.begin_suppressed, dtype=torch.long, device=device
+            ),
+            extra_ends=special.extra_ends,
+            rules=HistoryRules(
+                self.settings.min_new_tokens, self.settings.no_repeat_ngram_size, prefix
+            ),
         )
-        return [[written]]
-    if isinstance(settings.strategy, BeamSearch):
-        return beam_search.search(model, encoded, settings.strategy, frame, watch)
-    return [
-        [one] for one in sampling.generate(model, encoded, settings.strategy, frame, keys, watch)
-    ]
 
 
 def _length(source: Source) -> int:
     return source.shape[-1] if isinstance(source, Tensor) else len(source)
 
 
-def _stacked(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
-    """[B, S] ids and, if any row is shorter than the others, which of them are real; or [B, mels, N] frames."""
+def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
+    """Token ids [B, S] and their padding mask, None without padding; or frames [B, mels, N]."""
     frames = [source for source in sources if isinstance(source, Tensor)]
     if not frames:
-        return _padded([source for source in sources if not isinstance(source, Tensor)], pad, side)
+        return _pad([source for source in sources if not isinstance(source, Tensor)], pad, side)
     if len({source.shape for source in frames}) > 1:
         raise DataError(
             "these recordings have not the same length",
@@ -272,16 +244,17 @@ def _stacked(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
     return torch.stack(frames), None
 
 
-def _padded(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
-    """[B, S] ids and, if any row is shorter than the others, which of them are real."""
+def _pad(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
+    """Token ids [B, S] and, if any row is shorter than the others, their padding mask [B, S]."""
     lengths = np.array([len(source) for source in sources])
     longest = int(lengths.max())
     if (lengths == longest).all():
         return torch.tensor(sources, dtype=torch.long), None
-    places = np.arange(longest)
-    padding_mask = (
-        places < lengths[:, None] if side == "right" else places >= longest - lengths[:, None]
-    )
+    positions = np.arange(longest)
+    if side == "right":
+        padding_mask = positions < lengths[:, None]
+    else:
+        padding_mask = positions >= longest - lengths[:, None]
     tokens = np.full(padding_mask.shape, pad)
-    tokens[padding_mask] = np.concatenate(sources)  # row by row, which is how they are told apart
+    tokens[padding_mask] = np.concatenate(sources)  # a boolean mask is filled row by row
     return torch.from_numpy(tokens), torch.from_numpy(padding_mask)

@@ -1,8 +1,12 @@
-"""Beam search, all sentences and beams in tensors.
+"""Beam search, with all sentences and beams of a batch in tensors.
 
-Each sentence holds `width` places. At every step its open hypotheses offer their best continuations; those that end among
-the best `width` enter a pool of the `width` best finished ones, and the places go to the best that do not end. Two choices
-of the strategy differ between systems: whether an ended hypothesis gives its place up for good, and when a sentence stops.
+The beam of a sentence has `width` slots. At every step its unfinished hypotheses offer their best
+continuations, the candidates. Candidates that end among the best `width` enter a pool of the
+`width` best finished hypotheses; the slots go to the best candidates that do not end. Systems
+differ in two choices, which the strategy makes: whether a finished hypothesis releases its slot for
+good, and when the search of a sentence stops.
+
+Shapes: B sentences that are still searched, N sentences of the batch, W beams, L tokens.
 """
 
 from __future__ import annotations
@@ -16,236 +20,268 @@ from torch import Tensor
 
 from regard.core.cache import DecoderState
 from regard.decode import cuda_graphs
-from regard.decode.constraints import NEVER, Constraints
+from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import BeamStep, StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
-from regard.decode.topk import top
+from regard.decode.topk import top_tokens
 from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass
-class _Finished:
+class FinishedPool:
     """The best finished hypotheses of each sentence, up to `width`, best first."""
 
-    scores: Tensor  # [N, W]; -inf marks an empty place
-    sums: Tensor  # [N, W]
+    scores: Tensor  # [N, W] after the length penalty; -inf marks an empty slot
+    sums: Tensor  # [N, W] log-probability
     lengths: Tensor  # [N, W]
     ended: Tensor  # [N, W] by an end token, not by the limit
     tokens: Tensor  # [N, W, L]
 
-    def count(self, sentences: Tensor) -> Tensor:
-        return (self.scores[sentences] > NEVER).sum(dim=1)
+    @classmethod
+    def empty(
+        cls, sentences: int, width: int, length: int, constraints: Constraints
+    ) -> FinishedPool:
+        device = constraints.limits.device
+        shape = (sentences, width)
+        return cls(
+            scores=torch.full(shape, NEG_INF, device=device),
+            sums=torch.full(shape, NEG_INF, device=device),
+            lengths=torch.zeros(shape, dtype=torch.long, device=device),
+            ended=torch.zeros(shape, dtype=torch.bool, device=device),
+            tokens=torch.full((*shape, length), constraints.end, device=device),
+        )
 
-    def enter(self, sentences: Tensor, new: _Finished) -> None:
-        """The best of what was there and what is new."""
+    def count(self, sentences: Tensor) -> Tensor:
+        """[B] how many hypotheses of these sentences are finished."""
+        return (self.scores[sentences] > NEG_INF).sum(dim=1)
+
+    def add(self, sentences: Tensor, candidates: FinishedPool) -> None:
+        """Keeps the best `width` of the pool and the candidates [B, 2W] of these sentences."""
         width = self.scores.shape[1]
-        best = (
-            torch.cat([self.scores[sentences], new.scores], dim=1).topk(width, dim=1).indices
-        )  # [B, W]
+        scores = torch.cat([self.scores[sentences], candidates.scores], dim=1)  # [B, 3W]
+        best = scores.topk(width, dim=1).indices  # [B, W]
         rows = torch.arange(len(sentences), device=best.device)[:, None]
         for field in fields(self):
-            held = getattr(self, field.name)
-            held[sentences] = torch.cat([held[sentences], getattr(new, field.name)], dim=1)[
-                rows, best
-            ]
+            pool = getattr(self, field.name)
+            both = torch.cat([pool[sentences], getattr(candidates, field.name)], dim=1)
+            pool[sentences] = both[rows, best]
 
 
 @dataclass
-class _Going:
-    """The hypotheses that go on, for the sentences that go on, and those that have finished."""
+class SearchState:
+    """The unfinished hypotheses of the sentences that are still searched, and the finished ones."""
 
-    state: DecoderState
-    frame: Constraints
-    finished: _Finished
-    divisors: Tensor  # [L] what a sum is divided by, for each length
-    t: Tensor  # [1] how many tokens each has
-    sentences: Tensor  # [B] which sentence each row block belongs to
-    sums: Tensor  # [B, W] log-probability; -inf marks an empty place
+    cache: DecoderState
+    constraints: Constraints
+    finished: FinishedPool
+    divisors: Tensor  # [L] the length penalty of each length
+    t: Tensor  # [1] how many tokens each hypothesis has
+    sentences: Tensor  # [B] which sentence of the batch each is
+    sums: Tensor  # [B, W] log-probability; -inf marks an empty slot
     tokens: Tensor  # [B, W, L]
-    last: Tensor  # [B · W, 1]
+    last: Tensor  # [B · W, 1] the newest tokens; [B · W, P] start tokens before the first step
     running: Tensor  # [B] whether the search of a sentence goes on
 
-    def only(self, kept: Tensor) -> None:
-        """The sentences that go on, of those that did."""
+    def select(self, sentences: Tensor) -> None:
+        """Keeps only these sentences, by their index among the B."""
         width = self.sums.shape[1]
-        self.sentences, self.sums, self.tokens = (
-            self.sentences[kept],
-            self.sums[kept],
-            self.tokens[kept],
-        )
-        self.running, self.last = self.running[kept], self.last.view(-1, width)[kept].reshape(-1, 1)
-        self.state.keep(kept)
+        self.sentences = self.sentences[sentences]
+        self.sums = self.sums[sentences]
+        self.tokens = self.tokens[sentences]
+        self.running = self.running[sentences]
+        self.last = self.last.view(-1, width)[sentences].reshape(-1, 1)
+        self.cache.keep(sentences)
 
 
 def search(
     model: EncoderDecoder | Decoder,
     encoded: Any,
     strategy: BeamSearch,
-    frame: Constraints,
-    watch: StepCallback | None = None,
+    constraints: Constraints,
+    on_step: StepCallback | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each sentence, best first. `watch` is shown every step."""
-    device, width, count = frame.limits.device, strategy.width, len(frame.limits)
-    shape, wide = (count, width), cuda_graphs.room(frame.steps, device)
-    finished = _Finished(
-        torch.full(shape, NEVER, device=device),
-        torch.full(shape, NEVER, device=device),
-        torch.zeros(shape, dtype=torch.long, device=device),
-        torch.zeros(shape, dtype=torch.bool, device=device),
-        torch.full((*shape, wide), frame.end, device=device),
-    )
-    going = _Going(
-        model.start(encoded, width=width, capacity=cuda_graphs.room(frame.capacity, device)),
-        frame,
-        finished,
-        torch.tensor([strategy.penalty.divisor(n) for n in range(1, wide + 1)], device=device),
-        torch.zeros(1, dtype=torch.long, device=device),
-        torch.arange(count, device=device),
-        torch.full(shape, NEVER, device=device),
-        torch.full((*shape, wide), frame.end, device=device),
-        frame.first.repeat_interleave(width, dim=0),
-        torch.ones(count, dtype=torch.bool, device=device),
-    )
-    going.sums[:, 0] = 0.0  # all beginnings are the same, so one is enough
+    """The `n_best` hypotheses of each sentence, best first."""
+    device = constraints.limits.device
+    regular = constraints.first_step_is_regular
+    state = _first_state(model, encoded, strategy, constraints)
 
-    def turn(going: _Going, *, first: bool = False) -> None:
-        _turn(model, going, strategy, watch, first=first)
+    def step(state: SearchState, *, first: bool = False) -> None:
+        _step(model, state, strategy, on_step, first=first)
         if not first:
-            going.last.copy_(_at(going.tokens, going.t - 1).reshape(-1, 1))
+            newest = state.tokens.index_select(2, state.t - 1)  # [B, W, 1]
+            state.last.copy_(newest.reshape(-1, 1))
 
-    if not frame.alike:
-        turn(going, first=True)
-        going.last = going.tokens[:, :, 0].flatten()[:, None].clone()
-    going.state.share()
-    record = cuda_graphs.recordable(device) and watch is None and going.state.fix()
-    repeat = GraphedLoop(turn, going, record=record, model=model, said=(strategy, frame.said))
-    for done in range(0 if frame.alike else 1, frame.steps):
-        going = repeat.going
-        if repeat.due(done, lambda going: going.running):
-            kept = going.running.nonzero()[:, 0]
-            if len(kept) == 0:
+    if not regular:
+        # An irregular first step stays out of the graph: it may read several tokens, or force one.
+        step(state, first=True)
+        state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
+    state.cache.share()  # beams share rows of the KV cache from here on
+    graphed = cuda_graphs.enabled(device) and on_step is None and state.cache.fix()
+    graph_key = (strategy, constraints.graph_key)
+    loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
+    first_step = 0 if regular else 1
+    for done in range(first_step, constraints.max_steps):
+        state = loop.state
+        if loop.check_is_due(done, lambda state: state.running):
+            sentences = state.running.nonzero()[:, 0]
+            if len(sentences) == 0:
                 break
-            # A recording is of one number of rows: another one is needed when half of them have left.
-            if len(kept) < len(going.running) and (
-                not record or 2 * len(kept) <= len(going.running)
-            ):
-                going = (
-                    copy.deepcopy(going) if record else going
-                )  # a recording keeps what it works on
-                going.only(kept)
-                repeat.begin(going)
-        repeat()
-    return _best(repeat.going.finished, strategy.n_best)
+            # A graph is for one number of rows: a smaller one is worth while for half of them.
+            few = not graphed or 2 * len(sentences) <= len(state.running)
+            if few and len(sentences) < len(state.running):
+                if graphed:
+                    state = copy.deepcopy(state)  # the graph keeps its static buffers
+                state.select(sentences)
+                loop.restart(state)
+        loop()
+    return _n_best(loop.state.finished, strategy.n_best)
 
 
-def _turn(
+def _first_state(
+    model: EncoderDecoder | Decoder, encoded: Any, strategy: BeamSearch, constraints: Constraints
+) -> SearchState:
+    device = constraints.limits.device
+    width = strategy.width
+    count = len(constraints.limits)
+    length = cuda_graphs.padded_length(constraints.max_steps, device)
+    capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
+    divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
+    sums = torch.full((count, width), NEG_INF, device=device)
+    sums[:, 0] = 0.0  # all beams begin alike, so one of them is enough
+    return SearchState(
+        cache=model.start(encoded, width=width, capacity=capacity),
+        constraints=constraints,
+        finished=FinishedPool.empty(count, width, length, constraints),
+        divisors=torch.tensor(divisors, device=device),
+        t=torch.zeros(1, dtype=torch.long, device=device),
+        sentences=torch.arange(count, device=device),
+        sums=sums,
+        tokens=torch.full((count, width, length), constraints.end, device=device),
+        last=constraints.start_tokens.repeat_interleave(width, dim=0),
+        running=torch.ones(count, dtype=torch.bool, device=device),
+    )
+
+
+def _step(
     model: EncoderDecoder | Decoder,
-    going: _Going,
+    state: SearchState,
     strategy: BeamSearch,
-    watch: StepCallback | None,
+    on_step: StepCallback | None,
     *,
     first: bool,
 ) -> None:
-    frame, t, width = going.frame, going.t, strategy.width
-    rows = going.sentences.repeat_interleave(width, output_size=len(going.sentences) * width)
-    logits = frame.allowed(model.step(going.last, going.state)[:, -1], t, rows, first=first)
-    withheld = frame.withheld(logits, t, rows, going.tokens.flatten(0, 1), first=first)
+    """One step of every sentence: logits, candidates, the new beam, and whether to go on."""
+    constraints = state.constraints
+    width = strategy.width
+    row_sentences = state.sentences.repeat_interleave(
+        width, output_size=len(state.sentences) * width
+    )
+    logits = model.step(state.last, state.cache)[:, -1]  # [B · W, V]
+    logits = constraints.mask_logits(logits, state.t, row_sentences, first=first)
+    forbidden = constraints.forbidden_by_rules(
+        logits, state.t, row_sentences, state.tokens.flatten(0, 1), first=first
+    )
+    # The best 2W of a sentence have at most 2W from one beam.
     count = min(2 * width, logits.shape[1])
-    gains, tokens, normaliser = top(
-        logits, count
-    )  # [rows, 2W]: no beam has more among the best of all
-    if withheld is not None:
-        # What is withheld has its share of the probability, and is not chosen.
-        gains, tokens, _ = top(logits.masked_fill(withheld, NEVER), count)
-    going.state.reorder(_advance(going, gains - normaliser[:, None], tokens, strategy, watch))
-    undecided = ~_decided(going, strategy)
-    going.running.copy_((going.sums > NEVER).any(dim=1) & undecided)
-    t.add_(1)
-
-
-def _at(tokens: Tensor, t: Tensor) -> Tensor:
-    """[B, W, L] at place t [1] → [B, W]"""
-    return tokens.index_select(2, t)[:, :, 0]
+    values, tokens, normalizer = top_tokens(logits, count)  # [B · W, 2W]
+    if forbidden is not None:
+        # Forbidden tokens have their share of the probability, and are not chosen.
+        values, tokens, _ = top_tokens(logits.masked_fill(forbidden, NEG_INF), count)
+    log_probabilities = values - normalizer[:, None]
+    parent_rows = _advance(state, log_probabilities, tokens, strategy, on_step)
+    state.cache.reorder(parent_rows)
+    undecided = ~_is_decided(state, strategy)
+    state.running.copy_((state.sums > NEG_INF).any(dim=1) & undecided)
+    state.t.add_(1)
 
 
 def _advance(
-    going: _Going, gains: Tensor, words: Tensor, strategy: BeamSearch, watch: StepCallback | None
+    state: SearchState,
+    log_probabilities: Tensor,
+    next_tokens: Tensor,
+    strategy: BeamSearch,
+    on_step: StepCallback | None,
 ) -> Tensor:
-    """One step of every open sentence, from the best next tokens of each row and their log-probabilities [rows, n]: fills
-    `finished`, replaces the open hypotheses, returns the row each came from."""
-    frame, finished, t = going.frame, going.finished, going.t
-    batch, width = going.sums.shape
-    totals = (going.sums[:, :, None] + gains.view(batch, width, -1)).flatten(1)
-    # Twice the width holds `width` continuations even if every hypothesis also offers its end.
+    """The new beam, from the best next tokens of each row and their log-probabilities [B · W, n].
+
+    Adds to `finished`, replaces the unfinished hypotheses in place, and returns the row [B · W]
+    that each of them continues.
+    """
+    constraints = state.constraints
+    t = state.t
+    device = log_probabilities.device
+    batch, width = state.sums.shape
+    per_row = log_probabilities.shape[1]
+    totals = state.sums[:, :, None] + log_probabilities.view(batch, width, -1)
+    totals = totals.flatten(1)  # [B, W · n]
+    # Twice the width has `width` candidates that go on even if every hypothesis offers its end.
     sums, index = totals.topk(min(2 * width, totals.shape[1]), dim=1)  # [B, 2W]
-    parents, tokens = index // gains.shape[1], words.view(batch, -1).gather(1, index)
-    rows = torch.arange(batch, device=gains.device)[:, None]
-    history = going.tokens[rows, parents]  # [B, 2W, L]
+    parents = index // per_row
+    tokens = next_tokens.view(batch, -1).gather(1, index)
+    rows = torch.arange(batch, device=device)[:, None]
+    history = state.tokens[rows, parents]  # [B, 2W, L]
     history.index_copy_(2, t, tokens[:, :, None])
-    # A candidate may end only if it is among the best `places`.
-    rank = torch.arange(sums.shape[1], device=gains.device)[None]
-    at_limit = (frame.limits[going.sentences] == t + 1)[:, None]
-    ends = frame.ends(tokens)
-    closing = (rank < _places(going, strategy)) & (ends | at_limit)
-    scores = torch.where(closing, sums / going.divisors[t], NEVER)
-    finished.enter(going.sentences, _Finished(scores, sums, t + 1 - ends.long(), ends, history))
-    # What is left of the places goes to the best continuations, in order.
-    open_rank = torch.where(ends, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
-    full = rank[:, :width] >= _places(going, strategy)
-    going.sums.copy_(sums.gather(1, open_rank).masked_fill(full | at_limit, NEVER))
-    going.tokens.copy_(history[rows, open_rank])
-    if watch is not None:
-        watch(
-            BeamStep(
-                int(t),
-                going.sentences,
-                parents,
-                tokens,
-                sums,
-                scores,
-                open_rank,
-                going.sums > NEVER,
-            )
-        )
-    return (rows * width + parents.gather(1, open_rank)).flatten()
+
+    # A candidate may finish only if it is among the best of the slots that there are.
+    slots = _slot_count(state, strategy)
+    rank = torch.arange(sums.shape[1], device=device)[None]
+    at_limit = (constraints.limits[state.sentences] == t + 1)[:, None]
+    ends = constraints.is_end(tokens)
+    finishing = (rank < slots) & (ends | at_limit)
+    scores = torch.where(finishing, sums / state.divisors[t], NEG_INF)
+    lengths = t + 1 - ends.long()
+    state.finished.add(state.sentences, FinishedPool(scores, sums, lengths, ends, history))
+
+    # The slots that are left go to the best candidates that do not end, in order.
+    survivors = torch.where(ends, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
+    released = rank[:, :width] >= _slot_count(state, strategy)
+    state.sums.copy_(sums.gather(1, survivors).masked_fill(released | at_limit, NEG_INF))
+    state.tokens.copy_(history[rows, survivors])
+    if on_step is not None:
+        active = state.sums > NEG_INF
+        on_step(BeamStep(int(t), state.sentences, parents, tokens, sums, scores, survivors, active))
+    return (rows * width + parents.gather(1, survivors)).flatten()
 
 
-def _places(going: _Going, strategy: BeamSearch) -> Tensor | int:
-    """How many hypotheses of each sentence go on: [B, 1]."""
-    if strategy.places == "refilled":
+def _slot_count(state: SearchState, strategy: BeamSearch) -> Tensor | int:
+    """How many hypotheses of each sentence may go on: [B, 1], or one number for all."""
+    if strategy.slots == "refilled":
         return strategy.width
-    return strategy.width - going.finished.count(going.sentences)[:, None]
+    return strategy.width - state.finished.count(state.sentences)[:, None]
 
 
-def _decided(going: _Going, strategy: BeamSearch) -> Tensor:
+def _is_decided(state: SearchState, strategy: BeamSearch) -> Tensor:
     """[B] True where the search of a sentence stops."""
-    t, divisors, limits = going.t, going.divisors, going.frame.limits
-    scores, best = going.finished.scores[going.sentences], going.sums.max(dim=1).values
+    t = state.t
+    divisors = state.divisors
+    scores = state.finished.scores[state.sentences]  # [B, W]
+    best_sum = state.sums.max(dim=1).values
     worst = scores[:, -1]  # −∞ until the pool is full
     match strategy.stop:
         case "full":
-            return worst > NEVER
+            return worst > NEG_INF
         case "likely":
-            return worst >= best / divisors[t]
+            return worst >= best_sum / divisors[t]
         case "certain":
-            # log P only falls, and divisors are monotonic: nothing open can score more than this.
-            longest, soonest = (
-                divisors[limits[going.sentences] - 1],
-                divisors[(t + 1).clamp_max(len(divisors) - 1)],
-            )
-            return scores[:, strategy.n_best - 1] >= best / torch.maximum(longest, soonest)
+            # log P only falls and divisors are monotonic, so the best score that an unfinished
+            # hypothesis can still reach is at the next length or at the limit.
+            at_limit = divisors[state.constraints.limits[state.sentences] - 1]
+            at_next = divisors[(t + 1).clamp_max(len(divisors) - 1)]
+            bound = best_sum / torch.maximum(at_limit, at_next)
+            return scores[:, strategy.n_best - 1] >= bound
         case _:
             assert_never(strategy.stop)
 
 
-def _best(finished: _Finished, n_best: int) -> list[list[Hypothesis]]:
+def _n_best(finished: FinishedPool, n_best: int) -> list[list[Hypothesis]]:
     columns = (finished.tokens, finished.lengths, finished.scores, finished.sums, finished.ended)
-    return [
-        [
-            Hypothesis(tuple(ids[:n]), s, p, e)
-            for ids, n, s, p, e in zip(*row, strict=True)
-            if s > NEVER
-        ][:n_best]
-        for row in zip(*cuda_graphs.values(columns), strict=True)
-    ]
+    results: list[list[Hypothesis]] = []
+    for sentence in zip(*cuda_graphs.to_lists(columns), strict=True):
+        hypotheses = [
+            Hypothesis(tuple(tokens[:length]), score, log_probability, ended)
+            for tokens, length, score, log_probability, ended in zip(*sentence, strict=True)
+            if score > NEG_INF
+        ]
+        results.append(hypotheses[:n_best])
+    return results

@@ -1,4 +1,4 @@
-"""What surrounds the sequences of one batch: where they begin, where they must end, and what they may hold."""
+"""Constraints on what a batch may decode: start tokens, end tokens, forced and forbidden tokens."""
 
 from __future__ import annotations
 
@@ -9,114 +9,142 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What depends on the tokens so far: `least` of them before an end, and no run of `no_repeat` twice, `before` included."""
+class HistoryRules:
+    """Rules that depend on the tokens so far: a minimum length, and no n-gram twice.
 
-    least: int
-    no_repeat: int
-    before: Tensor  # [B, P] what the decoder has read when decoding begins
+    The names are those of Hugging Face's generation config. A value of 0 switches a rule off.
+    """
+
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    prefix: Tensor  # [B, P] what the decoder has read when decoding begins; n-grams count it
+
+    @property
+    def active(self) -> bool:
+        return self.min_new_tokens > 0 or self.no_repeat_ngram_size > 0
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """`opening`: the first token chosen, whatever the model says; `closing`: the last token that a limit allows is the end;
-    `not_first`: ids that are not chosen first; `also`: further tokens that end an output."""
+    """The constraints of one batch, as tensors on its device.
 
-    first: Tensor  # [B, P] what decoding begins with
-    limits: Tensor  # [B] most tokens for each sentence
+    `forced_bos`: the first token chosen, whatever the logits (mBART's target language).
+    `forced_eos`: an output that reaches its length limit closes with the end token.
+    `begin_suppressed`: token ids that are not chosen first.
+    `extra_ends`: further token ids that end an output.
+    """
+
+    start_tokens: Tensor  # [B, P] the decoder's first input ids
+    limits: Tensor  # [B] maximum number of new tokens of each sentence
     end: int
-    banned: Tensor  # ids that are never chosen
-    opening: int | None = None
-    closing: bool = False
-    not_first: Tensor | None = None
-    also: tuple[int, ...] = ()
-    rules: Rules | None = None
+    banned: Tensor  # token ids that are never chosen
+    forced_bos: int | None = None
+    forced_eos: bool = False
+    begin_suppressed: Tensor | None = None
+    extra_ends: tuple[int, ...] = ()
+    rules: HistoryRules | None = None
 
     @property
-    def alike(self) -> bool:
-        """Whether the first turn is like the others."""
-        return (
-            self.opening is None
-            and not (self.not_first is not None and len(self.not_first))
-            and self.first.shape[1] == 1
-        )
+    def first_step_is_regular(self) -> bool:
+        """Whether the first step is like the later ones, so that one CUDA graph serves all."""
+        suppresses = self.begin_suppressed is not None and len(self.begin_suppressed) > 0
+        return self.forced_bos is None and not suppresses and self.start_tokens.shape[1] == 1
 
     @property
-    def said(self) -> tuple[Hashable, ...]:
-        """What turns depend on besides tensors."""
-        rules = None if self.rules is None else (self.rules.least, self.rules.no_repeat)
-        return self.end, self.opening, self.closing, self.also, rules
-
-    def ends(self, tokens: Tensor) -> Tensor:
-        """Which of these tokens end an output."""
-        found = tokens == self.end
-        for other in self.also:
-            found = found | (tokens == other)
-        return found
+    def graph_key(self) -> tuple[Hashable, ...]:
+        """What a captured CUDA graph depends on besides the shapes of tensors."""
+        rules = None
+        if self.rules is not None:
+            rules = (self.rules.min_new_tokens, self.rules.no_repeat_ngram_size)
+        return self.end, self.forced_bos, self.forced_eos, self.extra_ends, rules
 
     @cached_property
-    def steps(self) -> int:
+    def max_steps(self) -> int:
+        """How many tokens the longest output may have."""
         return int(self.limits.max())
 
     @property
-    def capacity(self) -> int:
-        """How many tokens a decoding state must hold."""
-        return self.steps + self.first.shape[1] - 1
+    def cache_capacity(self) -> int:
+        """How many positions the KV cache must have room for."""
+        return self.max_steps + self.start_tokens.shape[1] - 1
 
-    def allowed(self, logits: Tensor, t: Tensor, sentences: Tensor, *, first: bool) -> Tensor:
-        """logits [rows, V] of step t, with −∞ for what may not be chosen, in their place; `sentences` [rows] says whose they
-        are."""
-        logits = logits.index_fill_(1, self.banned, NEVER)
-        if self.opening is not None and first:
-            return _only(logits, self.opening)
-        if self.not_first is not None and first:
-            logits = logits.index_fill_(1, self.not_first, NEVER)
-        if self.closing:
-            last = self.limits[sentences] == t + 1
-            return torch.where(last[:, None], _only(logits, self.end), logits)
+    def is_end(self, tokens: Tensor) -> Tensor:
+        """Which of these tokens end an output."""
+        ends = tokens == self.end
+        for other in self.extra_ends:
+            ends = ends | (tokens == other)
+        return ends
+
+    def mask_logits(self, logits: Tensor, t: Tensor, sentences: Tensor, *, first: bool) -> Tensor:
+        """logits [rows, V] of step t with −∞ for forbidden tokens; changes them in place.
+
+        `sentences` [rows]: which sentence each row belongs to.
+        """
+        logits = logits.index_fill_(1, self.banned, NEG_INF)
+        if self.forced_bos is not None and first:
+            return _force_token(logits, self.forced_bos)
+        if self.begin_suppressed is not None and first:
+            logits = logits.index_fill_(1, self.begin_suppressed, NEG_INF)
+        if self.forced_eos:
+            at_limit = self.limits[sentences] == t + 1
+            return torch.where(at_limit[:, None], _force_token(logits, self.end), logits)
         return logits
 
-    def withheld(
-        self, like: Tensor, t: Tensor, sentences: Tensor, written: Tensor, *, first: bool
+    def forbidden_by_rules(
+        self, logits: Tensor, t: Tensor, sentences: Tensor, generated: Tensor, *, first: bool
     ) -> Tensor | None:
-        """[rows, V], as `like`: what the rules forbid at step t, when `written` [rows, L] holds t tokens; None for nothing.
-        What is forced stays. Beams take it from log-probabilities, without giving its share to others, as transformers."""
+        """[rows, V] True for tokens that the history rules forbid at step t; None if no rule is on.
+
+        `generated` [rows, L] has t tokens so far. A forced token stays allowed. This is apart from
+        `mask_logits` because beam search takes these tokens out after the softmax, without giving
+        their probability to the others, as Hugging Face's logits processors do.
+        """
         rules = self.rules
-        if (
-            rules is None
-            or not (rules.least or rules.no_repeat)
-            or (first and self.opening is not None)
-        ):
+        if rules is None or not rules.active or (first and self.forced_bos is not None):
             return None
-        found = torch.zeros_like(like, dtype=torch.bool)
-        if rules.least:
-            for end in (self.end, *self.also):
+        forbidden = torch.zeros_like(logits, dtype=torch.bool)
+        if rules.min_new_tokens:
+            for end in (self.end, *self.extra_ends):
                 if end >= 0:
-                    found[:, end] = t < rules.least
-        size = rules.no_repeat
-        if size and size <= rules.before.shape[1] + written.shape[1]:
-            said = torch.cat([rules.before[sentences], written], dim=1)
-            found = found | _repeats(said, rules.before.shape[1] + t, size, like.shape[1])
-        if self.closing:
-            found = found & (self.limits[sentences] != t + 1)[:, None]
-        return found
+                    forbidden[:, end] = t < rules.min_new_tokens
+        size = rules.no_repeat_ngram_size
+        prefix_length = rules.prefix.shape[1]
+        if size and size <= prefix_length + generated.shape[1]:
+            history = torch.cat([rules.prefix[sentences], generated], dim=1)  # [rows, P + L]
+            forbidden = forbidden | _repeated_ngram_tokens(
+                history, prefix_length + t, size, logits.shape[1]
+            )
+        if self.forced_eos:
+            at_limit = self.limits[sentences] == t + 1
+            forbidden = forbidden & ~at_limit[:, None]
+        return forbidden
 
 
-def _repeats(said: Tensor, length: Tensor, size: int, vocabulary: int) -> Tensor:
-    """[rows, V]: the tokens that would complete a run of `size` that the first `length` [1] of said [rows, S] hold."""
-    runs = said.unfold(1, size, 1)  # [rows, N, size]
-    last = (length - size + 1 + torch.arange(size - 1, device=said.device)).clamp_min(0)
-    same = (runs[..., :-1] == said[:, None, last]).all(dim=-1)
-    same = same & (torch.arange(runs.shape[1], device=said.device) + size <= length)
-    marked = torch.zeros(said.shape[0], vocabulary + 1, dtype=torch.bool, device=said.device)
-    return marked.scatter(1, torch.where(same, runs[..., -1], vocabulary), True)[:, :vocabulary]
+def _repeated_ngram_tokens(history: Tensor, length: Tensor, size: int, vocabulary: int) -> Tensor:
+    """[rows, V]: tokens that would complete an n-gram that the history already has.
+
+    history [rows, S], of which the first `length` [1] tokens count; `size` is n. The length is a
+    tensor and nothing depends on its value, so that the step can be captured in a CUDA graph.
+    """
+    device = history.device
+    ngrams = history.unfold(1, size, 1)  # [rows, N, size]
+    suffix_positions = (length - size + 1 + torch.arange(size - 1, device=device)).clamp_min(0)
+    suffix = history[:, None, suffix_positions]  # [rows, 1, size - 1] the last n - 1 tokens
+    same = (ngrams[..., :-1] == suffix).all(dim=-1)  # [rows, N]
+    inside = torch.arange(ngrams.shape[1], device=device) + size <= length
+    same = same & inside
+    # n-grams that do not match write to one column more, which is cut off.
+    columns = torch.where(same, ngrams[..., -1], vocabulary)
+    marked = torch.zeros(len(history), vocabulary + 1, dtype=torch.bool, device=device)
+    return marked.scatter(1, columns, True)[:, :vocabulary]
 
 
-def _only(logits: Tensor, token: int) -> Tensor:
-    forced = torch.full_like(logits, NEVER)
+def _force_token(logits: Tensor, token: int) -> Tensor:
+    """Logits that give all of the probability to one token."""
+    forced = torch.full_like(logits, NEG_INF)
     forced[:, token] = 0.0
     return forced

@@ -1,7 +1,8 @@
-"""One turn of a search, again and again. On a GPU it is recorded once and then replayed: the device need not be told.
+"""CUDA graphs: capture a decoding step once, then replay it.
 
-A recording is kept with the tensors it works on. The next search of the same shape by the same model copies what it begins
-with into them and is replayed from its first turn.
+A small decoding step takes longer to launch kernel by kernel than to compute. On a GPU the step is
+therefore captured in a CUDA graph. A graph works on static buffers: the next search of the same
+shape by the same model copies its first values into them and is replayed from its first step.
 """
 
 from __future__ import annotations
@@ -18,191 +19,238 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-CHECKED = (
-    16  # turns between two looks at who has finished, where looking means waiting for the device
-)
-EARLY = 4  # turns by which it is asked for before
-KEPT = 4  # recordings of a model, which hold on to their memory
-_ONE = threading.RLock()
-Given = TypeVar("Given")
-Going = TypeVar("Going")
+CHECK_INTERVAL = 16  # steps between two checks of what has finished: a check waits for the device
+CHECK_LEAD = 4  # steps before a check at which its answer is requested, so that it is there in time
+MAX_GRAPHS = 4  # captured graphs of a model, each of which holds on to its memory
+MAX_PREFILL_SHAPES = 64  # shapes of prefill that are remembered to have occurred
+LENGTH_MULTIPLE = 64  # lengths are rounded up to this, so that searches have few shapes
 
-
-def recordable(device: torch.device) -> bool:
-    """Whether turns are better recorded, for which every one of them must be like the others."""
-    return device.type == "cuda"
-
-
-def alone(device: torch.device) -> AbstractContextManager[Any]:
-    """Recordings, and the tensors they work on, serve one search at a time: threads wait for each other."""
-    return _ONE if recordable(device) else nullcontext()
-
-
-def room(steps: int, device: torch.device) -> int:
-    """How many steps are made room for: on a GPU a round number, so that searches have few shapes."""
-    return -(-steps // 64) * 64 if recordable(device) else steps
+Inputs = TypeVar("Inputs")
+State = TypeVar("State")
 
 
 @dataclass
-class CapturedGraph(Generic[Going]):
-    """What is replayed, what it works on, and the tensors that it begins with."""
+class CapturedGraph(Generic[State]):
+    """A CUDA graph, the state that it writes, and the static buffers that it reads."""
 
     graph: torch.cuda.CUDAGraph
-    going: Going
-    given: list[Tensor]
+    state: State
+    static_inputs: list[Tensor]
 
 
-_KEPT: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, CapturedGraph[Any]]] = WeakKeyDictionary()
-_BEGUN: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, CapturedGraph[Any] | None]] = (
+# The caches of graphs: one for steps and one for prefill, each by model and by `_graph_key`, the
+# least recently used graph first. They go away with their model. None marks a shape of prefill that
+# has occurred once and is captured when it comes again.
+_STEP_GRAPHS: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, CapturedGraph[Any]]] = (
     WeakKeyDictionary()
 )
-_SEEN = 64  # beginnings of a model that are known to have been
+_PREFILL_GRAPHS: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, CapturedGraph[Any] | None]] = (
+    WeakKeyDictionary()
+)
+_LOCK = threading.RLock()
 
 
-def begun(
-    begin: Callable[[Given], Going],
-    given: Given,
+def enabled(device: torch.device) -> bool:
+    """Whether decoding steps on this device are captured: every step must be like the others."""
+    return device.type == "cuda"
+
+
+def exclusive(device: torch.device) -> AbstractContextManager[Any]:
+    """A lock: graphs and their static buffers serve one search at a time, so threads wait."""
+    return _LOCK if enabled(device) else nullcontext()
+
+
+def padded_length(steps: int, device: torch.device) -> int:
+    """How many steps buffers have room for: on a GPU a round number, so that shapes are few."""
+    if not enabled(device):
+        return steps
+    return -(-steps // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+
+
+# --- prefill ---
+
+
+def prefill(
+    begin: Callable[[Inputs], State],
+    inputs: Inputs,
     *,
     model: nn.Module,
-    said: Hashable,
-    usual: Callable[[], bool],
-) -> Going:
-    """begin(given), where the tensors of the result follow from those of `given` and nothing else. The second time that a
-    model begins in the same shapes it is recorded, if it is `usual`, and replayed from then on: what was returned before is
-    overwritten."""
+    key: Hashable,
+    capturable: Callable[[], bool],
+) -> State:
+    """begin(inputs), from a CUDA graph from the second call with the same shapes on.
+
+    The tensors of the result must follow from those of `inputs` and from nothing else. `key` is
+    what else the computation depends on; `capturable` says whether it may be captured at all. A
+    replay overwrites the state that an earlier call returned.
+    """
     if not torch.cuda.is_available():
-        return begin(given)
-    own = list(tensors(given))
-    kept, key = _BEGUN.setdefault(model, OrderedDict()), _key(model, said, own)
-    known = kept.get(key)
-    if known is None and not (key in kept and usual()):
-        kept[key] = None
-        while len(kept) > _SEEN:
-            kept.popitem(last=False)
-        return begin(given)
-    kept.move_to_end(key)
-    if known is None:
-        held, graph = copy.deepcopy(given), torch.cuda.CUDAGraph()
+        return begin(inputs)
+    tensors = list(tensors_in(inputs))
+    graphs = _PREFILL_GRAPHS.setdefault(model, OrderedDict())
+    key = _graph_key(model, key, tensors)
+    captured = graphs.get(key)
+    if captured is None and not (key in graphs and capturable()):
+        # The first call with these shapes is also the warm-up that a capture needs.
+        graphs[key] = None
+        while len(graphs) > MAX_PREFILL_SHAPES:
+            graphs.popitem(last=False)
+        return begin(inputs)
+    graphs.move_to_end(key)
+    if captured is None:
+        static_inputs = copy.deepcopy(inputs)
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            going = begin(held)
-        known = kept[key] = CapturedGraph(graph, going, list(tensors(held)))
-        for old in [name for name, recording in kept.items() if recording is not None][:-KEPT]:
-            del kept[old]
-    torch._foreach_copy_(known.given, own)
-    known.graph.replay()
-    return known.going  # type: ignore[no-any-return]
+            state = begin(static_inputs)
+        captured = CapturedGraph(graph, state, list(tensors_in(static_inputs)))
+        graphs[key] = captured
+        with_graph = [name for name, entry in graphs.items() if entry is not None]
+        for name in with_graph[:-MAX_GRAPHS]:
+            del graphs[name]
+    torch._foreach_copy_(captured.static_inputs, tensors)
+    captured.graph.replay()
+    return captured.state  # type: ignore[no-any-return]
 
 
-class GraphedLoop(Generic[Going]):
-    """`turn` must do the same each time to the tensors of what it is given, and leave its results in them. `going` is that:
-    where a recording is found, the one that it works on."""
+# --- steps ---
+
+
+class GraphedLoop(Generic[State]):
+    """A loop of equal steps over one state, replayed from a CUDA graph where `graphed` is set.
+
+    `step` must do the same each time to the tensors of the state, and leave its results in them.
+    `state` is the one in use: if a graph was captured before, that with the graph's static buffers.
+    """
 
     def __init__(
         self,
-        turn: Callable[[Going], None],
-        going: Going,
+        step: Callable[[State], None],
+        state: State,
         *,
-        record: bool,
+        graphed: bool,
         model: nn.Module,
-        said: Hashable = None,
+        key: Hashable = None,
     ) -> None:
-        """`said` is what a turn depends on besides tensors."""
-        self.turn, self.model, self.said = turn, model, said
-        self.alike, self.record = record, record and torch.cuda.is_available()
+        """`key` is what a step depends on besides the shapes of tensors."""
+        self.step = step
+        self.model = model
+        self.key = key
+        self.fixed_shapes = graphed
+        self.capture = graphed and torch.cuda.is_available()
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.asked: Tensor | None = None
-        self.told = torch.cuda.Event() if self.record else None
-        self.begin(going)
+        self.requested: Tensor | None = None  # [rows] on its way from the device
+        self.arrived = torch.cuda.Event() if self.capture else None
+        self.restart(state)
 
-    def begin(self, going: Going) -> None:
-        """From now on with other tensors."""
-        self.going, self.graph, self.warm = going, None, False
-        if not self.record:
+    def restart(self, state: State) -> None:
+        """Goes on with another state: in the buffers of a captured graph of its shapes, if any."""
+        self.state = state
+        self.graph = None
+        self.warmed_up = False
+        if not self.capture:
             return
-        own = list(tensors(going))
-        kept, key = _KEPT.setdefault(self.model, OrderedDict()), _key(self.model, self.said, own)
-        known = kept.get(key)
-        if known is not None:
-            kept.move_to_end(key)
-            torch._foreach_copy_(known.given, own)
-            self.going, self.graph = known.going, known.graph
+        tensors = list(tensors_in(state))
+        graphs = _STEP_GRAPHS.setdefault(self.model, OrderedDict())
+        key = _graph_key(self.model, self.key, tensors)
+        captured = graphs.get(key)
+        if captured is not None:
+            graphs.move_to_end(key)
+            torch._foreach_copy_(captured.static_inputs, tensors)
+            self.state = captured.state
+            self.graph = captured.graph
 
-    def due(self, step: int, running: Callable[[Going], Tensor]) -> bool:
-        """Whether it is worth asking which rows are still `running` [rows]: before each turn, or, of recorded ones, if half
-        of them have stopped. The device is asked for that some turns before, so that it need not be waited for."""
-        if not self.alike:
+    def check_is_due(self, step: int, running: Callable[[State], Tensor]) -> bool:
+        """Whether to look which rows are still `running` [rows] before this step.
+
+        Without fixed shapes that is before each step. With them it is every CHECK_INTERVAL steps,
+        and only if half of the rows have stopped, which is when a smaller graph is worth while.
+        That number is requested CHECK_LEAD steps earlier, so that the device is not waited for.
+        """
+        if not self.fixed_shapes:
             return step > 0
-        if step % CHECKED == CHECKED - EARLY:
-            self.asked = running(self.going).to("cpu", non_blocking=True, copy=True)
-            if self.told is not None:
-                self.told.record()
-        if step % CHECKED or self.asked is None:
+        if step % CHECK_INTERVAL == CHECK_INTERVAL - CHECK_LEAD:
+            self.requested = running(self.state).to("cpu", non_blocking=True, copy=True)
+            if self.arrived is not None:
+                self.arrived.record()
+        if step % CHECK_INTERVAL or self.requested is None:
             return False
-        answer, self.asked = self.asked, None
-        if self.told is not None:
-            self.told.synchronize()
-        return 2 * int(answer.sum()) <= len(answer)
+        still_running = self.requested
+        self.requested = None
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return 2 * int(still_running.sum()) <= len(still_running)
 
     def __call__(self) -> None:
+        """One step: replayed, captured, or, the first time, executed to warm up."""
         if self.graph is not None:
             self.graph.replay()
-        elif (
-            self.record and self.warm
-        ):  # the first one makes ready what a recording must find ready
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.turn(self.going)
-            self.graph.replay()
-            own, kept = list(tensors(self.going)), _KEPT.setdefault(self.model, OrderedDict())
-            kept[_key(self.model, self.said, own)] = CapturedGraph(self.graph, self.going, own)
-            while len(kept) > KEPT:
-                kept.popitem(last=False)
+        elif self.capture and self.warmed_up:
+            self._capture()
         else:
-            self.turn(self.going)
-            self.warm = True
+            # What is compiled or allocated on first use must exist before a capture.
+            self.step(self.state)
+            self.warmed_up = True
+
+    def _capture(self) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.step(self.state)
+        self.graph.replay()  # a capture executes nothing
+        tensors = list(tensors_in(self.state))
+        graphs = _STEP_GRAPHS.setdefault(self.model, OrderedDict())
+        key = _graph_key(self.model, self.key, tensors)
+        graphs[key] = CapturedGraph(self.graph, self.state, tensors)
+        while len(graphs) > MAX_GRAPHS:
+            graphs.popitem(last=False)
 
 
-def values(columns: Sequence[Tensor]) -> list[list[Any]]:
-    """What they hold; the device is waited for once."""
-    moved = [x.to("cpu", non_blocking=True) for x in columns]
+# --- tensors ---
+
+
+def to_lists(columns: Sequence[Tensor]) -> list[list[Any]]:
+    """`tolist` of each tensor; the device is waited for once, not once a tensor."""
+    on_cpu = [x.to("cpu", non_blocking=True) for x in columns]
     if any(x.is_cuda for x in columns):
         torch.cuda.current_stream(columns[0].device).synchronize()
-    return [x.tolist() for x in moved]
+    return [x.tolist() for x in on_cpu]
 
 
-def _held(model: nn.Module) -> list[int]:
-    """Where all parameters and buffers lie. (PyTorch's own walks make a name of each, which takes as long as some turns.)"""
-    found: list[Tensor | None] = []
-    parts: list[nn.Module | None] = [model]
-    while parts:
-        part = parts.pop()
-        if part is not None:
-            found += (*part._parameters.values(), *part._buffers.values())
-            parts += part._modules.values()
-    return [x.data_ptr() for x in found if x is not None]
-
-
-def _key(model: nn.Module, said: Hashable, given: list[Tensor]) -> Hashable:
-    """What two searches must share to share a recording: where the weights lie, and the shapes of all that changes."""
-    shapes = tuple((x.shape, x.stride(), x.dtype, x.device) for x in given)
-    narrow = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-    return said, narrow, tuple(_held(model)), shapes
-
-
-def tensors(x: Any) -> Iterator[Tensor]:
-    """All that a structure of dataclasses and sequences holds, each once, in a fixed order."""
-    seen: set[int] = set()
+def tensors_in(structure: Any) -> Iterator[Tensor]:
+    """All tensors in nested dataclasses and sequences, each once, in a fixed order."""
+    visited: set[int] = set()
 
     def walk(x: Any) -> Iterator[Tensor]:
         if isinstance(x, Tensor):
-            if id(x) not in seen:
-                seen.add(id(x))
+            if id(x) not in visited:
+                visited.add(id(x))
                 yield x
         elif is_dataclass(x):
             for field in fields(x):
                 yield from walk(getattr(x, field.name))
         elif isinstance(x, (list, tuple)):
-            for part in x:
-                yield from walk(part)
+            for item in x:
+                yield from walk(item)
 
-    yield from walk(x)
+    yield from walk(structure)
+
+
+def _graph_key(model: nn.Module, key: Hashable, tensors: list[Tensor]) -> Hashable:
+    """What two searches must share to share a graph: the weights' addresses, and all shapes."""
+    shapes = tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors)
+    autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+    return key, autocast, tuple(_weight_addresses(model)), shapes
+
+
+def _weight_addresses(model: nn.Module) -> list[int]:
+    """The addresses of all parameters and buffers.
+
+    `model.parameters()` also makes the name of each, which takes as long as some decoding steps.
+    """
+    tensors: list[Tensor | None] = []
+    modules: list[nn.Module | None] = [model]
+    while modules:
+        module = modules.pop()
+        if module is not None:
+            tensors += (*module._parameters.values(), *module._buffers.values())
+            modules += module._modules.values()
+    return [x.data_ptr() for x in tensors if x is not None]

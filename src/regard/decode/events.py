@@ -1,4 +1,7 @@
-"""What a search shows of each step to whoever watches it. Without a watcher none of this is made."""
+"""Step events: what a search shows of each step to a callback.
+
+Nothing of this is computed when there is no callback.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,29 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BeamStep:
-    """One step of beam search: the best continuations of each open sentence, best first, and what became of them."""
+    """One step of beam search: the candidates of each sentence, best first, and their fate.
+
+    W is the width of the beam. Twice as many candidates are looked at, because up to W of them
+    may end.
+    """
 
     step: int
     sentences: Tensor  # [B]
-    parents: Tensor  # [B, 2W] the place of the beginning that each continues
+    parents: Tensor  # [B, 2W] the beam that each candidate continues
     tokens: Tensor  # [B, 2W]
-    sums: Tensor  # [B, 2W] log-probability; -inf where there was nothing to offer
-    scores: Tensor  # [B, 2W] of those that ended here; -inf for the others
-    places: Tensor  # [B, W] which of them takes each place
-    taken: Tensor  # [B, W] whether the place is still there to be taken
+    sums: Tensor  # [B, 2W] log-probability; -inf where there is no candidate
+    scores: Tensor  # [B, 2W] of candidates that finish here; -inf for the others
+    survivors: Tensor  # [B, W] the candidate that takes each slot of the beam
+    active: Tensor  # [B, W] whether that slot is still in use
 
 
 @dataclass(frozen=True)
 class TokenStep:
-    """One step of greedy decoding or sampling: what could be chosen, and what was."""
+    """One step of greedy decoding or sampling: the logits, and the tokens chosen."""
 
     step: int
     sentences: Tensor  # [B]
-    logits: Tensor  # [B, V]; -inf for what is never chosen
+    logits: Tensor  # [B, V]; -inf for tokens that are forbidden
     tokens: Tensor  # [B]
 
 

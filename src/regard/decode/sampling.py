@@ -1,4 +1,4 @@
-"""One continuation a sentence: greedy, or by chance."""
+"""Greedy decoding and sampling: one continuation of each sentence."""
 
 from __future__ import annotations
 
@@ -16,115 +16,131 @@ from regard.core.cache import DecoderState
 from regard.core.mask import CausalMask
 from regard.core.stack import Stack
 from regard.decode import cuda_graphs
-from regard.decode.constraints import NEVER, Constraints
+from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
-from regard.decode.topk import at_once, top
+from regard.decode.topk import has_greedy_kernel, top_tokens
 from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass
-class _Going:
-    """The sentences that go on."""
+class GenerationState:
+    """The unfinished sentences of a batch, one row each, with their KV cache."""
 
-    state: DecoderState
-    frame: Constraints
-    t: Tensor  # [1] how many tokens each has
-    sentences: Tensor  # [rows] which they are
-    limits: Tensor  # [rows]
-    last: Tensor  # [rows, 1]
-    chosen: Tensor  # [rows, L]
+    cache: DecoderState
+    constraints: Constraints
+    t: Tensor  # [1] how many tokens each row has
+    sentences: Tensor  # [rows] which sentence of the batch each row is
+    limits: Tensor  # [rows] maximum number of tokens
+    last: Tensor  # [rows, 1] the newest token; [rows, P] start tokens before the first step
+    tokens: Tensor  # [rows, L]
     sums: Tensor  # [rows] log-probability
-    ended: Tensor  # [rows] by its end token
-    noise: Tensor | None  # [rows, L]
+    ended: Tensor  # [rows] by an end token
+    noise: Tensor | None  # [rows, L] in [0, 1), one number for each token that is sampled
 
     def done(self) -> Tensor:
-        """[rows] True for those that have ended or reached their limit."""
+        """[rows] True for rows that have ended or reached their limit."""
         return self.ended | (self.limits <= self.t)
 
-    def only(self, kept: Tensor) -> None:
-        """Those that go on, of those that did."""
-        for name in ("sentences", "limits", "last", "chosen", "sums", "ended"):
-            setattr(self, name, getattr(self, name)[kept])
-        self.noise = None if self.noise is None else self.noise[kept]
-        self.state.keep(kept)
+    def select(self, rows: Tensor) -> None:
+        """Keeps only these rows."""
+        for name in ("sentences", "limits", "last", "tokens", "sums", "ended"):
+            setattr(self, name, getattr(self, name)[rows])
+        if self.noise is not None:
+            self.noise = self.noise[rows]
+        self.cache.keep(rows)
 
 
 def generate(
     model: EncoderDecoder | Decoder,
     encoded: Any,
     strategy: Greedy | Sampling,
-    frame: Constraints,
+    constraints: Constraints,
     keys: list[int],
-    watch: StepCallback | None = None,
+    on_step: StepCallback | None = None,
 ) -> list[Hypothesis]:
-    """`keys`: what the chance of each sentence is drawn from. `watch` is shown every step."""
-    device, count, steps = frame.limits.device, len(frame.limits), frame.steps
-    capacity, wide = cuda_graphs.room(frame.capacity, device), cuda_graphs.room(steps, device)
-    record = cuda_graphs.recordable(device) and watch is None
+    """One hypothesis of each sentence. `keys`: the random stream that each sentence draws from."""
+    device = constraints.limits.device
+    count = len(constraints.limits)
+    capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
+    length = cuda_graphs.padded_length(constraints.max_steps, device)
+    graphed = cuda_graphs.enabled(device) and on_step is None
+    regular = constraints.first_step_is_regular
 
-    def begin(given: tuple[Any, Constraints, Tensor | None]) -> _Going:
-        encoded, frame, noise = given
-        going = _Going(
-            model.start(encoded, capacity=capacity),
-            frame,
-            torch.zeros(1, dtype=torch.long, device=device),
-            torch.arange(count, device=device),
-            frame.limits,
-            frame.first.clone(),
-            torch.full((count, wide), frame.end, device=device),
-            torch.zeros(count, device=device),
-            torch.zeros(count, dtype=torch.bool, device=device),
-            noise,
+    def begin(inputs: tuple[Any, Constraints, Tensor | None]) -> GenerationState:
+        encoded, constraints, noise = inputs
+        state = GenerationState(
+            cache=model.start(encoded, capacity=capacity),
+            constraints=constraints,
+            t=torch.zeros(1, dtype=torch.long, device=device),
+            sentences=torch.arange(count, device=device),
+            limits=constraints.limits,
+            last=constraints.start_tokens.clone(),
+            tokens=torch.full((count, length), constraints.end, device=device),
+            sums=torch.zeros(count, device=device),
+            ended=torch.zeros(count, dtype=torch.bool, device=device),
+            noise=noise,
         )
-        if record and frame.alike:
-            going.state.fix()
-        return going
+        if graphed and regular:
+            state.cache.fix()
+        return state
 
-    def turn(going: _Going, *, first: bool = False) -> None:
-        _turn(model, going, strategy, watch, first=first)
-        going.t.add_(1)
+    def step(state: GenerationState, *, first: bool = False) -> None:
+        generation_step(model, state, strategy, on_step, first=first)
+        state.t.add_(1)
 
-    given, said = (encoded, frame, _noise(strategy, keys, wide, device)), (strategy, frame.said)
-    if record and frame.alike:
-        usual = functools.partial(_usual, model)
-        going = cuda_graphs.begun(
-            begin, given, model=model, said=(*said, capacity, wide), usual=usual
+    inputs = (encoded, constraints, _noise(strategy, keys, length, device))
+    graph_key = (strategy, constraints.graph_key)
+    if graphed and regular:
+        state = cuda_graphs.prefill(
+            begin,
+            inputs,
+            model=model,
+            key=(*graph_key, capacity, length),
+            capturable=functools.partial(_prefill_is_capturable, model),
         )
     else:
-        going = begin(given)
-    if not frame.alike:
-        turn(going, first=True)
-        going.last = going.chosen[:, :1].clone()
-        record = record and going.state.fix()
-    record = record and going.state.place is not None
-    repeat = GraphedLoop(turn, going, record=record, model=model, said=said)
-    written: dict[int, Hypothesis] = {}
-    for step in range(0 if frame.alike else 1, steps):
-        going = repeat.going
-        if repeat.due(step, lambda going: ~going.done()):
-            kept = (~going.done()).nonzero()[:, 0]
-            if len(kept) == 0:
+        state = begin(inputs)
+    if not regular:
+        # An irregular first step stays out of the graph: it may read several tokens, or force one.
+        step(state, first=True)
+        state.last = state.tokens[:, :1].clone()
+        graphed = graphed and state.cache.fix()
+    graphed = graphed and state.cache.place is not None  # whether the KV cache became static
+    loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
+    first_step = 0 if regular else 1
+    return _run(loop, range(first_step, constraints.max_steps), count)
+
+
+def _run(loop: GraphedLoop[GenerationState], steps: range, count: int) -> list[Hypothesis]:
+    """All steps of a loop; rows that are done leave the batch on the way."""
+    hypotheses: dict[int, Hypothesis] = {}
+    for step in steps:
+        state = loop.state
+        if loop.check_is_due(step, lambda state: ~state.done()):
+            rows = (~state.done()).nonzero()[:, 0]
+            if len(rows) == 0:
                 break
-            # A recording is of one number of rows: another one is needed when half of them have left.
-            if len(kept) < len(going.sentences) and (
-                not record or 2 * len(kept) <= len(going.sentences)
-            ):
-                written |= _written(going)
-                going = (
-                    copy.deepcopy(going) if record else going
-                )  # a recording keeps what it works on
-                going.only(kept)
-                repeat.begin(going)
-        repeat()
-    written |= _written(repeat.going)
-    return [written[sentence] for sentence in range(count)]
+            # A graph is for one number of rows: a smaller one is worth while for half of them.
+            few = not loop.fixed_shapes or 2 * len(rows) <= len(state.sentences)
+            if few and len(rows) < len(state.sentences):
+                hypotheses |= _hypotheses(state)
+                if loop.fixed_shapes:
+                    state = copy.deepcopy(state)  # the graph keeps its static buffers
+                state.select(rows)
+                loop.restart(state)
+        loop()
+    hypotheses |= _hypotheses(loop.state)
+    return [hypotheses[sentence] for sentence in range(count)]
 
 
-def _usual(model: EncoderDecoder | Decoder) -> bool:
-    """Whether reading a prompt can be recorded: all parts are known to ask the device nothing, and what they remember will
-    be fixed, so that turns leave the structure of what was recorded as it is."""
+def _prefill_is_capturable(model: EncoderDecoder | Decoder) -> bool:
+    """Whether reading the prompt can be captured in a CUDA graph.
+
+    All parts must be of the kinds that never wait for the device, and their caches must become
+    static, so that steps leave the structure of the captured state as it is.
+    """
     stack = model.stack if isinstance(model, Decoder) else model.decoder
     return (
         isinstance(stack, Stack)
@@ -134,92 +150,120 @@ def _usual(model: EncoderDecoder | Decoder) -> bool:
     )
 
 
-def _turn(
+def generation_step(
     model: EncoderDecoder | Decoder,
-    going: _Going,
+    state: GenerationState,
     strategy: Greedy | Sampling,
-    watch: StepCallback | None,
+    on_step: StepCallback | None,
     *,
     first: bool,
 ) -> None:
-    """The next token of each row. The first one may follow several, so that what comes `last` has another shape then."""
-    frame, t, sentences = going.frame, going.t, going.sentences
-    logits = frame.allowed(
-        model.step(going.last, going.state)[:, -1], t, sentences, first=first
-    )  # [rows, V]
-    withheld = frame.withheld(logits, t, sentences, going.chosen, first=first)
-    logits = logits if withheld is None else logits.masked_fill(withheld, NEVER)
-    if isinstance(strategy, Greedy) and at_once(logits) and not (first or watch or frame.also):
+    """The next token of each row. An irregular `first` step may read several start tokens."""
+    constraints = state.constraints
+    t = state.t
+    logits = model.step(state.last, state.cache)[:, -1]  # [rows, V]
+    logits = constraints.mask_logits(logits, t, state.sentences, first=first)
+    forbidden = constraints.forbidden_by_rules(
+        logits, t, state.sentences, state.tokens, first=first
+    )
+    if forbidden is not None:
+        logits = logits.masked_fill(forbidden, NEG_INF)
+    plain = not (first or on_step or constraints.extra_ends)
+    if isinstance(strategy, Greedy) and plain and has_greedy_kernel(logits):
         from regard.core.kernels.topk import take_best
 
         take_best(
-            logits, frame.end, t, going.limits, going.ended, going.sums, going.chosen, going.last
+            logits,
+            constraints.end,
+            t,
+            state.limits,
+            state.ended,
+            state.sums,
+            state.tokens,
+            state.last,
         )
         return
-    if isinstance(strategy, Sampling):
-        assert going.noise is not None
-        logits = logits.float()
-        tokens = choose(logits, strategy, going.noise[:, t][:, 0])
-        gain = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])[:, 0]
-    else:
-        best, places, normaliser = top(logits, 1)
-        tokens, gain = places[:, 0], best[:, 0] - normaliser
-    done = going.done()
-    going.sums += gain.masked_fill(done, 0.0)
-    ends = frame.ends(tokens) & ~done
-    tokens = tokens.masked_fill(done | ends, frame.end)
-    going.chosen.index_copy_(1, t, tokens[:, None])
-    going.ended |= ends
-    if watch is not None:
-        watch(TokenStep(int(t), sentences, logits.float(), tokens))
+    tokens, log_probability = _next_tokens(logits, strategy, state)
+    done = state.done()
+    state.sums += log_probability.masked_fill(done, 0.0)
+    ends = constraints.is_end(tokens) & ~done
+    tokens = tokens.masked_fill(done | ends, constraints.end)
+    state.tokens.index_copy_(1, t, tokens[:, None])
+    state.ended |= ends
+    if on_step is not None:
+        on_step(TokenStep(int(t), state.sentences, logits.float(), tokens))
     if not first:
-        going.last.copy_(tokens[:, None])
+        state.last.copy_(tokens[:, None])
 
 
-def _written(going: _Going) -> dict[int, Hypothesis]:
-    """What there is of each sentence so far."""
-    columns = (going.sentences, going.chosen, going.limits, going.sums, going.ended)
-    return {
-        sentence: _hypothesis(row[:limit], going.frame.end, total, ended)
-        for sentence, row, limit, total, ended in zip(*cuda_graphs.values(columns), strict=True)
-    }
+def _next_tokens(
+    logits: Tensor, strategy: Greedy | Sampling, state: GenerationState
+) -> tuple[Tensor, Tensor]:
+    """The chosen token of each row of logits [rows, V], and its log-probability: [rows] each."""
+    if isinstance(strategy, Sampling):
+        assert state.noise is not None
+        logits = logits.float()
+        tokens = sample_tokens(logits, strategy, state.noise[:, state.t][:, 0])
+        log_probabilities = torch.log_softmax(logits, dim=-1)
+        return tokens, log_probabilities.gather(1, tokens[:, None])[:, 0]
+    best, best_tokens, normalizer = top_tokens(logits, 1)
+    return best_tokens[:, 0], best[:, 0] - normalizer
 
 
-def _hypothesis(row: list[int], end: int, total: float, finished: bool) -> Hypothesis:
-    return Hypothesis(tuple(row[: row.index(end)] if finished else row), total, total, finished)
+def _hypotheses(state: GenerationState) -> dict[int, Hypothesis]:
+    """What each sentence of the state has so far."""
+    columns = (state.sentences, state.tokens, state.limits, state.sums, state.ended)
+    end = state.constraints.end
+    hypotheses: dict[int, Hypothesis] = {}
+    for sentence, row, limit, total, ended in zip(*cuda_graphs.to_lists(columns), strict=True):
+        tokens = row[:limit]
+        if ended:
+            tokens = tokens[: tokens.index(end)]
+        hypotheses[sentence] = Hypothesis(tuple(tokens), total, total, ended)
+    return hypotheses
+
+
+# --- sampling ---
 
 
 def _noise(
     strategy: Greedy | Sampling, keys: list[int], steps: int, device: torch.device
 ) -> Tensor | None:
-    """One number in [0, 1) for each sentence and step, from (seed, sentence) alone: neighbours change nothing."""
+    """[rows, steps] in [0, 1) from (seed, key) alone: what else is in the batch changes nothing."""
     if not isinstance(strategy, Sampling):
         return None
-    rows = [
-        np.random.Generator(np.random.Philox(key=[strategy.seed, key])).random(steps)
-        for key in keys
-    ]
+    rows = []
+    for key in keys:
+        generator = np.random.Generator(np.random.Philox(key=[strategy.seed, key]))
+        rows.append(generator.random(steps))
     return torch.from_numpy(np.stack(rows)).to(device)
 
 
-def choose(logits: Tensor, strategy: Sampling, noise: Tensor) -> Tensor:
-    """Draws from the filtered distribution by inverting its cumulative sum: logits [B, V], noise [B] → tokens [B]."""
-    probabilities, tokens = filtered(logits, strategy)
+def sample_tokens(logits: Tensor, strategy: Sampling, noise: Tensor) -> Tensor:
+    """Inverse-transform sampling from the filtered distribution.
+
+    logits [B, V], noise [B] in [0, 1) → tokens [B].
+    """
+    probabilities, tokens = filtered_distribution(logits, strategy)
     rank = (probabilities.cumsum(dim=-1) <= noise[:, None]).sum(dim=-1)
-    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what the filters left.
+    # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what
+    # the filters left.
     rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
     return tokens.gather(1, rank[:, None])[:, 0]
 
 
-def filtered(logits: Tensor, strategy: Sampling) -> tuple[Tensor, Tensor]:
-    """The distribution that is drawn from: probabilities [B, V], highest first, and the tokens they belong to."""
-    ordered, tokens = (logits / strategy.temperature).sort(dim=-1, descending=True, stable=True)
+def filtered_distribution(logits: Tensor, strategy: Sampling) -> tuple[Tensor, Tensor]:
+    """The distribution after temperature, top-k, top-p and min-p: probabilities and tokens [B, V].
+
+    Probabilities are in descending order.
+    """
+    scaled = logits / strategy.temperature
+    ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
     if strategy.top_k:
-        ordered[:, strategy.top_k :] = float("-inf")
+        ordered[:, strategy.top_k :] = NEG_INF
     probabilities = ordered.double().softmax(dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    probabilities = probabilities.masked_fill(before >= strategy.top_p, 0.0)
-    probabilities = probabilities.masked_fill(
-        probabilities < strategy.min_p * probabilities[:, :1], 0.0
-    )
+    mass_before = probabilities.cumsum(dim=-1) - probabilities
+    probabilities = probabilities.masked_fill(mass_before >= strategy.top_p, 0.0)
+    least = strategy.min_p * probabilities[:, :1]
+    probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens

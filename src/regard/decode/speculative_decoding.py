@@ -1,141 +1,164 @@
-"""Speculative decoding (Leviathan et al. 2023): a small model writes some tokens ahead, the large one reads them all in one
-step and keeps as many as it would have written itself. What comes out is distributed exactly as without the small model;
-greedily, it is the same text."""
+"""Speculative decoding (Leviathan et al. 2023) of one prompt.
+
+A small draft model proposes some tokens, the target model reads them all in one step and accepts as
+many as it would have written itself. The output has exactly the distribution of the target model
+alone; greedily, it is the same text.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard.core.cache import DecoderState
 from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenStep
-from regard.decode.sampling import filtered
+from regard.decode.sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.model import Decoder
 
 
 @dataclass(frozen=True)
 class DraftModel:
-    """`ahead`: how many tokens are written before they are read."""
+    """A draft model, and how many tokens it proposes before the target model reads them."""
 
     model: Decoder
-    ahead: int = 4
+    proposals: int = 4
+
+
+@dataclass
+class _Reader:
+    """A model and its KV cache of the text so far, of which the newest tokens may be unread."""
+
+    model: Decoder
+    cache: DecoderState
+    strategy: Greedy | Sampling
+    constraints: Constraints
+    prompt_length: int
+
+    def distributions(self, text: list[int], count: int) -> tuple[Tensor, Tensor]:
+        """The distributions of the token after each of the last `count` prefixes of a text.
+
+        Reads the tokens that are not in the cache yet. Probabilities and constrained logits:
+        [count, V] each.
+        """
+        constraints = self.constraints
+        device = constraints.limits.device
+        unread = torch.tensor([text[self.cache.position :]], device=device)
+        logits = self.model.step(unread, self.cache)[0, -count:]  # [count, V]
+        sentences = torch.zeros(1, dtype=torch.long, device=device)
+        first_step = len(text) - count - self.prompt_length + 1
+        rows = []
+        for t, row in enumerate(logits, start=first_step):
+            step = torch.tensor([t], device=device)
+            rows.append(constraints.mask_logits(row[None], step, sentences, first=t == 0))
+        allowed = torch.cat(rows)  # [count, V]
+        if isinstance(self.strategy, Greedy):
+            best = allowed.argmax(dim=-1)
+            return functional.one_hot(best, allowed.shape[-1]).double(), allowed
+        probabilities, tokens = filtered_distribution(allowed, self.strategy)
+        # From descending order back to the order of token ids.
+        return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), allowed
+
+    def rewind(self, length: int) -> None:
+        """Forgets cached tokens at `length` and after it."""
+        self.cache.rewind(min(self.cache.position, length))
 
 
 def generate(
     model: Decoder,
     draft: DraftModel,
-    tokens: Tensor,
+    prompt: Tensor,
     strategy: Greedy | Sampling,
-    frame: Constraints,
+    constraints: Constraints,
     key: int,
-    watch: StepCallback | None = None,
+    on_step: StepCallback | None = None,
 ) -> Hypothesis:
-    """What follows one prompt, tokens [1, P]."""
-    chance = np.random.default_rng(np.random.Philox(key=[getattr(strategy, "seed", 0), key]))
-    room = frame.capacity + draft.ahead
-    state, other = (each.start(each.encode(tokens), capacity=room) for each in (model, draft.model))
-    read = tokens[
-        0
-    ].tolist()  # the prompt and what followed; a state has read all but the last, or less
-    given, limit, total, finished = len(read), frame.steps, 0.0, False
-    while not finished and len(read) - given < limit:
-        ahead = min(draft.ahead, limit - (len(read) - given) - 1)
-        guesses, doubts = _guess(draft.model, other, read, ahead, strategy, frame, given, chance)
-        sure, logits = _distributions(
-            model, state, read + guesses, ahead + 1, strategy, frame, given
+    """The continuation of one prompt [1, P]. `key`: the random stream that it is sampled from."""
+    seed = strategy.seed if isinstance(strategy, Sampling) else 0
+    generator = np.random.default_rng(np.random.Philox(key=[seed, key]))
+    capacity = constraints.cache_capacity + draft.proposals
+    prompt_length = prompt.shape[1]
+    target, drafter = (
+        _Reader(
+            reader,
+            reader.start(reader.encode(prompt), capacity=capacity),
+            strategy,
+            constraints,
+            prompt_length,
         )
-        for i in range(ahead + 1):
-            guessed = i < ahead
-            kept, token = (
-                settle(
-                    sure[i : i + 1], doubts[i : i + 1], guesses[i : i + 1], chance.random((1, 2))
-                )
-                if guessed
-                else (False, _drawn(sure[i], chance))
-            )
-            total += torch.log_softmax(logits[i], dim=-1)[token].item()
-            read.append(token)
-            finished = bool(frame.ends(torch.tensor(token)))
-            if watch is not None:
-                where = torch.zeros(1, dtype=torch.long, device=tokens.device)
-                watch(TokenStep(len(read) - given - 1, where, logits[i : i + 1], where + token))
-            if finished or not kept:
-                break
-        for each in (state, other):
-            each.rewind(min(each.position, len(read) - 1))
-    written = read[given : len(read) - finished]
-    return Hypothesis(tuple(written), total, total, finished)
-
-
-def settle(sure: Tensor, doubts: Tensor, guesses: list[int], noise: Any) -> tuple[bool, int]:
-    """Keeps a guess drawn from `doubts` with the probability min(1, p / q), or else draws from what p has more than q: as if it
-    had been drawn from `sure`. [1, V] both; noise [1, 2] in [0, 1)."""
-    guess = guesses[0]
-    if noise[0, 0] * doubts[0, guess].item() < sure[0, guess].item():
-        return True, guess
-    rest = (sure[0] - doubts[0]).clamp_min(0)
-    return False, _inverted(rest / rest.sum(), noise[0, 1])
-
-
-def _guess(
-    model: Decoder,
-    state: DecoderState,
-    read: list[int],
-    count: int,
-    strategy: Any,
-    frame: Constraints,
-    given: int,
-    chance: Any,
-) -> tuple[list[int], Tensor]:
-    """Tokens that the small model writes, and the distributions it drew them from."""
-    guesses: list[int] = []
-    doubts = []
-    for _ in range(count):
-        q, _ = _distributions(model, state, read + guesses, 1, strategy, frame, given)
-        doubts.append(q[0])
-        guesses.append(_drawn(q[0], chance))
-    return guesses, torch.stack(doubts) if doubts else torch.empty(0)
-
-
-def _distributions(
-    model: Decoder,
-    state: DecoderState,
-    text: list[int],
-    count: int,
-    strategy: Any,
-    frame: Constraints,
-    given: int,
-) -> tuple[Tensor, Tensor]:
-    """Reads what of the text was not read; what follows its last `count` beginnings is drawn from these [count, V]."""
-    device = frame.limits.device
-    new = torch.tensor([text[state.position :]], device=device)
-    logits = model.step(new, state)[0, -count:]  # [count, V]
-    sentences = torch.zeros(1, dtype=torch.long, device=device)
-    places = range(len(text) - count - given + 1, len(text) - given + 1)
-    allowed = torch.cat(
-        [
-            frame.allowed(row[None], torch.tensor([t], device=device), sentences, first=t == 0)
-            for t, row in zip(places, logits, strict=True)
-        ]
+        for reader in (model, draft.model)
     )
-    if isinstance(strategy, Greedy):
-        sure = torch.nn.functional.one_hot(allowed.argmax(dim=-1), allowed.shape[-1]).double()
-        return sure, allowed
-    probabilities, tokens = filtered(allowed, strategy)
-    return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), allowed
+    # The prompt and what follows it. The caches have read all of it but the last token, or less.
+    text: list[int] = prompt[0].tolist()
+    total = 0.0
+    finished = False
+    while not finished and len(text) - prompt_length < constraints.max_steps:
+        room = constraints.max_steps - (len(text) - prompt_length)
+        count = min(draft.proposals, room - 1)
+        proposals, draft_probabilities = _propose(drafter, text, count, generator)
+        probabilities, logits = target.distributions(text + proposals, count + 1)
+        for i in range(count + 1):
+            if i < count:
+                noise = generator.random(2)
+                accepted, token = accept_or_resample(
+                    probabilities[i], draft_probabilities[i], proposals[i], noise
+                )
+            else:
+                # All proposals were accepted: the target model's own next token comes for free.
+                accepted = False
+                token = _inverse_transform(probabilities[i], generator.random())
+            total += torch.log_softmax(logits[i], dim=-1)[token].item()
+            text.append(token)
+            finished = bool(constraints.is_end(torch.tensor(token)))
+            if on_step is not None:
+                sentence = torch.zeros(1, dtype=torch.long, device=prompt.device)
+                step = len(text) - prompt_length - 1
+                on_step(TokenStep(step, sentence, logits[i : i + 1], sentence + token))
+            if finished or not accepted:
+                break
+        for reader in (target, drafter):
+            reader.rewind(len(text) - 1)
+    if finished:
+        text.pop()  # the end token
+    return Hypothesis(tuple(text[prompt_length:]), total, total, finished)
 
 
-def _drawn(probabilities: Tensor, chance: Any) -> int:
-    return _inverted(probabilities, chance.random())
+def accept_or_resample(
+    target: Tensor, draft: Tensor, proposal: int, noise: np.ndarray
+) -> tuple[bool, int]:
+    """Whether a proposal is accepted, and the token: the proposal or one drawn instead of it.
+
+    A proposal x drawn from the draft distribution q is accepted with probability
+    min(1, p(x) / q(x)); otherwise a token is drawn from max(0, p − q), normalized. The token is
+    then distributed as if drawn from the target distribution p (Leviathan et al., appendix A.1).
+    Distributions are [V], noise [2] in [0, 1).
+    """
+    if noise[0] * draft[proposal].item() < target[proposal].item():
+        return True, proposal
+    residual = (target - draft).clamp_min(0)
+    return False, _inverse_transform(residual / residual.sum(), noise[1])
 
 
-def _inverted(probabilities: Tensor, noise: float) -> int:
+def _propose(
+    drafter: _Reader, text: list[int], count: int, generator: np.random.Generator
+) -> tuple[list[int], list[Tensor]]:
+    """Tokens that the draft model writes, and the distributions [V] it drew them from."""
+    proposals: list[int] = []
+    distributions: list[Tensor] = []
+    for _ in range(count):
+        probabilities, _ = drafter.distributions(text + proposals, 1)
+        distributions.append(probabilities[0])
+        proposals.append(_inverse_transform(probabilities[0], generator.random()))
+    return proposals, distributions
+
+
+def _inverse_transform(probabilities: Tensor, noise: float) -> int:
+    """The token of probabilities [V] that inverse-transform sampling gives for this noise."""
     rank = int((probabilities.cumsum(dim=-1) <= noise).sum())
     # Rounding may leave the last cumulative value just below a noise close to 1.
     return min(rank, int(probabilities.nonzero()[-1]))

@@ -1,53 +1,62 @@
-"""How the next token is chosen, as plain data. No torch here."""
+"""Decoding strategies, length penalties and length limits, as plain data. No torch here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
 from regard.errors import SettingError
 
-Number = TypeVar("Number")
-
-
-class Penalty(Protocol):
-    """A hypothesis of n tokens (its end included) scores log P / divisor(n)."""
-
-    def divisor(self, n: float) -> float: ...
+# --- length penalties ---
 
 
 @dataclass(frozen=True)
 class GNMTPenalty:
-    """log P / ((5 + n) / 6)^alpha: Wu et al. 2016, equation 14, as in the paper (beam 4, alpha 0.6)."""
+    """GNMT's length penalty: a hypothesis scores log P / ((5 + n) / 6)^alpha.
+
+    Wu et al. 2016, equation 14; n counts the end token. The Transformer paper takes a beam of 4
+    and alpha 0.6.
+    """
 
     alpha: float = 0.6
 
     def divisor(self, n: float) -> float:
+        """What the log-probability of n tokens, the end token included, is divided by."""
         return ((5.0 + n) / 6.0) ** self.alpha
 
 
 @dataclass(frozen=True)
 class PowerPenalty:
-    """log P / n^alpha: Hugging Face's `length_penalty`; above 0 favours long outputs, below 0 short ones."""
+    """Hugging Face's `length_penalty`: a hypothesis scores log P / n^alpha.
+
+    Above 0 it favours long outputs, below 0 short ones; n counts the end token.
+    """
 
     alpha: float = 1.0
 
     def divisor(self, n: float) -> float:
+        """What the log-probability of n tokens, the end token included, is divided by."""
         return float(n**self.alpha)
 
 
 LengthPenalty = GNMTPenalty | PowerPenalty
 
+# --- strategies ---
+
 
 @dataclass(frozen=True)
 class Greedy:
-    """The likeliest token at each step."""
+    """Greedy decoding: the likeliest token at each step."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """A token by chance: logits / temperature, then the `top_k` likeliest, then the smallest set that holds `top_p` of the
-    probability, then those with at least `min_p` of the likeliest one's. 0 (or 1 for top_p) switches a filter off."""
+    """Sampling with temperature, top-k, top-p (nucleus) and min-p filters, in this order.
+
+    Logits are divided by `temperature`; then the `top_k` likeliest tokens are left, then the
+    smallest set of tokens that has `top_p` of the probability, then the tokens with at least
+    `min_p` of the likeliest one's. A value of 0 (1 for top_p) switches a filter off.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -63,28 +72,37 @@ class Sampling:
             )
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
             raise SettingError(
-                "sampling filters are out of range", "top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1"
+                "sampling filters are out of range",
+                "top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1",
             )
 
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """The `width` best beginnings at each step.
+    """Beam search: the `width` best unfinished hypotheses are continued at each step.
 
-    `places`: a finished hypothesis gives its place up for good (`given up`), so that width 1 is greedy decoding, or the next
-    best beginning takes it (`refilled`), and only the `width` best finished ones are kept.
-    `stop`: a sentence is done when nothing open can still enter the n-best (`certain`, which never changes the answer), when
-    `width` hypotheses are finished (`full`), or when moreover the best open one, scored as if it ended here, is below all of
-    them (`likely`). Places that are given up run out when `width` are finished, so there all but `certain` are `full`.
+    `slots`: what becomes of the slot of a hypothesis that finishes.
+      - `released`: it stays empty, so that the beam shrinks, and width 1 is greedy decoding.
+      - `refilled`: the next best unfinished hypothesis takes it; only the `width` best finished
+        hypotheses are remembered.
 
-    `refilled` with Power(p) is `generate(num_beams=width, length_penalty=p)` of transformers: `full` is its
-    early_stopping=True, `likely` its False, `certain` its "never". One beam means greedy decoding there.
+    `stop`: when the search of a sentence ends.
+      - `certain`: when no unfinished hypothesis can still enter the n-best list. This never
+        changes the answer.
+      - `full`: when `width` hypotheses are finished.
+      - `likely`: when moreover the best unfinished hypothesis, scored as if it ended here, is
+        below all of them.
+    Released slots run out when `width` hypotheses are finished, so there `likely` is `full`.
+
+    `refilled` with PowerPenalty(p) is `generate(num_beams=width, length_penalty=p)` of Hugging
+    Face's transformers: `full` is its early_stopping=True, `likely` its False, `certain` its
+    "never". One beam means greedy decoding there.
     """
 
     width: int = 4
     penalty: LengthPenalty = field(default_factory=GNMTPenalty)
     n_best: int = 1
-    places: Literal["given up", "refilled"] = "given up"
+    slots: Literal["released", "refilled"] = "released"
     stop: Literal["certain", "likely", "full"] = "certain"
 
     def __post_init__(self) -> None:
@@ -97,23 +115,34 @@ class BeamSearch:
 
 Strategy = Greedy | Sampling | BeamSearch
 
+# --- what goes in and what comes out ---
+
 
 @dataclass(frozen=True)
 class Limit:
-    """The longest output for a source of n tokens: factor · n + extra. The paper: input length + 50."""
+    """The maximum length of an output for a source of n tokens: factor · n + extra.
+
+    The Transformer paper's limit is the input length + 50.
+    """
 
     factor: float = 1.0
     extra: int = 50
-    most: int | None = None  # what the model itself can hold
+    maximum: int | None = None  # how many positions the model itself has
 
     def __call__(self, source_length: int) -> int:
-        asked = max(1, int(self.factor * source_length) + self.extra)
-        return asked if self.most is None else min(asked, self.most)
+        limit = max(1, int(self.factor * source_length) + self.extra)
+        if self.maximum is None:
+            return limit
+        return min(limit, self.maximum)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A decoded sequence without its end token; `finished` is False when the length limit cut it."""
+    """A decoded sequence without its end token, and its score.
+
+    `score` is the log-probability after the length penalty; `finished` is False when the length
+    limit cut the sequence off.
+    """
 
     tokens: tuple[int, ...]
     score: float

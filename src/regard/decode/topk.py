@@ -1,4 +1,4 @@
-"""What a search asks of the scores of all tokens: the best few, and what makes probabilities of them."""
+"""The top-k tokens of each row of logits, and the log-sum-exp that makes probabilities of them."""
 
 from __future__ import annotations
 
@@ -7,50 +7,62 @@ from torch import Tensor
 
 from regard.core.softmax_attention import HAS_TRITON
 
-MANY = 32  # more than that are not looked for one by one
+MAX_KERNEL_COUNT = 32  # the kernel takes the maximum again and again: slow for more than this
 _BLOCK = 128
 
 
-def at_once(scores: Tensor) -> bool:
-    """Whether a kernel can take the best of them and write it down (`top_kernel.take_best`)."""
-    return scores.is_cuda and HAS_TRITON
+def has_greedy_kernel(logits: Tensor) -> bool:
+    """Whether one kernel can take the argmax and do the bookkeeping (`kernels.topk.take_best`)."""
+    return logits.is_cuda and HAS_TRITON
 
 
-def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """scores [rows, V] → the best of each row, highest first, and their places [rows, count], and log Σ exp [rows]."""
-    if scores.is_cuda and HAS_TRITON and count <= MANY:
+def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The top-k of logits [rows, V]: values and tokens [rows, count], and log Σ exp [rows].
+
+    Values are in descending order. A value minus the log-sum-exp is a log-probability.
+    """
+    if logits.is_cuda and HAS_TRITON and count <= MAX_KERNEL_COUNT:
         from regard.core.kernels import topk
 
-        return topk.top(scores, count)
-    scores = scores.float()
-    values, places = _best(scores, count)
-    first = scores.log_softmax(dim=-1).gather(
-        1, places[:, :1]
-    )  # two readings; torch.logsumexp makes four of it
-    return values, places, (values[:, :1] - first)[:, 0]
+        return topk.top(logits, count)
+    logits = logits.float()
+    values, tokens = _topk(logits, count)
+    # log_softmax reads the logits twice; torch.logsumexp would read them four times.
+    first_log_probability = logits.log_softmax(dim=-1).gather(1, tokens[:, :1])
+    normalizer = (values[:, :1] - first_log_probability)[:, 0]
+    return values, tokens, normalizer
 
 
-def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """On a CPU, PyTorch compares one number at a time where it must say which is the largest, and sixteen where it need not:
-    so the maxima of blocks say first in which few of them to look. What is searched is in the `count` blocks with the largest
-    maxima, or in the rest behind the last block."""
+def _topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """torch.topk in two stages, which is faster on a CPU.
+
+    There, PyTorch finds the index of a maximum one number at a time, but a maximum alone with
+    vector instructions. So the maxima of blocks are taken first: the top-k are in the `count`
+    blocks with the largest maxima, or in the remainder after the last whole block.
+    """
     rows, length = scores.shape
     blocks = length // _BLOCK
     if rows == 1 or blocks < 4 * count:
-        return _largest(scores, count)
-    split = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))
-    chosen = (
-        _largest(split.amax(dim=2), count)[1].sort(dim=1).values
-    )  # in order: of equals, the first is found
+        return _torch_topk(scores, count)
+    split = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))  # [rows, blocks, _BLOCK]
+    remainder = scores[:, blocks * _BLOCK :]
+    _, best_blocks = _torch_topk(split.amax(dim=2), count)
+    best_blocks = best_blocks.sort(dim=1).values  # in order, so that the first of equals wins
     row = torch.arange(rows, device=scores.device)[:, None]
-    candidates = torch.cat([split[row, chosen].flatten(1), scores[:, blocks * _BLOCK :]], dim=1)
-    values, which = _largest(candidates, count)
-    block, inside = which // _BLOCK, which % _BLOCK
-    rest = block - count + blocks  # the number of its block, for what is behind the chosen ones
-    block = torch.where(block < count, chosen.gather(1, block.clamp_max(count - 1)), rest)
+    candidates = torch.cat([split[row, best_blocks].flatten(1), remainder], dim=1)
+    values, indices = _torch_topk(candidates, count)
+    # Back from an index among the candidates to one in the row.
+    block = indices // _BLOCK
+    inside = indices % _BLOCK
+    remainder_block = block - count + blocks
+    chosen_block = best_blocks.gather(1, block.clamp_max(count - 1))
+    block = torch.where(block < count, chosen_block, remainder_block)
     return values, block * _BLOCK + inside
 
 
-def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, places = scores.max(dim=1, keepdim=True) if count == 1 else scores.topk(count, dim=1)
-    return values, places
+def _torch_topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    if count == 1:
+        values, indices = scores.max(dim=1, keepdim=True)  # faster than topk(1)
+    else:
+        values, indices = scores.topk(count, dim=1)
+    return values, indices

@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import processors
 from torch import Tensor
 
-from regard import disk, memory, size
+from regard import disk, memory
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.build import CoreModel, outline
 from regard.errors import CheckpointError, DataError, ModelError, did_you_mean
 from regard.families import (
     albert,
@@ -54,7 +54,8 @@ from regard.families import (
     native as own,
 )
 from regard.families.sequence_classifier import WithSequenceClassifier
-from regard.families.tensor_table import Rule, aligned, outline, to_ours, to_theirs
+from regard.families.tensor_table import Rule, aligned, to_ours, to_theirs
+from regard.parameter_count import parameter_count
 
 WEIGHTS = "model.safetensors"
 POSITIONS = 1024  # what transformers prepares for where ours grows as needed; it costs memory there, and nothing here
@@ -345,7 +346,7 @@ def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> Mod
     opened = _described(folder, lambda: () if weights is not None else _names(_files(folder)))
     if weights is not None:
         return replace(opened, weights=dict(weights))
-    memory.require(size.parameters(opened.spec), f"the model of {folder}")
+    memory.require(parameter_count(opened.spec), f"the model of {folder}")
     family = FAMILIES[opened.kind]
     shapes = {name: parameter.shape for name, parameter in outline(opened.spec).named_parameters()}
     rules = family.table(opened.spec, opened.positions)

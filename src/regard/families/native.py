@@ -7,8 +7,9 @@ from typing import Any
 
 from regard import __version__
 from regard import spec as kinds
+from regard.build import outline
 from regard.errors import ModelError
-from regard.families.tensor_table import HARMLESS, Rule, Same, outline
+from regard.families.tensor_table import HARMLESS, Rule, Same
 
 FORM = (object, object)  # whatever the others cannot say
 PREFIX = ""

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.build import CoreModel, build
 from regard.errors import ModelError
 
 Shapes = Mapping[str, torch.Size]
@@ -323,17 +322,6 @@ def _misshapen(name: str, found: Sequence[int], expected: Sequence[int]) -> Mode
 
 
 # ------------------------------------------------------------------ our side
-
-
-def outline(model: spec.Model) -> CoreModel:
-    """The model without numbers: every name and shape, at no cost in time or memory."""
-    try:
-        with torch.device("meta"):
-            return build(model)
-    except (RuntimeError, OverflowError, TypeError) as error:
-        raise ModelError(
-            f"no model of these sizes can be built: {error}", "correct the sizes in config.json"
-        ) from None
 
 
 def labels_of(model: spec.Encoder | spec.Decoder) -> spec.ClassifierHead | None:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from regard.core.cache import KVCache, LayerCache
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.constraints import NEVER
+from regard.decode.constraints import NEG_INF
 from regard.decode.events import BeamStep, TokenStep
-from regard.decode.sampling import filtered
+from regard.decode.sampling import filtered_distribution
 from regard.decode.strategy import BeamSearch, Greedy, Sampling
 from regard.errors import SettingError
 from regard.look import drawing, terminal
@@ -138,7 +138,7 @@ def _step(seen: TokenStep, strategy: Any, words: Words, top: int) -> Step:
     own = logits.softmax(dim=-1)[0]
     drawn = torch.zeros_like(own, dtype=torch.float64)
     if isinstance(strategy, Sampling):
-        probabilities, tokens = filtered(logits, strategy)
+        probabilities, tokens = filtered_distribution(logits, strategy)
         drawn[tokens[0]] = probabilities[0]
     else:
         drawn[seen.tokens[0]] = 1.0
@@ -305,15 +305,15 @@ class _Growing:
         for rank, (parent, token) in enumerate(
             zip(seen.parents[0].tolist(), seen.tokens[0].tolist(), strict=True)
         ):
-            if sums[rank] == NEVER:
+            if sums[rank] == NEG_INF:
                 continue
-            ended = scores[rank] > NEVER
+            ended = scores[rank] > NEG_INF
             offered[rank] = len(self.nodes)
             fate: Fate = "finished" if ended else "pruned"
             node = Node(self.places[parent], seen.step, token, names[rank], sums[rank], fate)
             node.score = scores[rank] if ended else None
             self.nodes.append(node)
-        taken = zip(seen.places[0].tolist(), seen.taken[0].tolist(), strict=True)
+        taken = zip(seen.survivors[0].tolist(), seen.active[0].tolist(), strict=True)
         self.places = [offered.get(rank, 0) if there else 0 for rank, there in taken]
         for node_number in self.places:
             if node_number and self.nodes[node_number].fate == "pruned":

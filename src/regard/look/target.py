@@ -31,7 +31,6 @@ from regard.model import (
     EncoderPart,
     MemoryNetwork,
 )
-from regard.text.framed import Framed
 from regard.text.tokenizer import Tokenizer
 
 Model = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
@@ -49,24 +48,10 @@ class Words:
     text: Callable[[Sequence[int]], str]
 
     @staticmethod
-    def of(tokenizer: Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()) -> Words:
-        """Of a tokenizer whose texts stand between these ids."""
-        none = (0, 0)
+    def of(tokenizer: Tokenizer) -> Words:
+        """Of a tokenizer, with the special tokens of its framing."""
         return Words(
-            lambda text: [*before, *tokenizer.encode(text), *after],
-            lambda text: [*[none] * len(before), *tokenizer.spans(text), *[none] * len(after)],
-            tokenizer.tokens,
-            tokenizer.decode,
-        )
-
-    @staticmethod
-    def framed(tokenizer: Framed) -> Words:
-        """Of a tokenizer that sets the special tokens itself."""
-        return Words(
-            lambda text: tokenizer.encode([text])[0].ids,
-            lambda text: tokenizer.encode([text])[0].offsets,
-            lambda ids: [tokenizer.token(i) for i in ids],
-            tokenizer.decode,
+            tokenizer.input_ids, tokenizer.input_offsets, tokenizer.tokens, tokenizer.decode
         )
 
     def inner(self, text: str) -> list[int]:
@@ -353,9 +338,9 @@ def translate(
     settings = settings or DecodingSettings(BeamSearch())
     known = room(subject, len(source))
     if known is not None:
-        settings = replace(settings, limit=replace(settings.limit, most=max(1, known)))
+        settings = replace(settings, limit=replace(settings.limit, maximum=max(1, known)))
     steered = cast(Any, Steered(model, Probe(edits=switched_off(model, off)))) if off else model
-    return decode(steered, [source], subject.ends, settings, watch=watch)[0]
+    return decode(steered, [source], subject.ends, settings, on_step=watch)[0]
 
 
 def room(subject: Subject, length: int) -> int | None:

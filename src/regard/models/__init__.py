@@ -6,7 +6,7 @@ from regard.models.base import Model, Output, choose_device
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
-from regard.models.loading import load, load_translator, load_writer, open_tokenizers
+from regard.models.loading import load, load_language_model, load_translator
 from regard.models.speech import CTCModel, SpeechToText
 from regard.models.text_encoder import Answer, Filling, Suspect, Tagged, TextEncoder
 from regard.models.translator import Translator
@@ -27,7 +27,6 @@ __all__ = [
     "Translator",
     "choose_device",
     "load",
+    "load_language_model",
     "load_translator",
-    "load_writer",
-    "open_tokenizers",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from regard import spec as kinds
 from regard.build import CoreModel
 from regard.errors import SettingError
 from regard.models import saving
-from regard.models.hf_call import Output, named, run
+from regard.models.hf_call import Output, bind_arguments, call
 
 if TYPE_CHECKING:
     from regard.look import Look, Subject
@@ -44,7 +44,8 @@ class Model:
         self.say: Callable[[str], None] = to_standard_error  # told what a user should know
 
     def __call__(self, *positional: Tensor | None, **by_name: Tensor | None) -> Output:
-        return run(self.model, self.spec, self.config, named(self.spec, positional, by_name))
+        inputs = bind_arguments(self.spec, positional, by_name)
+        return call(self.model, self.spec, self.config, inputs)
 
     @property
     def device(self) -> torch.device:
@@ -54,17 +55,24 @@ class Model:
         self.model.to(device)
         return self
 
-    def freeze(self, precision: str | None = None) -> Self:
-        """Ready to be used only: on a CPU the weights are packed for speed, as float32 unless `int8` or `bf16` is asked for.
-        A frozen model cannot be trained or saved."""
+    def prepare_for_inference(self, precision: str | None = None) -> Self:
+        """Makes the model faster for use only: it cannot be trained or saved afterwards.
+
+        On a CPU the weights are packed for its matrix kernels, as float32, or quantized to `bf16`
+        or `int8`. On a GPU, `bf16` casts them.
+        """
         if self.device.type == "cpu":
             edit.freeze(self.model, precision or "float32")
-        elif precision:
+        elif precision == "bf16":
+            self.model.to(torch.bfloat16)
+        elif precision is not None:
             raise SettingError(
                 f"{precision} weights are for CPUs",
-                "leave it out on a GPU, or choose the device cpu",
+                "leave it out on a GPU, give bf16, or choose the device cpu",
             )
         return self
+
+    freeze = prepare_for_inference  # the name that it had before
 
     def save(self, folder: str | Path) -> Path:
         """Writes a folder in Hugging Face's layout, whole or not at all: a new one, or in place of a model that is there."""

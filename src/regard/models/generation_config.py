@@ -1,11 +1,14 @@
-"""How a model's folder says that it generates: generation_config.json, in the words of transformers, and what of it is
-obeyed here when the caller says nothing else."""
+"""generation_config.json: the decoding defaults of a model's folder, in Hugging Face's keys.
+
+They apply where the caller says nothing else. Keys that change the output and have no equivalent
+here are collected in `GenerationDefaults.unsupported`, and reported on the first use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from regard.decode.strategy import (
     BeamSearch,
@@ -18,130 +21,169 @@ from regard.decode.strategy import (
 )
 from regard.errors import ModelError
 
-# What changes an output and has no equivalent here, and the values that say nothing.
-_NOT_OBEYED: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "encoder_no_repeat_ngram_size": (0,),
-    "diversity_penalty": (0.0,), "num_beam_groups": (1,), "exponential_decay_length_penalty": (), "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,), "top_h": (), "penalty_alpha": (0.0,), "sequence_bias": (),
-    "guidance_scale": (1.0,), "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "constraints": (),
-    "force_words_ids": (), "stop_strings": (), "max_time": (), "token_healing": (False,), "watermarking_config": (),
+# Keys that change the output and have no equivalent here, with the values that switch them off.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,),
+    "encoder_no_repeat_ngram_size": (0,), "diversity_penalty": (0.0,), "num_beam_groups": (1,),
+    "exponential_decay_length_penalty": (), "typical_p": (1.0,), "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,), "top_h": (), "penalty_alpha": (0.0,), "sequence_bias": (),
+    "guidance_scale": (1.0,), "suppress_tokens": ([],), "begin_suppress_tokens": ([],),
+    "constraints": (), "force_words_ids": (), "stop_strings": (), "max_time": (),
+    "token_healing": (False,), "watermarking_config": (),
 }  # fmt: skip
-_STOPS = {True: "full", False: "likely", "never": "certain"}
+# `early_stopping` of transformers → `BeamSearch.stop`.
+_EARLY_STOPPING: dict[bool | str, Literal["full", "likely", "certain"]] = {
+    True: "full",
+    False: "likely",
+    "never": "certain",
+}
+_DEFAULT_TOP_K = 50  # of transformers, where sampling is on and top_k is not set
+_LENGTH_PENALTIES: dict[str, type[LengthPenalty]] = {"gnmt": GNMTPenalty, "power": PowerPenalty}
 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """`strategy`: None where nothing is said of it. Lengths: of what is generated (`new`), or of all that the decoder reads.
-    `no_repeat`: no run of so many tokens comes twice. `unheard`: what is said and not obeyed."""
+    """The decoding defaults of a model.
+
+    `strategy` is None where the file does not choose one. `max_length` and `min_length` count all
+    tokens that the decoder reads, `max_new_tokens` and `min_new_tokens` the generated ones only.
+    No n-gram of `no_repeat_ngram_size` tokens is generated twice. `unsupported` names the keys that
+    are set and have no effect here.
+    """
 
     strategy: Strategy | None = None
-    most: int | None = None
-    most_new: int | None = None
-    least: int = 0
-    least_new: int = 0
-    no_repeat: int = 0
-    unheard: tuple[str, ...] = ()
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int = 0
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+    unsupported: tuple[str, ...] = ()
 
 
-def defaults(
-    generation: Mapping[str, Any] | None, config: Mapping[str, Any], banned: frozenset[int]
+def generation_defaults(
+    generation_config: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    banned_ids: frozenset[int],
 ) -> GenerationDefaults:
-    """As transformers does it: without a generation_config.json, what config.json says. `banned`: ids that are never chosen
-    anyway."""
-    said = {
-        key: value
-        for key, value in (config if generation is None else generation).items()
-        if value is not None
-    }
-    own = said.get("regard_search")
-    if isinstance(
-        own, dict
-    ):  # written here, where the words of transformers are only the closest there are
-        return GenerationDefaults(_own(said, own))
-    unheard = [
-        key for key, neutral in _NOT_OBEYED.items() if key in said and said[key] not in neutral
-    ]
-    if said.get("bad_words_ids") and any(
-        word not in [[i] for i in banned] for word in said["bad_words_ids"]
-    ):
-        unheard.append("bad_words_ids")
-    beams, by_chance = _whole(said, "num_beams", 1), said.get("do_sample", False) is True
-    if beams and beams > 1 and by_chance:
-        unheard.append("do_sample")
-    least, least_new, twice = (
-        _whole(said, key) or 0 for key in ("min_length", "min_new_tokens", "no_repeat_ngram_size")
-    )
-    if beams and beams > 1 and (least or least_new or twice) and said.get("renormalize_logits"):
-        unheard.append(
-            "renormalize_logits"
-        )  # what these forbid is not shared among the rest of a beam
-    most, most_new = _whole(said, "max_length", 1), _whole(said, "max_new_tokens", 1)
+    """Reads the decoding defaults; without a generation_config.json, from config.json.
+
+    `banned_ids` are never generated anyway, so that bad_words_ids may name them.
+    """
+    # As in transformers: the keys of config.json count only where the other file is missing.
+    source = config if generation_config is None else generation_config
+    settings = {key: value for key, value in source.items() if value is not None}
+    own_search = settings.get("regard_search")
+    if isinstance(own_search, dict):
+        # Written by this library, for searches that the keys of transformers only approximate.
+        return GenerationDefaults(_own_strategy(settings, own_search))
+    num_beams = _integer(settings, "num_beams", minimum=1)
     return GenerationDefaults(
-        _strategy(said, beams, by_chance), most, most_new, least, least_new, twice, tuple(unheard)
+        strategy=_strategy(settings, num_beams),
+        max_length=_integer(settings, "max_length", minimum=1),
+        max_new_tokens=_integer(settings, "max_new_tokens", minimum=1),
+        min_length=_integer(settings, "min_length") or 0,
+        min_new_tokens=_integer(settings, "min_new_tokens") or 0,
+        no_repeat_ngram_size=_integer(settings, "no_repeat_ngram_size") or 0,
+        unsupported=_unsupported_keys(settings, num_beams, banned_ids),
     )
 
 
-class Generating(Protocol):
-    """Who generates by defaults, and says what is not obeyed of them."""
+class Generator(Protocol):
+    """A model that generates text by decoding defaults."""
 
     defaults: GenerationDefaults
     say: Callable[[str], None]
 
 
-def tell(held: Generating) -> None:
-    """Says once what of the folder's settings is not obeyed."""
-    if held.defaults.unheard:
-        held.say(f"not obeyed of generation_config.json: {', '.join(held.defaults.unheard)}")
-        held.defaults = replace(held.defaults, unheard=())
+def warn_of_unsupported(model: Generator) -> None:
+    """Reports the keys that have no effect here, once for each model."""
+    if model.defaults.unsupported:
+        keys = ", ".join(model.defaults.unsupported)
+        model.say(f"not obeyed of generation_config.json: {keys}")
+        model.defaults = replace(model.defaults, unsupported=())
 
 
-def _strategy(said: Mapping[str, Any], beams: int | None, by_chance: bool) -> Strategy | None:
-    if beams and beams > 1:
-        stop = said.get("early_stopping", False)
-        if not isinstance(stop, (bool, str)) or stop not in _STOPS:
-            raise _wrong("early_stopping", stop)
-        return BeamSearch(
-            beams, PowerPenalty(_number(said, "length_penalty", 1.0)), 1, "refilled", _STOPS[stop]
-        )  # type: ignore[arg-type]
-    if by_chance:
-        top_k = _whole(said, "top_k")
+def _unsupported_keys(
+    settings: Mapping[str, Any], num_beams: int | None, banned_ids: frozenset[int]
+) -> tuple[str, ...]:
+    """The keys that are set and cannot be obeyed."""
+    keys = [
+        key
+        for key, neutral_values in _UNSUPPORTED.items()
+        if key in settings and settings[key] not in neutral_values
+    ]
+    # bad_words_ids lists sequences of token ids; those of one banned token change nothing.
+    bad_words = settings.get("bad_words_ids") or []
+    single_tokens = [[token_id] for token_id in banned_ids]
+    if any(word not in single_tokens for word in bad_words):
+        keys.append("bad_words_ids")
+    if num_beams is not None and num_beams > 1:
+        if settings.get("do_sample") is True:  # beam sampling
+            keys.append("do_sample")
+        # The beam does not renormalize over the tokens that these constraints leave.
+        constraints = ("min_length", "min_new_tokens", "no_repeat_ngram_size")
+        constrained = any(settings.get(key) for key in constraints)
+        if constrained and settings.get("renormalize_logits"):
+            keys.append("renormalize_logits")
+    return tuple(keys)
+
+
+def _strategy(settings: Mapping[str, Any], num_beams: int | None) -> Strategy | None:
+    """Beam search, sampling or greedy search; None where the file does not say which."""
+    if num_beams is not None and num_beams > 1:
+        early_stopping = settings.get("early_stopping", False)
+        if not isinstance(early_stopping, (bool, str)) or early_stopping not in _EARLY_STOPPING:
+            raise _invalid("early_stopping", early_stopping)
+        penalty = PowerPenalty(_number(settings, "length_penalty", default=1.0))
+        # "refilled": a finished hypothesis leaves its beam to another one, as in transformers.
+        return BeamSearch(num_beams, penalty, 1, "refilled", _EARLY_STOPPING[early_stopping])
+    if settings.get("do_sample") is True:
+        top_k = _integer(settings, "top_k")
         return Sampling(
-            _number(said, "temperature", 1.0),
-            50 if top_k is None else top_k,  # what transformers assumes
-            _number(said, "top_p", 1.0),
-            _number(said, "min_p", 0.0),
+            temperature=_number(settings, "temperature", default=1.0),
+            top_k=_DEFAULT_TOP_K if top_k is None else top_k,
+            top_p=_number(settings, "top_p", default=1.0),
+            min_p=_number(settings, "min_p", default=0.0),
         )
-    return Greedy() if beams == 1 else None
+    if num_beams == 1:
+        return Greedy()
+    return None
 
 
-def _own(said: Mapping[str, Any], own: Mapping[str, Any]) -> Strategy | None:
-    if not own:
+def _own_strategy(settings: Mapping[str, Any], own_search: Mapping[str, Any]) -> Strategy | None:
+    """The strategy that `regard_search` adds a length penalty to; None where it is empty."""
+    if not own_search:
         return None
-    kinds: dict[str, type[LengthPenalty]] = {"gnmt": GNMTPenalty, "power": PowerPenalty}
-    name = next((name for name in kinds if name in own), None)
-    beams = _whole(said, "num_beams", 1)
-    if name is None or beams is None:
-        raise _wrong("regard_search", own)
-    return BeamSearch(beams, kinds[name](_number(own, name, 0.0))) if beams > 1 else Greedy()
+    name = next((name for name in _LENGTH_PENALTIES if name in own_search), None)
+    num_beams = _integer(settings, "num_beams", minimum=1)
+    if name is None or num_beams is None:
+        raise _invalid("regard_search", own_search)
+    if num_beams == 1:
+        return Greedy()
+    penalty = _LENGTH_PENALTIES[name](_number(own_search, name, default=0.0))
+    return BeamSearch(num_beams, penalty)
 
 
-def _whole(said: Mapping[str, Any], key: str, least: int = 0) -> int | None:
-    value = said.get(key)
-    if value is not None and (
-        not isinstance(value, int) or isinstance(value, bool) or value < least
-    ):
-        raise _wrong(key, value)
+def _integer(settings: Mapping[str, Any], key: str, minimum: int = 0) -> int | None:
+    """A whole number of the file; None where the key is missing."""
+    value = settings.get(key)
+    if value is None:
+        return None
+    # bool is a subclass of int, and `true` is no number.
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise _invalid(key, value)
     return value
 
 
-def _number(said: Mapping[str, Any], key: str, usual: float) -> float:
-    value = said.get(key, usual)
+def _number(settings: Mapping[str, Any], key: str, default: float) -> float:
+    """A number of the file, or the default."""
+    value = settings.get(key, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise _wrong(key, value)
+        raise _invalid(key, value)
     return float(value)
 
 
-def _wrong(key: str, value: Any) -> ModelError:
+def _invalid(key: str, value: Any) -> ModelError:
     return ModelError(
         f"generation_config.json: {key} cannot be {value!r}", "correct it, or remove it"
     )

@@ -1,4 +1,8 @@
-"""Heads taken out of a finished model, which is then an ordinary one that has fewer."""
+"""Head pruning (Michel et al. 2019): attention heads removed from a finished model.
+
+The result is an ordinary model that has fewer heads. Heads are named as in `regard.look`:
+`("decoder.0.cross", 3)` is head 3 of the cross-attention of decoder layer 0.
+"""
 
 from __future__ import annotations
 
@@ -18,108 +22,124 @@ from regard.look.head_importance import Importance
 from regard.look.target import Head, attentions, stacks, switched_off
 from regard.models.base import Model
 
-H = TypeVar("H", bound=Model)
+M = TypeVar("M", bound=Model)
 
 
-def prunable(held: Model) -> dict[str, int]:
-    """The attentions out of which heads can be taken, with how many they have; of a block that several layers apply, that of
-    the first."""
-    described, found, seen = _described(held.spec), dict[str, int](), set[int]()
-    for name, part in attentions(held.model).items():  # type: ignore[arg-type]
-        prefix, _, kind = name.rsplit(".", 2)
-        if (
-            isinstance(part, Attention)
-            and id(part) not in seen
-            and kinds.prunable(described[prefix], kind == "cross")
-        ):
-            found[name] = part.heads
-        seen.add(id(part))
-    return found
+def prunable_attentions(model: Model) -> dict[str, int]:
+    """The attentions whose heads can be removed → their number of heads.
+
+    Of a block that several layers share (ALBERT, Universal Transformer), only the first is listed.
+    """
+    spec_stacks = _spec_stacks(model.spec)
+    heads: dict[str, int] = {}
+    visited: set[int] = set()
+    for name, part in attentions(model.model).items():  # type: ignore[arg-type]
+        if id(part) in visited:
+            continue
+        visited.add(id(part))
+        stack, _, kind = name.rsplit(".", 2)  # encoder, 3, self
+        is_cross = kind == "cross"
+        if isinstance(part, Attention) and kinds.prunable(spec_stacks[stack], is_cross):
+            heads[name] = part.heads
+    return heads
 
 
-def chosen(held: Model, found: Importance, wanted: str) -> list[Head]:
-    """Which heads to take out: a number of them, or a share such as 25%."""
-    known = prunable(held)
-    total, most = sum(known.values()), sum(known.values()) - len(known)
-    if not known:
+def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head]:
+    """The least important heads; `amount` is a number of them, or a share such as 25%."""
+    heads = prunable_attentions(model)
+    if not heads:
         raise SettingError(
             "this model has no heads that can be taken out", "give one with plain attention"
         )
+    total = sum(heads.values())
+    removable = total - len(heads)  # each attention keeps at least one
     try:
-        count = round(float(wanted[:-1]) / 100 * total) if wanted.endswith("%") else int(wanted)
+        if amount.endswith("%"):
+            count = round(float(amount[:-1]) / 100 * total)
+        else:
+            count = int(amount)
     except ValueError:
-        raise SettingError(f"{wanted!r} is no number of heads", "write it as 8 or 25%") from None
-    if not 0 <= count <= most:
+        raise SettingError(f"{amount!r} is no number of heads", "write it as 8 or 25%") from None
+    if not 0 <= count <= removable:
         raise SettingError(
             f"{count} of {total} heads cannot be taken out",
-            f"one of each attention stays: at most {most}",
+            f"one of each attention stays: at most {removable}",
         )
-    return found.least(count, known.__contains__)
+    return importance.least(count, heads.__contains__)
 
 
-def pruned(held: H, off: Sequence[Head]) -> H:
-    """A copy without some heads, named as `regard.look` does (`("decoder.0.cross", 3)`): it says what the whole model says
-    with these switched off, in fewer steps. A block that several layers apply loses them in all."""
-    known = prunable(held)
-    switched_off(held.model, off)  # type: ignore[arg-type]  # which says what is wrong with a name
-    wrong = next((name for name, _ in off if name not in known), None)
-    if wrong is not None:
-        raise SettingError(
-            f"heads cannot be taken out of {wrong}",
-            f"those of {', '.join(known) or 'no attention'} can",
-        )
-    copied = copy.copy(held)
-    copied.model = copy.deepcopy(held.model)
-    gone: dict[str, set[int]] = {}
-    for name, head in off:
-        gone.setdefault(name, set()).add(head)
-    parts: dict[str, Any] = attentions(copied.model)  # type: ignore[arg-type,assignment]
-    for name, heads in gone.items():
-        kept = [head for head in range(known[name]) if head not in heads]
-        if not kept:
+def prune_heads(model: M, heads: Sequence[Head]) -> M:
+    """A copy of the model without these heads.
+
+    It computes what the original computes with these heads masked, in fewer operations. A block
+    that several layers share loses them in all of them.
+    """
+    head_counts = prunable_attentions(model)
+    switched_off(model.model, heads)  # type: ignore[arg-type]  # raises on an unknown name
+    for name, _ in heads:
+        if name not in head_counts:
+            raise SettingError(
+                f"heads cannot be taken out of {name}",
+                f"those of {', '.join(head_counts) or 'no attention'} can",
+            )
+    pruned = copy.copy(model)
+    pruned.model = copy.deepcopy(model.model)
+    parts: dict[str, Any] = attentions(pruned.model)  # type: ignore[arg-type,assignment]
+    removed: dict[str, set[int]] = {}
+    for name, head in heads:
+        removed.setdefault(name, set()).add(head)
+    for name, removed_heads in removed.items():
+        remaining = [head for head in range(head_counts[name]) if head not in removed_heads]
+        if not remaining:
             raise SettingError(f"no head of {name} would be left", "leave at least one")
-        edit.prune(parts[name], torch.tensor(kept))
-    copied.spec = _redescribed(held.spec, stacks(copied.model))  # type: ignore[arg-type]
-    return copied
+        edit.prune(parts[name], torch.tensor(remaining))
+    pruned.spec = _update_spec(model.spec, stacks(pruned.model))  # type: ignore[arg-type]
+    return pruned
 
 
-def _described(model: kinds.Model) -> dict[str, Any]:
-    """The stacks of a spec under the names that `look` has for them; those that are none can lose nothing."""
-    match model:
+def _spec_stacks(spec: kinds.Model) -> dict[str, Any]:
+    """The specs of a model's stacks under the names of `regard.look`.
+
+    Recurrent models and memory networks have none, and no heads to prune.
+    """
+    match spec:
         case kinds.EncoderDecoder():
-            return {"encoder": model.encoder, "decoder": model.decoder}
+            return {"encoder": spec.encoder, "decoder": spec.decoder}
         case kinds.Encoder():
-            return {"encoder": model.stack}
+            return {"encoder": spec.stack}
         case kinds.Decoder():
-            return {"decoder": model.stack}
+            return {"decoder": spec.stack}
         case kinds.DualEncoder():
-            return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
+            return {"text.encoder": spec.text.stack, "image.encoder": spec.image.stack}
         case _:
             return {}
 
 
-def _redescribed(model: Any, made: dict[str, Any]) -> Any:
-    match model:
+def _update_spec(spec: Any, pruned: dict[str, Any]) -> Any:
+    """The spec with the numbers of heads that the pruned stacks have."""
+    match spec:
         case kinds.EncoderDecoder():
-            encoder, decoder = (
-                _counted(model.encoder, made["encoder"]),
-                _counted(model.decoder, made["decoder"]),
-            )
-            return replace(model, encoder=encoder, decoder=decoder)
-        case kinds.DualEncoder():
-            text, image = model.text, model.image
             return replace(
-                model,
-                text=replace(text, stack=_counted(text.stack, made["text.encoder"])),
-                image=replace(image, stack=_counted(image.stack, made["image.encoder"])),
+                spec,
+                encoder=_count_heads(spec.encoder, pruned["encoder"]),
+                decoder=_count_heads(spec.decoder, pruned["decoder"]),
+            )
+        case kinds.DualEncoder():
+            text_stack = _count_heads(spec.text.stack, pruned["text.encoder"])
+            image_stack = _count_heads(spec.image.stack, pruned["image.encoder"])
+            return replace(
+                spec,
+                text=replace(spec.text, stack=text_stack),
+                image=replace(spec.image, stack=image_stack),
             )
         case _:
-            (stack,) = made.values()
-            return replace(model, stack=_counted(model.stack, stack))
+            (stack,) = pruned.values()
+            return replace(spec, stack=_count_heads(spec.stack, stack))
 
 
-def _counted(part: kinds.Stack, made: Stack) -> kinds.Stack:
-    """The spec of a stack with the heads that it has."""
-    blocks: list[Any] = list(made.blocks)
-    cross = tuple(block.cross.heads for block in blocks if block.cross is not None)
-    return kinds.with_heads(part, tuple(block.attention.heads for block in blocks), cross)
+def _count_heads(spec: kinds.Stack, stack: Stack) -> kinds.Stack:
+    """The spec of a stack with the number of heads in each of its layers."""
+    blocks: list[Any] = list(stack.blocks)
+    self_heads = tuple(block.attention.heads for block in blocks)
+    cross_heads = tuple(block.cross.heads for block in blocks if block.cross is not None)
+    return kinds.with_heads(spec, self_heads, cross_heads)

@@ -1,6 +1,7 @@
-"""Models in Hugging Face's words: which arguments a model takes, and under which names its tensors come out.
+"""The call convention of transformers: argument names of a model, and names of its output tensors.
 
-What comes out depends on the architecture that config.json names, because one file may hold more than one of them uses.
+Which tensors come out depends on the architecture that config.json names, because one file of
+weights may hold more heads than that architecture uses.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNe
 
 
 class Output(dict[str, Any]):
-    """Tensors by name, as attributes and by number too: `out.logits` is `out["logits"]`, `out[0]` the first."""
+    """Output tensors by name, by attribute and by number, like transformers' `ModelOutput`.
+
+    `out.logits` is `out["logits"]`, and `out[0]` the first tensor.
+    """
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -27,20 +31,34 @@ class Output(dict[str, Any]):
             raise AttributeError(f"this output has {', '.join(self)}, and no {name}") from None
 
     def __getitem__(self, name: str | int) -> Any:
-        return list(self.values())[name] if isinstance(name, int) else super().__getitem__(name)
+        if isinstance(name, int):
+            return list(self.values())[name]
+        return super().__getitem__(name)
+
+    def __repr__(self) -> str:
+        """The shape and dtype of each tensor; the numbers would fill pages."""
+        parts = []
+        for name, value in self.items():
+            text = repr(value)
+            if isinstance(value, Tensor):
+                text = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+            parts.append(f"{name}: {text}")
+        return f"Output({', '.join(parts)})"
 
 
-def arguments(description: kinds.Model) -> dict[str, bool]:
-    """What a model may be called with, in the order of transformers, and whether it must be given."""
-    match description:
+def argument_names(spec: kinds.Model) -> dict[str, bool]:
+    """The arguments that a model takes, in the order of transformers → whether it is required."""
+    match spec:
         case kinds.DualEncoder():
             return {"input_ids": True, "pixel_values": True, "attention_mask": False}
         case kinds.MemoryNetwork():
             return {"story": True, "question": True, "story_mask": False, "question_mask": False}
         case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
-            first = "input_features" if isinstance(source, kinds.Spectrogram) else "input_ids"
+            encoder_input = "input_ids"
+            if isinstance(source, kinds.Spectrogram):
+                encoder_input = "input_features"
             return {
-                first: True,
+                encoder_input: True,
                 "attention_mask": False,
                 "decoder_input_ids": True,
                 "decoder_attention_mask": False,
@@ -55,144 +73,172 @@ def arguments(description: kinds.Model) -> dict[str, bool]:
             return {"input_ids": True, "attention_mask": False}
 
 
-def named(
-    description: kinds.Model, positional: tuple[Any, ...], by_name: Mapping[str, Any]
+def bind_arguments(
+    spec: kinds.Model, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The arguments of a call by name, those that are None left out. One that the model does not know is an error."""
-    known = arguments(description)
-    if len(positional) > len(known):
-        raise SettingError(f"this model takes {len(known)} arguments", f"known: {', '.join(known)}")
-    for name in by_name:
-        if name not in known:
+    """The tensors of a call by argument name; those that are None are left out.
+
+    An argument that the model does not take is an error, and so is a required one that is missing.
+    """
+    required = argument_names(spec)
+    if len(positional) > len(required):
+        raise SettingError(
+            f"this model takes {len(required)} arguments", f"known: {', '.join(required)}"
+        )
+    for name in keywords:
+        if name not in required:
             raise SettingError(
                 f"this model has no argument {name!r}",
-                f"{did_you_mean(name, known)} (known: {', '.join(known)})",
+                f"{did_you_mean(name, required)} (known: {', '.join(required)})",
             )
-    given = {**dict(zip(known, positional, strict=False)), **by_name}
-    given = {name: value for name, value in given.items() if value is not None}
-    missing = [name for name, needed in known.items() if needed and name not in given]
-    if missing:
-        hint = (
-            "give the target tokens, start token first"
-            if missing[0].startswith("decoder")
-            else "give it"
-        )
-        raise SettingError(f"this model needs {missing[0]}", hint)
-    return given
+    arguments = dict(zip(required, positional, strict=False)) | dict(keywords)
+    # In the model's order, whatever the order of the keywords: the first one is the main input.
+    tensors = {name: arguments[name] for name in required if arguments.get(name) is not None}
+    for name, is_required in required.items():
+        if is_required and name not in tensors:
+            repair = "give it"
+            if name.startswith("decoder"):
+                repair = "give the target tokens, start token first"
+            raise SettingError(f"this model needs {name}", repair)
+    return tensors
 
 
-def run(
+def call(
     model: CoreModel,
-    description: kinds.Model,
+    spec: kinds.Model,
     config: Mapping[str, Any],
-    given: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
 ) -> Output:
-    """The main tensors of a call, in the order of transformers."""
+    """Runs a model on named inputs; the main output tensors, in the order of transformers."""
     match model:
         case Encoder():
-            assert isinstance(description, kinds.Encoder)
-            return _encoder(model, description, config, given)
+            assert isinstance(spec, kinds.Encoder)
+            return _call_encoder(model, spec, config, inputs)
         case Decoder():
-            hidden, _ = model(given["input_ids"], padding_mask(given.get("attention_mask")))
+            hidden, _ = model(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))
             return Output(logits=model.head(hidden))
         case EncoderDecoder():
-            return _encoder_decoder(model, given)
+            return _call_encoder_decoder(model, inputs)
         case DualEncoder():
-            return _pair(model, given)
+            return _call_dual_encoder(model, inputs)
         case MemoryNetwork():
-            masks = [padding_mask(given.get(name)) for name in ("story_mask", "question_mask")]
-            return Output(logits=model.head(model(given["story"], given["question"], *masks)[0]))
+            story_mask = padding_mask(inputs.get("story_mask"))
+            question_mask = padding_mask(inputs.get("question_mask"))
+            hidden, _ = model(inputs["story"], inputs["question"], story_mask, question_mask)
+            return Output(logits=model.head(hidden))
 
 
-def padding_mask(mask: Tensor | None) -> Tensor | None:
-    """Which positions are no padding; None where all are, which is faster."""
-    if mask is None or bool(mask.all()):
+def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """Hugging Face's attention mask (1 = token, 0 = padding) as booleans.
+
+    None where nothing is padded: attention then takes the faster path without a mask.
+    """
+    if attention_mask is None or bool(attention_mask.all()):
         return None
-    return mask.bool()
+    return attention_mask.bool()
 
 
-def _encoder(
+# ------------------------------------------------------------------ encoders
+
+
+def _call_encoder(
     model: Encoder,
-    description: kinds.Encoder,
+    spec: kinds.Encoder,
     config: Mapping[str, Any],
-    given: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
 ) -> Output:
-    inputs, mask = next(iter(given.values())), padding_mask(given.get("attention_mask"))
-    if mask is None and description.pool is not None and description.pool.which == "last":
-        # Which token is the last one of a text, transformers sees by what fills the rows.
-        fills = config.get("pad_token_id")
-        mask = None if fills is None else padding_mask(inputs != fills)
-    beside = {"segments": given["token_type_ids"]} if "token_type_ids" in given else {}
-    hidden, _ = model(inputs, mask, **beside)
+    main_input = next(iter(inputs.values()))  # ids, pixels or samples: always the first argument
+    mask = padding_mask(inputs.get("attention_mask"))
+    pools_last_token = spec.pool is not None and spec.pool.which == "last"
+    pad_token_id = config.get("pad_token_id")
+    if mask is None and pools_last_token and pad_token_id is not None:
+        # transformers finds the last token of a text by the padding id, even without a mask.
+        mask = padding_mask(main_input != pad_token_id)
+    options = {}
+    if "token_type_ids" in inputs:
+        options["segments"] = inputs["token_type_ids"]
+    hidden, _ = model(main_input, mask, **options)  # [B, T, D]
     architecture = str((config.get("architectures") or [""])[0])
-    if architecture.endswith(("Model", "WithProjection")) or (
-        model.head is None and model.labels is None
-    ):
-        return _bare(model, description, hidden, model.input.places(mask), inputs)
-    if isinstance(description.labels, kinds.ClassifierHead) and description.labels.task == "next":
-        return _pretraining(model, architecture, hidden, mask, inputs)
+    without_head = model.head is None and model.labels is None
+    if without_head or architecture.endswith(("Model", "WithProjection")):
+        return _hidden_state_output(model, spec, hidden, model.input.places(mask), main_input)
+    if isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.task == "next":
+        return _pretraining_output(model, architecture, hidden, mask, main_input)
     if model.labels is None:
         assert model.head is not None
         return Output(logits=model.head(hidden))
-    scores = model.classes(hidden, mask, inputs)
-    if isinstance(model.labels, DistilledHead):
-        voices = model.labels.each(hidden)
-        return Output(logits=scores, cls_logits=voices[:, 0], distillation_logits=voices[:, 1])
-    match description.labels:
-        case kinds.ClassifierHead(task="answer"):
-            return Output(start_logits=scores[..., 0], end_logits=scores[..., 1])
-        case kinds.ClassifierHead(task="detect"):
-            return Output(logits=scores[..., 0])
-        case _:
-            return Output(logits=scores)
+    return _classifier_output(model, spec, hidden, mask, main_input)
 
 
-def _bare(
-    model: Encoder,
-    description: kinds.Encoder,
-    hidden: Tensor,
-    places: Tensor | None,
-    inputs: Tensor,
+def _classifier_output(
+    model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
 ) -> Output:
-    if model.pool is None or description.pool is None:
+    """Logits of a task head: per text, or per token for tagging, answers and detection."""
+    logits = model.classes(hidden, mask, inputs)
+    if isinstance(model.labels, DistilledHead):
+        # DeiT: one classifier on the class token, one on the distillation token, and their mean.
+        both = model.labels.each(hidden)
+        return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
+    match spec.labels:
+        case kinds.ClassifierHead(task="answer"):
+            return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
+        case kinds.ClassifierHead(task="detect"):
+            return Output(logits=logits[..., 0])
+        case _:
+            return Output(logits=logits)
+
+
+def _hidden_state_output(
+    model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
+) -> Output:
+    """The output of an encoder without a head: hidden states, and the pooled vector."""
+    if model.pool is None or spec.pool is None:
         return Output(last_hidden_state=hidden)
-    vector = model.pool(hidden, places, inputs)
-    if description.pool.width is None:
+    vector = model.pool(hidden, mask, inputs)
+    if spec.pool.width is None:
         return Output(last_hidden_state=hidden, pooler_output=vector)
-    name = "image_embeds" if isinstance(description.input, kinds.Patches) else "text_embeds"
+    # A projection to the shared space makes it one tower of CLIP.
+    name = "image_embeds" if isinstance(spec.input, kinds.Patches) else "text_embeds"
     return Output({name: vector, "last_hidden_state": hidden})
 
 
-def _pretraining(
+def _pretraining_output(
     model: Encoder, architecture: str, hidden: Tensor, mask: Tensor | None, inputs: Tensor
 ) -> Output:
-    """A vocabulary, whether one text follows another, or both."""
+    """The heads of BERT's pre-training: masked tokens, next sentence, or both."""
     if model.head is not None and architecture.endswith("ForMaskedLM"):
         return Output(logits=model.head(hidden))
-    pairs = model.classes(hidden, mask, inputs)
+    sentence_logits = model.classes(hidden, mask, inputs)
     if model.head is None or architecture.endswith("ForNextSentencePrediction"):
-        return Output(logits=pairs)
+        return Output(logits=sentence_logits)
+    # ALBERT predicts the order of two sentences, and its output has a name of its own.
     name = "sop_logits" if architecture.startswith("Albert") else "seq_relationship_logits"
-    return Output({"prediction_logits": model.head(hidden), name: pairs})
+    return Output({"prediction_logits": model.head(hidden), name: sentence_logits})
 
 
-def _encoder_decoder(model: EncoderDecoder, given: Mapping[str, Tensor]) -> Output:
-    target = given.get("decoder_attention_mask")
-    if target is not None and bool((target[:, 1:] > target[:, :-1]).any()):
+# ------------------------------------------------------------------ two towers or stacks
+
+
+def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -> Output:
+    target_mask = inputs.get("decoder_attention_mask")
+    if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
         raise SettingError(
             "decoder_attention_mask has padding in front of tokens", "pad the targets behind"
         )
-    # Padding behind targets is seen by nothing before it. A spectrogram is heard whole, silence too, as it was in training.
-    mask = None if "input_features" in given else padding_mask(given.get("attention_mask"))
-    encoded = model.encode(next(iter(given.values())), mask)
-    logits = model.head(model.decode(given["decoder_input_ids"], encoded))
+    # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
+    # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
+    source_mask = None
+    if "input_features" not in inputs:
+        source_mask = padding_mask(inputs.get("attention_mask"))
+    encoded = model.encode(next(iter(inputs.values())), source_mask)
+    logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
     return Output(logits=logits, encoder_last_hidden_state=encoded.memory)
 
 
-def _pair(model: DualEncoder, given: Mapping[str, Tensor]) -> Output:
-    texts = model.texts(given["input_ids"], padding_mask(given.get("attention_mask")))
-    images = model.images(given["pixel_values"])
-    scores = texts @ images.mT * model.scale.exp()
+def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:
+    texts = model.texts(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))  # [N, D]
+    images = model.images(inputs["pixel_values"])  # [M, D]
+    logits = texts @ images.mT * model.scale.exp()  # [N, M]
     return Output(
-        logits_per_image=scores.mT, logits_per_text=scores, text_embeds=texts, image_embeds=images
+        logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )

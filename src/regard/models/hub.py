@@ -1,7 +1,7 @@
-"""Fetching a model from a hub, when it is asked for: the files that can be read here, and never a pickle or code.
+"""Downloads from a model hub, only when asked for: safetensors, configs and tokenizer files.
 
-What arrives goes into a folder beside its place, which takes the place by one rename when all is there; a file that broke off
-goes on where it stopped, if it is still the same.
+Pickles and code are never fetched. Files arrive in a temporary folder, which is renamed when all
+are there; an interrupted file is resumed by an HTTP range request if its ETag is still the same.
 """
 
 from __future__ import annotations
@@ -13,151 +13,189 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from regard import disk
 from regard.errors import CheckpointError, ModelError
 from regard.families.folder import WEIGHTS
-from regard.models.saving import BESIDE, PIECES
+from regard.models.saving import COMPANION_FILES, SENTENCEPIECE_FILES
 
-_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_CHUNK = 1 << 20
-_SECONDS = 30  # without an answer
+_MODEL_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")
+_CHUNK_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 30
+_MEGABYTE = 1e6
+
+# HTTP status codes
+_PARTIAL_CONTENT = 206
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_RANGE_NOT_SATISFIABLE = 416
 
 
 def is_name(name: str) -> bool:
     """Whether it can be the name of a model on a hub: `owner/name`, or a name alone."""
-    return _NAME.fullmatch(name) is not None and ".." not in name
+    return _MODEL_NAME.fullmatch(name) is not None and ".." not in name
 
 
 def fetch(name: str, say: Callable[[str], None]) -> Path:
-    """The folder that holds this model, fetched unless it was before: ~/.cache/regard, or what REGARD_CACHE names."""
+    """The local folder of a model, downloaded unless it is in the cache.
+
+    The cache is ~/.cache/regard, or what REGARD_CACHE names; the hub is huggingface.co, or what
+    HF_ENDPOINT names.
+    """
     if not is_name(name):
         raise ModelError(f"{name!r} is no name of a model on a hub", "give it as owner/name")
     cache = Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
-    place = cache / name.replace("/", "--")
-    if place.is_dir():
-        say(f"{name} is in {place}")
-        return place
+    folder = cache / name.replace("/", "--")
+    if folder.is_dir():
+        say(f"{name} is in {folder}")
+        return folder
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not hub.startswith(("https://", "http://")):
         raise ModelError(
             f"HF_ENDPOINT is {hub!r}, which is no address of the web",
             "give one that begins with https://",
         )
-    arriving = cache / f".{place.name}.arriving"
+    incomplete = cache / f".{folder.name}.arriving"
     with disk.writing(name):
-        arriving.mkdir(parents=True, exist_ok=True)
-        _all(f"{hub}/{name}/resolve/main", arriving, name, say)
-        for path in arriving.rglob("*"):
+        incomplete.mkdir(parents=True, exist_ok=True)
+        _Download(name, f"{hub}/{name}/resolve/main", incomplete, say).fetch_all()
+        for path in incomplete.rglob("*"):
             disk.sync(path)
-        os.rename(arriving, place)
+        os.rename(incomplete, folder)
         disk.sync(cache)
-    return place
+    return folder
 
 
-def _all(source: str, folder: Path, name: str, say: Callable[[str], None]) -> None:
-    if not _file(source, folder, "config.json", say):
-        raise ModelError(
-            f"{source} has no config.json that anyone may read",
-            "check the name; fetch a private model with its owner's tools, and give the folder",
-        )
-    if not _file(source, folder, WEIGHTS, say):
-        for shard in _shards(source, folder, name, say):
-            if not _file(source, folder, shard, say):
-                raise ModelError(f"{name} lacks {shard}, which its index names", "ask its owner")
-    for file in (*BESIDE, *PIECES):
-        _file(source, folder, file, say)
+@dataclass(frozen=True)
+class _Download:
+    """The download of one model: its name, its address on the hub, and the folder to fill."""
 
+    name: str
+    address: str
+    folder: Path
+    say: Callable[[str], None]
 
-def _shards(source: str, folder: Path, name: str, say: Callable[[str], None]) -> list[str]:
-    index = f"{WEIGHTS}.index.json"
-    if not _file(source, folder, index, say):
-        raise ModelError(
-            f"{name} has no {WEIGHTS}",
-            "its weights may be a pickle, which can run any code: convert it where you trust it, and give the folder",
-        )
-    try:
-        files = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError):
-        files = {""}
-    if not all(
-        isinstance(file, str) and re.fullmatch(r"[\w-][\w.-]*\.safetensors", file) for file in files
-    ):
-        (folder / index).unlink()
-        raise CheckpointError(f"the index of {name} is damaged", "try again")
-    return sorted(files)
+    def fetch_all(self) -> None:
+        """Downloads config.json, the weights, and whatever else of the known files exists."""
+        if not self._fetch("config.json"):
+            raise ModelError(
+                f"{self.address} has no config.json that anyone may read",
+                "check the name; fetch a private model with its owner's tools, and give the folder",
+            )
+        if not self._fetch(WEIGHTS):
+            for shard in self._shards():
+                if not self._fetch(shard):
+                    raise ModelError(
+                        f"{self.name} lacks {shard}, which its index names", "ask its owner"
+                    )
+        for file in (*COMPANION_FILES, *SENTENCEPIECE_FILES):
+            self._fetch(file)
 
+    def _shards(self) -> list[str]:
+        """The weight files that the index of a sharded checkpoint names."""
+        index = f"{WEIGHTS}.index.json"
+        if not self._fetch(index):
+            raise ModelError(
+                f"{self.name} has no {WEIGHTS}",
+                "its weights may be a pickle, which can run any code: convert it where you trust "
+                "it, and give the folder",
+            )
+        path = self.folder / index
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            files = set(content["weight_map"].values())
+        except (ValueError, KeyError, AttributeError, TypeError):
+            files = {""}  # no valid name, so that the check below fails
+        # A name with a slash could lead out of the folder.
+        if not all(isinstance(file, str) and _SHARD_NAME.fullmatch(file) for file in files):
+            path.unlink()
+            raise CheckpointError(f"the index of {self.name} is damaged", "try again")
+        return sorted(files)
 
-def _file(source: str, folder: Path, file: str, say: Callable[[str], None]) -> bool:
-    """Fetches one file, unless it is there; False if the hub has none of this name."""
-    place = folder / file
-    if place.is_file():
+    def _fetch(self, file: str) -> bool:
+        """Downloads one file, unless it is there; False if the hub has none of this name."""
+        path = self.folder / file
+        if path.is_file():
+            return True
+        path.parent.mkdir(exist_ok=True)
+        url = f"{self.address}/{file}"
+        part = path.with_name(f".{path.name}.part")
+        etag = path.with_name(f".{path.name}.mark")
+        try:
+            response = _request(url, part, etag)
+            if response is None:
+                return False
+            with response:
+                _receive(response, part, etag, url, self.say)
+        except (
+            urllib.error.URLError,
+            http.client.HTTPException,
+            TimeoutError,
+            ConnectionError,
+        ) as error:
+            raise ModelError(
+                f"fetching {url} failed: {error}", "check the connection, and ask again: it goes on"
+            ) from None
+        etag.unlink(missing_ok=True)
+        os.replace(part, path)
         return True
-    place.parent.mkdir(exist_ok=True)
-    part, mark = place.with_name(f".{place.name}.part"), place.with_name(f".{place.name}.mark")
-    try:
-        answer = _ask(f"{source}/{file}", part, mark)
-        if answer is None:
-            return False
-        with answer:
-            _receive(answer, part, mark, f"{source}/{file}", say)
-    except (
-        urllib.error.URLError,
-        http.client.HTTPException,
-        TimeoutError,
-        ConnectionError,
-    ) as error:
-        raise ModelError(
-            f"fetching {source}/{file} failed: {error}",
-            "check the connection, and ask again: it goes on",
-        ) from None
-    mark.unlink(missing_ok=True)
-    os.replace(part, place)
-    return True
 
 
-def _ask(address: str, part: Path, mark: Path) -> http.client.HTTPResponse | None:
-    """The rest of a file that broke off, provided it is still the one that was marked; otherwise all of it."""
+def _request(url: str, part: Path, etag: Path) -> http.client.HTTPResponse | None:
+    """Requests a file, or the rest of it where a part is there; None if it may not be read.
+
+    If-Range makes the server send the whole file when the ETag has changed since.
+    """
     headers = {"User-Agent": "regard"}
-    if part.is_file() and mark.is_file():
-        headers |= {
-            "Range": f"bytes={part.stat().st_size}-",
-            "If-Range": mark.read_text(encoding="utf-8"),
-        }
+    if part.is_file() and etag.is_file():
+        headers["Range"] = f"bytes={part.stat().st_size}-"
+        headers["If-Range"] = etag.read_text(encoding="utf-8")
+    request = urllib.request.Request(url, headers=headers)
     try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(
-            urllib.request.Request(address, headers=headers), timeout=_SECONDS
+        response: http.client.HTTPResponse = urllib.request.urlopen(
+            request, timeout=_TIMEOUT_SECONDS
         )
-        return answer
+        return response
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is left to send: it cannot be told from a file that shrank
+        if error.code == _RANGE_NOT_SATISFIABLE:
+            # Either all bytes are here already or the file has shrunk: start again to be sure.
             part.unlink()
-            return _ask(address, part, mark)
-        if error.code in (401, 403, 404):
+            return _request(url, part, etag)
+        if error.code in (_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND):
             return None
         raise
 
 
 def _receive(
-    answer: http.client.HTTPResponse,
+    response: http.client.HTTPResponse,
     part: Path,
-    mark: Path,
-    address: str,
+    etag: Path,
+    url: str,
     say: Callable[[str], None],
 ) -> None:
-    goes_on = answer.status == 206
-    before = part.stat().st_size if goes_on else 0
-    length = answer.headers.get("Content-Length")
-    whole = None if length is None else before + int(length)
-    size = "" if whole is None else f", {whole / 1e6:.1f} MB"
-    say(f"fetching {address}{size}" + (f", from {before / 1e6:.1f} MB on" if goes_on else ""))
-    if etag := answer.headers.get("ETag"):
-        mark.write_text(etag, encoding="utf-8")
+    """Writes the body of a response to `part`, behind what is there if it continues a file."""
+    resumed = response.status == _PARTIAL_CONTENT
+    offset = part.stat().st_size if resumed else 0
+    content_length = response.headers.get("Content-Length")
+    size = None if content_length is None else offset + int(content_length)
+    message = f"fetching {url}"
+    if size is not None:
+        message += f", {size / _MEGABYTE:.1f} MB"
+    if resumed:
+        message += f", from {offset / _MEGABYTE:.1f} MB on"
+    say(message)
+    # Without an ETag there is no way to tell later whether the file is still the same.
+    if response.headers.get("ETag"):
+        etag.write_text(response.headers["ETag"], encoding="utf-8")
     else:
-        mark.unlink(missing_ok=True)
-    with part.open("ab" if goes_on else "wb") as file:
-        while chunk := answer.read(_CHUNK):
+        etag.unlink(missing_ok=True)
+    with part.open("ab" if resumed else "wb") as file:
+        while chunk := response.read(_CHUNK_BYTES):
             file.write(chunk)
-    if whole is not None and part.stat().st_size != whole:
-        raise ConnectionError(f"{part.stat().st_size} of {whole} bytes came")
+    received = part.stat().st_size
+    if size is not None and received != size:
+        raise ConnectionError(f"{received} of {size} bytes came")

@@ -12,15 +12,16 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.model import Decoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
-from regard.text.exact import Exact, StreamingDecoder
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.text.streaming import StreamingDecoder
+from regard.text.tokenizer import Tokenizer
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 USUAL = 100  # tokens that are generated if nobody says how many
@@ -43,18 +44,18 @@ class LanguageModel(Model):
         self,
         model: Decoder,
         description: kinds.Decoder | kinds.RecurrentDecoder,
-        tokenizer: Exact | None,
+        tokenizer: Tokenizer | None,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, description, config)
         self.tokenizer = tokenizer
         end = self.config.get("eos_token_id")
         stops = tuple(end if isinstance(end, list) else [] if end is None else [end])
-        self.ends = SpecialTokens(0, None, stops[0] if stops else -1, also=stops[1:])
+        self.ends = SpecialTokens(0, None, stops[0] if stops else -1, extra_ends=stops[1:])
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     @property
-    def words(self) -> Exact:
+    def words(self) -> Tokenizer:
         """The tokenizer, which all that deals with text needs."""
         if self.tokenizer is None:
             raise ModelError(
@@ -76,11 +77,7 @@ class LanguageModel(Model):
     def subject(self) -> Subject:
         from regard.look import Subject, Words
 
-        words = self.words
-        read = Words(
-            words.prompt, words.spans, lambda ids: [words.token(i) for i in ids], words.decode
-        )
-        return Subject(self.model, read, ends=self.ends)
+        return Subject(self.model, Words.of(self.words), ends=self.ends)
 
     # ------------------------------------------------------------------ generation
 
@@ -131,12 +128,12 @@ class LanguageModel(Model):
         texts = [""] * len(prompts)
 
         def heard(row: int, token: int) -> None:
-            piece = "" if token == self.ends.end else growing[row].add(token)
+            piece = "" if token == self.ends.end else growing[row].put(token)
             texts[row] += piece
             if stream is not None and piece:
                 stream(piece)
 
-        tell(self)
+        warn_of_unsupported(self)
         counts = [max_new_tokens or self._most_new(len(prompt)) for prompt in prompts]
         self._go_on(
             prompts,
@@ -146,7 +143,7 @@ class LanguageModel(Model):
             None if draft is None else self._draft(draft),
         )
         for row, each in enumerate(growing):
-            rest = each.rest()
+            rest = each.end()
             texts[row] += rest
             if stream is not None and rest:
                 stream(rest)
@@ -155,7 +152,9 @@ class LanguageModel(Model):
     def _most_new(self, length: int) -> int:
         """How many tokens follow a prompt of this length at most, if nobody says."""
         said = self.defaults
-        return said.most_new or (USUAL if said.most is None else max(1, said.most - length))
+        return said.max_new_tokens or (
+            USUAL if said.max_length is None else max(1, said.max_length - length)
+        )
 
     def _go_on(
         self,
@@ -174,7 +173,7 @@ class LanguageModel(Model):
             # How many tokens must come before an end: all that the decoder has read counts, or what is new.
             said, new = self.defaults, {row: len(so_far[row]) - len(prompts[row]) for row in left}
             least = {
-                row: max(0, said.least_new - new[row], said.least - len(so_far[row]))
+                row: max(0, said.min_new_tokens - new[row], said.min_length - len(so_far[row]))
                 for row in left
             }
             for room, fewest in sorted({(limits[row], least[row]) for row in left}):
@@ -187,10 +186,13 @@ class LanguageModel(Model):
                     else functools.partial(_told, heard, rows)
                 )
                 settings = DecodingSettings(
-                    strategy, Limit(0.0, room), least=fewest, no_repeat=said.no_repeat
+                    strategy,
+                    Limit(0.0, room),
+                    min_new_tokens=fewest,
+                    no_repeat_ngram_size=said.no_repeat_ngram_size,
                 )
                 found = decode(
-                    self.model, sources, self.ends, settings, keys=keys, watch=watch, draft=draft
+                    self.model, sources, self.ends, settings, keys=keys, on_step=watch, draft=draft
                 )
                 for row, hypotheses in zip(rows, found, strict=True):
                     best = hypotheses[0]
@@ -227,7 +229,7 @@ class LanguageModel(Model):
         return min(wanted, most - seen + 1)
 
     def _prompt(self, text: str) -> list[int]:
-        ids = self.words.prompt(text)
+        ids = self.words.input_ids(text)
         if ids:
             return ids
         # Nothing to go on from: the token that starts texts, or the one that ends the text before.
@@ -244,7 +246,9 @@ class LanguageModel(Model):
     def nll(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
         """−log p of the texts in nats, summed, and how many tokens that was. A first token that nothing comes before is not
         counted. Texts that are longer than the model can see, or than `tokens`, are read in parts."""
-        rows = [self.words.prompt(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        rows = [
+            self.words.input_ids(text) for text in ([texts] if isinstance(texts, str) else texts)
+        ]
         most = min(self.positions or tokens, tokens)
         parts = [
             row[i : i + most + 1] for row in rows for i in range(0, max(1, len(row) - 1), most)
@@ -264,9 +268,7 @@ class LanguageModel(Model):
         """log p of each row's tokens from number `first` on, given those before."""
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
-        for numbers in batches(
-            [len(row) for row in rows], DecodingSettings(Greedy(), tokens=tokens)
-        ):
+        for numbers in batch_by_length([len(row) for row in rows], tokens):
             ids = pad_sequence(
                 [torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1
             )
@@ -334,7 +336,7 @@ class LanguageModel(Model):
         return results[0] if isinstance(text, str) else results
 
     def _labels(self, shown: str, wholes: list[str], labels: Sequence[str]) -> dict[str, float]:
-        rows = [self.words.prompt(shown + whole) for whole in wholes]
+        rows = [self.words.input_ids(shown + whole) for whole in wholes]
         # Pieces may reach over the end of the prompt, so what is scored begins where the rows begin to differ.
         shortest = min(len(row) for row in rows) - 1
         same = next((i for i in range(shortest) if len({row[i] for row in rows}) > 1), shortest)

@@ -15,16 +15,18 @@ from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNe
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.dual_encoder import DualEncoderModel
-from regard.models.generation_config import defaults
+from regard.models.generation_config import generation_defaults
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.speech import CTCModel, SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
-from regard.text.exact import Exact
-from regard.text.framed import holds_tokenizer, open_backend, open_target
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import (
+    holds_tokenizer,
+    open_language_model_tokenizer,
+    open_translation_tokenizers,
+)
 
 
 def load(
@@ -58,7 +60,7 @@ def load_translator(
     if isinstance(held.spec, kinds.EncoderDecoder | kinds.SequenceToSequence) and isinstance(
         held.spec.source, kinds.Tokens
     ):
-        open_tokenizers(Path(folder))  # says what is missing
+        open_translation_tokenizers(Path(folder))  # says what is missing
     kind = held.config.get("model_type")
     raise ModelError(
         f"{folder} holds a model that does not translate ({kind})",
@@ -66,7 +68,7 @@ def load_translator(
     )
 
 
-def load_writer(
+def load_language_model(
     folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
 ) -> LanguageModel:
     """A model that goes on from text, or the reason why the folder holds none."""
@@ -105,20 +107,24 @@ def _held(
             opened.ids is not None
         ):
             if holds_tokenizer(folder):
-                (source, target), ids = open_tokenizers(folder), opened.ids
+                (source, target), ids = open_translation_tokenizers(folder), opened.ids
                 forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
                 translator = Translator(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
                 )
                 banned = frozenset(translator.ends.banned)
-                translator.defaults = defaults(folders.generation(folder), opened.config, banned)
+                translator.defaults = generation_defaults(
+                    folders.generation(folder), opened.config, banned
+                )
                 return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
-            words = Exact.open(folder) if holds_tokenizer(folder) else None
+            words = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
             config = opened.config | folders.said_of_tokens(folder)
             writer = LanguageModel(model, opened.spec, words, config)
-            writer.defaults = defaults(folders.generation(folder), opened.config, frozenset())
+            writer.defaults = generation_defaults(
+                folders.generation(folder), opened.config, frozenset()
+            )
             return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):
             return TextEncoder(model, opened.spec, None, opened.config)
@@ -131,16 +137,6 @@ def _held(
         case DualEncoder(), kinds.DualEncoder():
             return DualEncoderModel(model, opened.spec, None, opened.config)
     return Model(model, opened.spec, opened.config)
-
-
-def open_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source and the target side's, which may be one."""
-    backend, _, origin = open_backend(folder)
-    source, second = Tokenizer(backend, origin=origin), folder / "target_tokenizer.json"
-    if second.exists():
-        return source, Tokenizer.load(second)
-    other = open_target(folder)
-    return source, source if other is None else Tokenizer(other, origin=origin)
 
 
 def _recovered(

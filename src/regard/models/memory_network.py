@@ -34,7 +34,7 @@ class MemoryNetworkModel(WithText):
 
     def words(self, text: str) -> list[list[int]]:
         """The ids of each sentence of a story; the last one is the question."""
-        found = [row.ids for row in self.text.encode(sentences(text))]
+        found = [row.ids for row in self.text.encode_with_template(sentences(text))]
         if len(found) < 2:
             raise DataError(
                 "a story needs a sentence before its question",
@@ -47,7 +47,7 @@ class MemoryNetworkModel(WithText):
         whole = laid_out([self.words(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
             scores = self.model.head(self.model(*MemoryNetwork.apart(whole))[0])[0]
-        return scored(scores.float(), [self.text.token(i) for i in range(len(scores))])
+        return scored(scores.float(), [self.text.id_to_token(i) for i in range(len(scores))])
 
     def subject(self) -> Subject:
         from regard.look import Subject

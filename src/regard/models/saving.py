@@ -1,4 +1,4 @@
-"""From a held model to a folder in Hugging Face's layout: all of it, or nothing."""
+"""Model.save: a model written as a folder in Hugging Face's layout, completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from regard.errors import DiskError
 from regard.families import folder as folders
 from regard.text.sentencepiece_layouts import FILES, SIDES
 
-# What a model's folder holds beside config.json and weights: how text, images and sound are prepared, how text is generated.
-TEXTS = (
+# Files of a model's folder that concern text: tokenizers, and how text is generated.
+TEXT_FILES = (
     "generation_config.json",
     "tokenizer.json",
     "target_tokenizer.json",
@@ -28,111 +28,125 @@ TEXTS = (
     "merges.txt",
     "chat_template.jinja",
 )
-BESIDE = (
-    *TEXTS, "preprocessor_config.json", "processor_config.json", "modules.json", "sentence_bert_config.json",
-    "config_sentence_transformers.json", "1_Pooling/config.json",
-)  # fmt: skip
-_SENTENCEPIECE = ("*.model", "*.spm")
-PIECES = (*FILES, *SIDES)  # as they are called
-# Notes in config.json that no spec knows, and which belong to the model all the same.
-_KEPT = (
-    "id2label", "label2id", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "unk_token_id",
-    "cls_token_id", "mask_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
-    "forced_decoder_ids", "suppress_tokens", "begin_suppress_tokens", "task_specific_params", "prefix", "tokenizer_class",
+# All files next to config.json and the weights: images, sound and sentence vectors as well.
+COMPANION_FILES = (
+    *TEXT_FILES,
+    "preprocessor_config.json",
+    "processor_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+)
+SENTENCEPIECE_FILES = (*FILES, *SIDES)  # by the names that the families give them
+_SENTENCEPIECE_PATTERNS = ("*.model", "*.spm")
+# Keys of config.json that no spec holds, and which are carried over to the saved one.
+_CARRIED_KEYS = (
+    "id2label", "label2id", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id",
+    "sep_token_id", "unk_token_id", "cls_token_id", "mask_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids", "suppress_tokens",
+    "begin_suppress_tokens", "task_specific_params", "prefix", "tokenizer_class",
     "sentence_transformers", "sbert_ce_default_activation_function",
 )  # fmt: skip
-_LABELS = ("id2label", "label2id")
-_TOWERS = ("text_config", "vision_config")
+_LABEL_KEYS = ("id2label", "label2id")
+_TOWER_KEYS = ("text_config", "vision_config")  # nested configs of a dual encoder
 
 
 def save(
     target: Path,
     model: CoreModel,
-    description: kinds.Model,
+    spec: kinds.Model,
     config: Mapping[str, Any],
-    home: Path | None,
+    origin: Path | None,
     files: Mapping[str, str | dict[str, Any]],
 ) -> Path:
-    """`home`: the folder it came from, whose other files are copied; `files`: what stands in for them without one."""
-    _vacant(target)
-    more = files.get("config.json")
+    """Writes config.json, weights and companion files into the folder `target`.
+
+    `origin` is the folder that the model was opened from, whose other files are copied; `files`
+    are their contents, by name, where there is none.
+    """
+    _check_replaceable(target)
+    additions = files.get("config.json")
+    if not isinstance(additions, dict):
+        additions = None
     with disk.committing(target.absolute()) as folder:
-        disk.write_json(
-            folder / "config.json",
-            described(description, config, more if isinstance(more, dict) else None),
-        )
-        write_weights(folder / folders.WEIGHTS, model, description, config)
+        disk.write_json(folder / "config.json", config_json(spec, config, additions))
+        write_weights(folder / folders.WEIGHTS, model, spec, config)
         for name, content in files.items():
             if isinstance(content, str):
                 disk.write_file(folder / name, content)
             elif name != "config.json":
                 disk.write_json(folder / name, content)
-        if home is not None:
-            copy_beside(home, folder, BESIDE)
+        if origin is not None:
+            copy_companion_files(origin, folder, COMPANION_FILES)
     return target
 
 
-def described(
-    description: kinds.Model, config: Mapping[str, Any], more: Mapping[str, Any] | None = None
+def config_json(
+    spec: kinds.Model, config: Mapping[str, Any], additions: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """config.json of a model that was opened with `config`, in the words of the same family; `more` is added."""
-    opened = folders.ModelFolder(description, {}, None, dict(config))
-    return _carried(
-        folders.describe(description, None, opened.positions, opened.kind) | dict(more or {}),
-        config,
-    )
+    """config.json of a model that was opened with `config`, in the same family's keys."""
+    opened = folders.ModelFolder(spec, {}, None, dict(config))
+    description = folders.describe(spec, None, opened.positions, opened.kind)
+    return _carry_over(description | dict(additions or {}), config)
 
 
 def write_weights(
-    path: Path, model: CoreModel, description: kinds.Model, config: Mapping[str, Any]
+    path: Path, model: CoreModel, spec: kinds.Model, config: Mapping[str, Any]
 ) -> None:
-    """The weights as `described` announces them."""
-    opened = folders.ModelFolder(description, {}, None, dict(config))
-    folders.write_weights(path, model, description, opened.positions, opened.kind)
+    """Writes the weights under the names of the family that `config_json` names."""
+    opened = folders.ModelFolder(spec, {}, None, dict(config))
+    folders.write_weights(path, model, spec, opened.positions, opened.kind)
 
 
-def copy_beside(home: Path, folder: Path, names: Sequence[str]) -> None:
-    """Copies the files of these names, and those of SentencePiece, from a model's folder to another."""
-    named = [home / name for name in names if (home / name).is_file()]
-    for path in [
-        *named,
-        *(path for pattern in _SENTENCEPIECE for path in home.glob(pattern) if path.is_file()),
-    ]:
-        place = folder / path.relative_to(home)
-        place.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, place)
+def copy_companion_files(origin: Path, folder: Path, names: Sequence[str]) -> None:
+    """Copies the files of these names, and SentencePiece models, from one folder to another."""
+    paths = [origin / name for name in names]
+    for pattern in _SENTENCEPIECE_PATTERNS:
+        paths += origin.glob(pattern)
+    for path in paths:
+        if path.is_file():
+            copy = folder / path.relative_to(origin)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
 
 
-def _carried(said: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of tokens and labels, which the spec does not; names of labels only if there are as many."""
-    kept = {key: config[key] for key in _KEPT if key in config}
-    if "id2label" in said and len(kept.get("id2label") or ()) != len(said["id2label"]):
-        kept = {key: value for key, value in kept.items() if key not in _LABELS}
-    inside = {
-        key: _carried(said[key], config[key])
-        for key in _TOWERS
-        if key in said and isinstance(config.get(key), dict)
+def _carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds what the old config.json says of tokens and labels to the new one."""
+    carried = {key: config[key] for key in _CARRIED_KEYS if key in config}
+    old_labels = carried.get("id2label") or {}
+    if "id2label" in new and len(old_labels) != len(new["id2label"]):
+        # Another number of labels: the old names are those of another task.
+        carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
+    towers = {
+        key: _carry_over(new[key], config[key])
+        for key in _TOWER_KEYS
+        if key in new and isinstance(config.get(key), dict)
     }
-    return {**said, **kept, **inside}
+    return {**new, **carried, **towers}
 
 
-def _vacant(target: Path) -> None:
-    """A folder is replaced only if nothing but a model is in it: not a run with its training, nor anything else."""
+def _check_replaceable(target: Path) -> None:
+    """Refuses to replace a folder that holds anything but a model, such as a training run."""
     if not target.exists():
         return
     if not target.is_dir():
         raise DiskError(f"{target} is a file", "give the name of a new folder")
-    known = {"config.json", "README.md", *BESIDE}
-    strange = sorted(
-        name
-        for path in target.rglob("*")
-        if path.is_file()
-        for name in [path.relative_to(target).as_posix()]
-        if name not in known
-        and not name.endswith((".safetensors", ".safetensors.index.json", ".model", ".spm"))
+    names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
+    foreign = sorted(name for name in names if not _belongs_to_model(name))
+    if foreign:
+        problem = foreign[0]
+    elif any(target.iterdir()) and not (target / "config.json").is_file():
+        problem = "no config.json"
+    else:
+        return
+    raise DiskError(
+        f"{target} is not just a model: it holds {problem}", "give the name of a new folder"
     )
-    if strange or (any(target.iterdir()) and not (target / "config.json").is_file()):
-        held = strange[0] if strange else "no config.json"
-        raise DiskError(
-            f"{target} is not just a model: it holds {held}", "give the name of a new folder"
-        )
+
+
+def _belongs_to_model(name: str) -> bool:
+    """Whether a model's folder may hold a file of this name."""
+    if name in ("config.json", "README.md", *COMPANION_FILES):
+        return True
+    return name.endswith((".safetensors", ".safetensors.index.json", ".model", ".spm"))

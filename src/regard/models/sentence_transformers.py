@@ -1,4 +1,7 @@
-"""What a sentence-transformers folder says about turning hidden states into one vector: modules.json and what it names."""
+"""sentence-transformers folders: how hidden states are pooled into one vector for a text.
+
+Read from modules.json and the config of each module that it lists.
+"""
 
 from __future__ import annotations
 
@@ -14,124 +17,165 @@ from torch.nn import functional
 
 from regard.errors import ModelError
 
-# The keys of a Pooling module's config.json, and what each makes of the states x [B, T, D] at real places w [B, T, 1].
-_MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "pooling_mode_cls_token": lambda x, w: x[:, 0],
-    "pooling_mode_max_tokens": lambda x, w: x.masked_fill(w == 0, float("-inf")).amax(dim=1),
-    "pooling_mode_mean_tokens": lambda x, w: (x * w).sum(dim=1) / w.sum(dim=1),
-    "pooling_mode_mean_sqrt_len_tokens": lambda x, w: (x * w).sum(dim=1) / w.sum(dim=1).sqrt(),
-    "pooling_mode_weightedmean_tokens": lambda x, w: _weighted(x, w),
-    "pooling_mode_lasttoken": lambda x, w: x[torch.arange(len(x), device=x.device), _last(w)],
+# --- pooling modes ---
+# Each takes hidden states x [B, T, D] and weights w [B, T, 1], 1 for tokens and 0 for padding.
+
+
+def _cls_token(x: Tensor, w: Tensor) -> Tensor:
+    return x[:, 0]
+
+
+def _max_tokens(x: Tensor, w: Tensor) -> Tensor:
+    return x.masked_fill(w == 0, float("-inf")).amax(dim=1)
+
+
+def _mean_tokens(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).sum(dim=1) / w.sum(dim=1)
+
+
+def _mean_sqrt_len_tokens(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).sum(dim=1) / w.sum(dim=1).sqrt()
+
+
+def _weighted_mean_tokens(x: Tensor, w: Tensor) -> Tensor:
+    """The mean with weights 1, 2, 3, …: later tokens of a causal model have read more."""
+    numbers = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]  # [T, 1]
+    return _mean_tokens(x, w * numbers)
+
+
+def _last_token(x: Tensor, w: Tensor) -> Tensor:
+    rows = torch.arange(len(x), device=x.device)
+    positions = torch.arange(w.shape[1], device=w.device)
+    last = torch.where(w[..., 0] > 0, positions, 0).amax(dim=1)  # [B]
+    return x[rows, last]
+
+
+# By the keys of a Pooling module's config.json.
+_POOLING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "pooling_mode_cls_token": _cls_token,
+    "pooling_mode_max_tokens": _max_tokens,
+    "pooling_mode_mean_tokens": _mean_tokens,
+    "pooling_mode_mean_sqrt_len_tokens": _mean_sqrt_len_tokens,
+    "pooling_mode_weightedmean_tokens": _weighted_mean_tokens,
+    "pooling_mode_lasttoken": _last_token,
 }
-# Newer files name the mode instead of a flag for each.
-_WORDS = {
-    "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens", "weightedmean": "pooling_mode_weightedmean_tokens",
+# Newer files have one key, `pooling_mode`, with these values, instead of a flag for each mode.
+_POOLING_MODES = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
-}  # fmt: skip
+}
+_OTHER_KEYS = (
+    "word_embedding_dimension",
+    "embedding_dimension",
+    "include_prompt",
+    "pooling_mode",
+)
+_MODULES = ["Transformer", "Pooling", "Normalize"]  # the last one may be missing
 
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """`modes`: ways to gather the states of a text, side by side; `most`: the tokens a text may have; `prompt` is put before
-    it. The mean of the real places, where no folder says otherwise."""
+    """Pooling of token states into one vector; mean pooling where no folder says otherwise.
+
+    The vectors of several `modes` are concatenated. A text may have `max_seq_length` tokens;
+    `prompt` is put before it.
+    """
 
     modes: tuple[str, ...] = ("pooling_mode_mean_tokens",)
     normalize: bool = False
-    most: int | None = None
-    lower: bool = False
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
     prompt: str = ""
 
     @classmethod
     def open(cls, folder: Path | None) -> SentencePooling:
+        """The pooling that a folder's modules.json describes."""
         if folder is None or not (folder / "modules.json").is_file():
             return cls()
-        modules = _json(folder / "modules.json")
-        if not isinstance(modules, list) or not all(
-            isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules
-        ):
-            raise ModelError(
-                f"{folder}/modules.json is no list of modules", "fetch the folder again"
-            )
+        modules = _read_modules(folder)
         names = [module["type"].split(".")[-1] for module in modules]
-        if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        if names not in (_MODULES, _MODULES[:2]):
             raise ModelError(
                 f"{folder} makes its vectors by {', '.join(names)}",
                 "only Transformer, Pooling and Normalize are understood",
             )
-        modes = _modes(_inside(folder, str(modules[1].get("path")), "config.json"))
-        first = _inside(folder, str(modules[0].get("path", "")), "sentence_bert_config.json")
-        said = _inside(folder, "", "config_sentence_transformers.json")
-        prompts = said.get("prompts") or {}
-        prompt = prompts.get(said.get("default_prompt_name"), "")
-        most = first.get("max_seq_length")
-        return cls(modes, names[-1] == "Normalize", most, bool(first.get("do_lower_case")), prompt)
+        transformer = _module_config(
+            folder, str(modules[0].get("path", "")), "sentence_bert_config.json"
+        )
+        pooling = _module_config(folder, str(modules[1].get("path")), "config.json")
+        general = _module_config(folder, "", "config_sentence_transformers.json")
+        prompts = general.get("prompts") or {}
+        return cls(
+            modes=_pooling_modes(pooling),
+            normalize=names[-1] == "Normalize",
+            max_seq_length=transformer.get("max_seq_length"),
+            do_lower_case=bool(transformer.get("do_lower_case")),
+            prompt=prompts.get(general.get("default_prompt_name"), ""),
+        )
 
-    def text(self, text: str) -> str:
+    def prepare_text(self, text: str) -> str:
+        """The text as the tokenizer is to read it: with the prompt, and in lower case if asked."""
         text = self.prompt + text.strip()
-        return text.lower() if self.lower else text
+        return text.lower() if self.do_lower_case else text
 
     def __call__(self, hidden: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """[B, T, D] → [B, D], or wider where several modes stand side by side."""
-        here = (
-            torch.ones_like(hidden[..., :1])
-            if padding_mask is None
-            else padding_mask[..., None].to(hidden.dtype)
-        )
-        vectors = torch.cat([_MODES[mode](hidden, here) for mode in self.modes], dim=-1)
-        return functional.normalize(vectors, dim=-1) if self.normalize else vectors
+        """Pools hidden states [B, T, D] to [B, D], or [B, n·D] with n modes."""
+        if padding_mask is None:
+            weights = torch.ones_like(hidden[..., :1])  # [B, T, 1]
+        else:
+            weights = padding_mask[..., None].to(hidden.dtype)
+        vectors = torch.cat([_POOLING[mode](hidden, weights) for mode in self.modes], dim=-1)
+        if self.normalize:
+            return functional.normalize(vectors, dim=-1)
+        return vectors
 
 
-def _weighted(x: Tensor, w: Tensor) -> Tensor:
-    """Later places count more."""
-    w = w * torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
-    return (x * w).sum(dim=1) / w.sum(dim=1)
+def _read_modules(folder: Path) -> list[dict[str, Any]]:
+    """The list of modules, each with its type."""
+    modules = _read_json(folder / "modules.json")
+    problem = ModelError(f"{folder}/modules.json is no list of modules", "fetch the folder again")
+    if not isinstance(modules, list):
+        raise problem
+    for module in modules:
+        if not isinstance(module, dict) or not isinstance(module.get("type"), str):
+            raise problem
+    return modules
 
 
-def _last(w: Tensor) -> Tensor:
-    places = torch.arange(w.shape[1], device=w.device)
-    return torch.where(w[..., 0] > 0, places, 0).amax(dim=1)
-
-
-def _modes(said: Mapping[str, Any]) -> tuple[str, ...]:
-    known = {
-        "word_embedding_dimension",
-        "embedding_dimension",
-        "include_prompt",
-        "pooling_mode",
-        *_MODES,
-    }
-    strange = [key for key in said if key not in known]
-    named = said.get("pooling_mode")
-    words = [named] if isinstance(named, str) else named or []
-    modes = [
-        *(_WORDS.get(word, word) for word in words),
-        *(mode for mode in _MODES if said.get(mode) is True),
-    ]
-    if (
-        strange
-        or not modes
-        or not all(mode in _MODES for mode in modes)
-        or said.get("include_prompt") is False
-    ):
+def _pooling_modes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The modes that a Pooling module's config.json switches on, in either notation."""
+    value = config.get("pooling_mode") or []
+    values = [value] if isinstance(value, str) else value
+    modes = [_POOLING_MODES.get(mode, mode) for mode in values]
+    modes += [mode for mode in _POOLING if config.get(mode) is True]
+    unknown_key = any(key not in _POOLING and key not in _OTHER_KEYS for key in config)
+    unknown_mode = any(mode not in _POOLING for mode in modes)
+    # include_prompt=false would leave the prompt's tokens out of the mean.
+    if unknown_key or unknown_mode or not modes or config.get("include_prompt") is False:
         raise ModelError(
-            f"this way of pooling is not understood: {dict(said)}", f"known: {', '.join(_MODES)}"
+            f"this way of pooling is not understood: {dict(config)}",
+            f"known: {', '.join(_POOLING)}",
         )
     return tuple(modes)
 
 
-def _inside(folder: Path, path: str, name: str) -> dict[str, Any]:
-    """A config of a module; it must not lead out of its folder."""
-    place = (folder / path / name).resolve()
-    if not place.is_relative_to(folder.resolve()):
+def _module_config(folder: Path, path: str, name: str) -> dict[str, Any]:
+    """The config of a module, empty where it has none."""
+    file = (folder / path / name).resolve()
+    # modules.json comes from elsewhere: its paths must not lead out of the folder.
+    if not file.is_relative_to(folder.resolve()):
         raise ModelError(f"modules.json leads out of {folder}: {path}", "fetch the folder again")
-    said = _json(place) if place.is_file() else {}
-    if not isinstance(said, dict):
-        raise ModelError(f"{place} holds no object", "fetch the folder again")
-    return said
+    config = _read_json(file) if file.is_file() else {}
+    if not isinstance(config, dict):
+        raise ModelError(f"{file} holds no object", "fetch the folder again")
+    return config
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -17,15 +17,16 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.data.audio import RATE, Samples, log_mel, read_wav
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.strategy import Greedy, Limit, Strategy
+from regard.disk import read_json_object
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Encoder, EncoderDecoder
 from regard.models.base import Model
 from regard.models.with_tokenizer import WithText
 from regard.text.ctc import CTCDecoder
-from regard.text.framed import Framed, read_json
+from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.look import Subject
@@ -48,7 +49,7 @@ class SpeechToText(WithText):
         model: EncoderDecoder,
         description: kinds.EncoderDecoder,
         ids: folders.SpecialTokenIds,
-        text: Framed | None = None,
+        text: Tokenizer | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, description, text, config)
@@ -57,7 +58,7 @@ class SpeechToText(WithText):
     @cached_property
     def generation(self) -> dict[str, Any]:
         """generation_config.json, or what config.json says in its place."""
-        said = {} if self.folder is None else read_json(self.folder / "generation_config.json")
+        said = read_settings(self, "generation_config.json")
         return said or self.config
 
     @property
@@ -80,9 +81,9 @@ class SpeechToText(WithText):
 
     def _codes(self) -> list[str]:
         """Where no file lists them: they stand between the beginning and the tasks, and are two or three letters long."""
-        first, last = self.text.id(BEGIN), self.text.id("<|translate|>")
+        first, last = self.text.token_to_id(BEGIN), self.text.token_to_id("<|translate|>")
         between = range(first + 1, last) if first is not None and last is not None else range(0)
-        return sorted(self.text.token(i).strip("<|>") for i in between)
+        return sorted(self.text.id_to_token(i).strip("<|>") for i in between)
 
     @overload
     def transcribe(
@@ -133,7 +134,7 @@ class SpeechToText(WithText):
             ends = self._ends(self._prompt(features, None, "transcribe"))
             return Given(features.to(self.device), pictured(features[0]), ends)
 
-        words = Words.framed(self.text)
+        words = Words.of(self.text)
         return Subject(
             self.model, None, words, self._ends((self.ids.start,)), Medium("sound", read)
         )
@@ -147,27 +148,29 @@ class SpeechToText(WithText):
         limit = Limit(
             0.0, place.length - len(prompt) if isinstance(place, kinds.LearnedPosition) else 448
         )
-        settings = DecodingSettings(strategy or Greedy(), limit, tokens=8 * windows[0].shape[-1])
+        settings = DecodingSettings(
+            strategy or Greedy(), limit, batch_tokens=8 * windows[0].shape[-1]
+        )
         found = iter(decode(self.model, windows, self._ends(prompt), settings))
         parts = [[self._said(next(found)[0].tokens) for _ in recording] for recording in recordings]
         return [" ".join(part for part in texts if part) for texts in parts]
 
     def _said(self, tokens: Sequence[int]) -> str:
         """The text without what marks times, which comes last in the vocabulary."""
-        bare = self.text.id(BARE)
+        bare = self.text.token_to_id(BARE)
         return self.text.decode(i for i in tokens if bare is None or i <= bare).strip()
 
     def _ends(self, prompt: tuple[int, ...]) -> SpecialTokens:
         never = [i for i in self.generation.get("suppress_tokens") or () if i >= 0]
         first = [i for i in self.generation.get("begin_suppress_tokens") or () if i >= 0]
         return SpecialTokens(
-            self.ids.pad, prompt, self.ids.end, tuple(never), not_first=tuple(first)
+            self.ids.pad, prompt, self.ids.end, tuple(never), begin_suppressed=tuple(first)
         )
 
     def _prompt(self, windows: Tensor, language: str | None, task: str) -> tuple[int, ...]:
         """What a target begins with: the language, the task, and that no times are wanted, as far as there are tokens for
         these."""
-        begin, bare = self.text.id(BEGIN), self.text.id(BARE)
+        begin, bare = self.text.token_to_id(BEGIN), self.text.token_to_id(BARE)
         if begin is None:
             if language is not None or task != "transcribe":
                 raise SettingError(
@@ -182,7 +185,7 @@ class SpeechToText(WithText):
         return (*prompt, *([] if bare is None else [bare]))
 
     def _task(self, task: str) -> int:
-        found = self.text.id(f"<|{task}|>")
+        found = self.text.token_to_id(f"<|{task}|>")
         if found is None or task not in ("transcribe", "translate"):
             raise SettingError(f"there is no task {task!r}", "known: transcribe, translate")
         return found
@@ -195,11 +198,11 @@ class SpeechToText(WithText):
                 f"this model knows no language {language!r}", f"known: {', '.join(codes)}"
             )
         if language is not None:
-            return int(self.text.id(f"<|{language}|>") or 0)
+            return int(self.text.token_to_id(f"<|{language}|>") or 0)
         ids = torch.tensor(
-            [i for i in (self.text.id(f"<|{code}|>") for code in codes) if i is not None]
+            [i for i in (self.text.token_to_id(f"<|{code}|>") for code in codes) if i is not None]
         )
-        begin = torch.tensor([[self.text.id(BEGIN)]], device=self.device)
+        begin = torch.tensor([[self.text.token_to_id(BEGIN)]], device=self.device)
         encoded = self.model.encode(windows[:1].to(self.device))
         logits = self.model.head(self.model.decode(begin, encoded))[0, -1].cpu()
         return int(ids[logits[ids].argmax()])
@@ -211,7 +214,7 @@ class SpeechToText(WithText):
 
     def _check(self) -> None:
         """The features are computed in one way; a folder that asks for another is refused."""
-        said = {} if self.folder is None else read_json(self.folder / "preprocessor_config.json")
+        said = read_settings(self, "preprocessor_config.json")
         for key, value in _FRAMES.items():
             if said.get(key, value) != value:
                 raise ModelError(
@@ -267,9 +270,7 @@ class CTCModel(Model):
         budget = 1 if alone else 60 * RATE
         self.model.eval()
         results: list[list[int]] = [[] for _ in waves]
-        for rows in batches(
-            [len(wave) for wave in waves], DecodingSettings(Greedy(), tokens=budget)
-        ):
+        for rows in batch_by_length([len(wave) for wave in waves], budget):
             given = torch.nn.utils.rnn.pad_sequence([waves[i] for i in rows], batch_first=True).to(
                 self.device
             )
@@ -286,7 +287,7 @@ class CTCModel(Model):
     @cached_property
     def normalize(self) -> bool:
         """Whether a recording is brought to mean 0 and variance 1, as preprocessor_config.json says."""
-        said = {} if self.folder is None else read_json(self.folder / "preprocessor_config.json")
+        said = read_settings(self, "preprocessor_config.json")
         if said.get("sampling_rate", RATE) != RATE:
             raise ModelError(
                 f"this model hears {said['sampling_rate']} samples a second",
@@ -312,6 +313,11 @@ class CTCModel(Model):
         if not self.normalize:
             return wave
         return (wave - wave.mean()) / (wave.var(correction=0) + 1e-7).sqrt()
+
+
+def read_settings(model: Model, name: str) -> dict[str, Any]:
+    """The content of a JSON file of the model's folder, empty without a folder or file."""
+    return {} if model.folder is None else read_json_object(model.folder / name, DataError)
 
 
 def pictured(features: Tensor) -> NDArray[np.uint8]:

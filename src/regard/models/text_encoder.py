@@ -15,14 +15,13 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, batches
-from regard.decode.strategy import Greedy
+from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
 from regard.models.labels import Scores, label_names, scored
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.with_tokenizer import WithText
-from regard.text.framed import Text
+from regard.text.tokenizer import Text
 
 if TYPE_CHECKING:
     from regard.look import Subject
@@ -85,7 +84,7 @@ class TextEncoder(WithText):
     def subject(self) -> Subject:
         from regard.look import Subject, Words
 
-        return Subject(self.model, Words.framed(self.text))
+        return Subject(self.model, Words.of(self.text))
 
     @cached_property
     def sentence(self) -> SentencePooling:
@@ -108,7 +107,9 @@ class TextEncoder(WithText):
         """[D] for a text, [N, D] for a list: as the folder says if it is one of sentence-transformers, the projected vector
         of a tower, otherwise the mean over the text's tokens. A text that is too long is an error, or `cut` and said."""
         texts = [text] if isinstance(text, str) else list(text)
-        rows = self._encode([self.sentence.text(one) for one in texts], cut, self.sentence.most)
+        rows = self._encode(
+            [self.sentence.prepare_text(one) for one in texts], cut, self.sentence.max_seq_length
+        )
         pool = self.model.pool
         if pool is not None and self.spec.pool is not None and self.spec.pool.width is not None:
             vectors = self._map(
@@ -209,7 +210,7 @@ class TextEncoder(WithText):
         head = self.model.head
         if head is None:
             self._cannot("fill")
-        mask = self.text.role("mask")
+        mask = self.text.special_token_id("mask")
         if mask is None:
             raise ModelError(
                 "the tokenizer of this model has no mask token", "name it in tokenizer_config.json"
@@ -220,7 +221,7 @@ class TextEncoder(WithText):
             if row.ids.count(mask) != 1:
                 raise DataError(
                     f"text {number} has {row.ids.count(mask)} masks, not one",
-                    f"write {self.text.names['mask']} where a word is missing; fill several one after the other",
+                    f"write {self.text.special_tokens['mask']} where a word is missing; fill several one after the other",
                 )
         scores = self._map(rows, lambda hidden, padding_mask, ids: head(hidden[ids == mask]))
         found = [
@@ -236,7 +237,7 @@ class TextEncoder(WithText):
         best = scores.softmax(dim=-1).topk(min(top, len(scores)))
         found = []
         for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            word, apart = self.text.word(i)
+            word, apart = self.text.surface_form(i)
             before = text[:start].rstrip() if apart is not None else text[:start]
             space = " " if apart and before else ""
             found.append(Filling(word, probability, before + space + word + text[end:]))
@@ -254,7 +255,9 @@ class TextEncoder(WithText):
         pairs = _pairs(question, context)
         most = self._most()
         parts = [
-            self.text.windows(q, c, most, most // 4) if most else self.text.encode([(q, c)])
+            self.text.windows(q, c, most, most // 4)
+            if most
+            else self.text.encode_with_template([(q, c)])
             for q, c in pairs
         ]
         scores = iter(self._map([row for rows in parts for row in rows], self._classes))
@@ -309,7 +312,7 @@ class TextEncoder(WithText):
     ) -> list[Encoding]:
         """Framed texts; one with more than `most` tokens, or than the model has positions for, is an error, or is cut."""
         limits = [limit for limit in (most, self._most()) if limit is not None]
-        rows = self.text.encode(texts)
+        rows = self.text.encode_with_template(texts)
         longer = [i for i, row in enumerate(rows) if limits and len(row) > min(limits)]
         if not longer:
             return rows
@@ -320,9 +323,8 @@ class TextEncoder(WithText):
                 f"{problem}; {first}", "split them, or say cut=True where the method has it"
             )
         self.say(f"{problem}; their ends are cut off")
-        for i, row in zip(
-            longer, self.text.encode([texts[i] for i in longer], min(limits)), strict=True
-        ):
+        shorter = self.text.encode_with_template([texts[i] for i in longer], min(limits))
+        for i, row in zip(longer, shorter, strict=True):
             rows[i] = row
         return rows
 
@@ -332,9 +334,7 @@ class TextEncoder(WithText):
         results: list[Tensor | None] = [None] * len(rows)
         was_training = self.model.training
         self.model.eval()
-        for group in batches(
-            [len(row) for row in rows], DecodingSettings(Greedy(), tokens=self.budget)
-        ):
+        for group in batch_by_length([len(row) for row in rows], self.budget):
             made = self._read([rows[i] for i in group], top)
             for i, result in zip(group, made.float().cpu(), strict=True):
                 results[i] = result
@@ -344,7 +344,11 @@ class TextEncoder(WithText):
     def _read(self, rows: Sequence[Encoding], top: Top) -> Tensor:
         longest = max(len(row) for row in rows)
         ids = torch.tensor(
-            [row.ids + [self.text.pad] * (longest - len(row)) for row in rows], device=self.device
+            [
+                row.ids + [self.text.special_token_id("pad") or 0] * (longest - len(row))
+                for row in rows
+            ],
+            device=self.device,
         )
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         padded = any(len(row) < longest for row in rows)

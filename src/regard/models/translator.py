@@ -12,14 +12,14 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batches, decode
-from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, Strategy
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
+from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, tell
-from regard.text.tokenizer import Tokenizer
+from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.text.tokenizer import Between, Tokenizer
 
 if TYPE_CHECKING:
     from regard.look import Subject
@@ -43,20 +43,26 @@ class Translator(Model):
         opening: int | None = None,
         closing: bool = False,
     ) -> None:
-        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `decode.search.Ends`."""
+        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `SpecialTokens`."""
         super().__init__(model, description, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
         self.start = start
-        banned = tuple(sorted((target.frame | {start}) - {target.eos}))
-        self.ends = SpecialTokens(source.pad, start, target.eos, banned, opening, closing)
+        pad, eos = source.required_token_id("pad"), target.required_token_id("eos")
+        banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
+        self.ends = SpecialTokens(pad, start, eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
         ends = self.ends
         ids = folders.SpecialTokenIds(
-            target.pad, self.start, target.eos, target.unk, ends.opening, ends.closing
+            target.required_token_id("pad"),
+            self.start,
+            ends.end,
+            target.special_token_id("unk"),
+            ends.forced_bos,
+            ends.forced_eos,
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -67,9 +73,8 @@ class Translator(Model):
     def subject(self) -> Subject:
         from regard.look import Subject, Words
 
-        before, after = self.source_tokenizer.around
-        source = Words.of(self.source_tokenizer, before=before, after=after)
-        target = Words.of(self.target_tokenizer, after=[self.target_tokenizer.eos])
+        source = Words.of(self.source_tokenizer)
+        target = Words.of(self.target_tokenizer.with_framing(Between(after=(self.ends.end,))))
         return Subject(self.model, source, target, self.ends)
 
     @overload
@@ -100,13 +105,19 @@ class Translator(Model):
     ) -> DecodingSettings:
         """What is not given is as the folder says it, in generation_config.json, or as usual here."""
         said = self.defaults
-        tell(self)
+        warn_of_unsupported(self)
         # There, what the decoder starts with counts as a token.
-        most = said.most_new or (None if said.most is None else max(1, said.most - 1))
+        most = said.max_new_tokens or (
+            None if said.max_length is None else max(1, said.max_length - 1)
+        )
         usual = Limit() if most is None else Limit(0.0, most)
-        least = said.least_new or max(0, said.least - 1)
+        least = said.min_new_tokens or max(0, said.min_length - 1)
         return DecodingSettings(
-            strategy or said.strategy or BeamSearch(), limit or usual, tokens, least, said.no_repeat
+            strategy or said.strategy or BeamSearch(),
+            limit or usual,
+            tokens,
+            least,
+            said.no_repeat_ngram_size,
         )
 
     def hypotheses(
@@ -127,7 +138,7 @@ class Translator(Model):
         self._check_lengths(sources, numbers)
         if isinstance(self.spec.target.position, kinds.LearnedPosition):
             settings = replace(
-                settings, limit=replace(settings.limit, most=self.spec.target.position.length)
+                settings, limit=replace(settings.limit, maximum=self.spec.target.position.length)
             )
         found = decode(self.model, sources, ends, settings, progress, keys=numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
@@ -140,8 +151,8 @@ class Translator(Model):
         if language is None:
             return [], self.ends
         mark, opening = (
-            self.source_tokenizer.id(f">>{language}<<"),
-            self.target_tokenizer.id(language),
+            self.source_tokenizer.token_to_id(f">>{language}<<"),
+            self.target_tokenizer.token_to_id(language),
         )
         if mark is not None:
             return [mark], self.ends
@@ -149,12 +160,12 @@ class Translator(Model):
             raise SettingError(
                 f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
             )
-        return [], replace(self.ends, opening=opening)
+        return [], replace(self.ends, forced_bos=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
         return [
-            self.source_tokenizer.framed(ids) for ids in self.source_tokenizer.encode_batch(lines)
+            self.source_tokenizer.frame(ids) for ids in self.source_tokenizer.encode_batch(lines)
         ]
 
     def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
@@ -183,12 +194,10 @@ class Translator(Model):
         self.model.eval()
         device = next(self.model.parameters()).device
         left = self.encode(sources)
-        right = [
-            [*ids, self.target_tokenizer.eos] for ids in self.target_tokenizer.encode_batch(targets)
-        ]
+        right = [[*ids, self.ends.end] for ids in self.target_tokenizer.encode_batch(targets)]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
-        for rows in batches(sizes, DecodingSettings(Greedy(), tokens=tokens)):
+        for rows in batch_by_length(sizes, tokens):
             source = pad_sequence(
                 [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
             )

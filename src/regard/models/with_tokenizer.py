@@ -8,7 +8,8 @@ from regard import spec as kinds
 from regard.build import CoreModel
 from regard.errors import DataError
 from regard.models.base import Model
-from regard.text.framed import Framed
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
 
 
 class WithText(Model):
@@ -18,19 +19,19 @@ class WithText(Model):
         self,
         model: CoreModel,
         description: kinds.Model,
-        text: Framed | None = None,
+        text: Tokenizer | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, description, config)
         self._text = text
 
     @property
-    def text(self) -> Framed:
+    def text(self) -> Tokenizer:
         if self._text is None:
             if self.folder is None:
                 raise DataError(
                     "this model has no tokenizer",
                     "give one when it is made, or open it from a folder",
                 )
-            self._text = Framed.open(self.folder)
+            self._text = open_encoder_tokenizer(self.folder)
         return self._text

@@ -1,4 +1,4 @@
-"""The page: for people at a terminal, for people with a pipe, and as data."""
+"""The page of a model: text for a terminal or a pipe, and the same as JSON values."""
 
 from __future__ import annotations
 
@@ -10,122 +10,137 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from regard import size, spec
+from regard import spec
 from regard.memory import amount
-from regard.show.layers import Station, cache, letters, stations
-from regard.show.resolve import Subject
+from regard.parameter_count import parameter_count
+from regard.show.dimensions import dimension_letters, kv_cache_size
+from regard.show.layers import summarize
+from regard.show.resolve import NamedModel
+from regard.show.summary import ModuleSummary
 
 WIDTH = 100
-_SHAPE, _COUNT, _NAME = 17, 15, 23  # columns; the words take the rest
-_WIRINGS = {
-    "EncoderDecoder": "encoder–decoder",
-    "SequenceToSequence": "encoder–decoder",
-    "Encoder": "encoder",
-    "Decoder": "decoder",
-    "RecurrentDecoder": "decoder",
-    "Pair": "two towers",
-    "MemoryNetwork": "memory network",
+# The widths of the columns; the description takes what is left.
+_NAME_COLUMN = 23
+_SHAPE_COLUMN = 17
+_COUNT_COLUMN = 15
+_INDENT = "│ "
+_ARCHITECTURES: dict[type, str] = {
+    spec.EncoderDecoder: "encoder–decoder",
+    spec.SequenceToSequence: "encoder–decoder",
+    spec.Encoder: "encoder",
+    spec.Decoder: "decoder",
+    spec.RecurrentDecoder: "decoder",
+    spec.DualEncoder: "two towers",
+    spec.MemoryNetwork: "memory network",
 }
-_GUIDE = "│ "
 
 
-def show(about: Subject) -> None:
+def show(model: NamedModel) -> None:
     """Prints the page, coloured on a terminal and plain into a pipe."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for line in page(about, min(console.width, 120)):
+    for line in page(model, min(console.width, 120)):
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def page(about: Subject, width: int = WIDTH) -> Iterator[Text]:
-    """Line by line."""
-    total, remembered = size.parameters(about.spec), cache(about.spec)
-    yield Text(f"{about.name}: {_wiring(about.spec)}", style="bold")
-    yield Text(_family(about), style="dim")
+def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
+    """The lines of the page."""
+    yield Text(f"{model.name}: {_architecture(model)}", style="bold")
+    yield Text(_family(model), style="dim")
     yield Text()
-    for station in stations(about.spec):
-        yield from _lines(station, width, "")
+    for module in summarize(model.spec):
+        yield from _module_lines(module, width, "")
     yield Text("─" * width, style="dim")
-    yield _line("", "total", "", f"{total:,}", width, style="bold")
+    total = parameter_count(model.spec)
+    yield _line("", "total", "", "", f"{total:,}", width, style="bold")
     yield Text(f"memory       {amount(4 * total)} in float32, {amount(2 * total)} in bfloat16")
-    if remembered:
-        yield Text(
-            f"decoding     remembers {remembered:,} numbers a token: {amount(2 * remembered)} in bfloat16"
-        )
-    said = " · ".join(f"{letter} {meaning}" for letter, meaning in letters(about.spec).items())
-    yield from (
-        Text(line, style="dim")
-        for line in textwrap.wrap(f"letters      {said}", width, subsequent_indent=" " * 13)
-    )
+    cached = kv_cache_size(model.spec)
+    if cached:
+        size = amount(2 * cached)
+        yield Text(f"decoding     remembers {cached:,} numbers a token: {size} in bfloat16")
+    letters = dimension_letters(model.spec)
+    legend = " · ".join(f"{letter} {meaning}" for letter, meaning in letters.items())
+    for line in textwrap.wrap(f"letters      {legend}", width, subsequent_indent=" " * 13):
+        yield Text(line, style="dim")
 
 
-def data(about: Subject) -> dict[str, Any]:
-    """The same as JSON values."""
-    total = size.parameters(about.spec)
+def data(model: NamedModel) -> dict[str, Any]:
+    """The page as JSON values."""
+    total = parameter_count(model.spec)
     return {
-        "name": about.name,
-        "wiring": _wiring(about.spec),
-        "family": about.family,
-        "architecture": about.architecture,
+        "name": model.name,
+        "wiring": _architecture(model),
+        "family": model.family,
+        "architecture": model.architecture,
         "parameters": total,
         "bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "remembered_per_token": cache(about.spec),
-        "letters": letters(about.spec),
-        "stations": [_plain(station) for station in stations(about.spec)],
-        "spec": spec.to_dict(about.spec),
+        "remembered_per_token": kv_cache_size(model.spec),
+        "letters": dimension_letters(model.spec),
+        "stations": [_module_data(module) for module in summarize(model.spec)],
+        "spec": spec.to_dict(model.spec),
     }
 
 
-def _plain(station: Station) -> dict[str, Any]:
-    said: dict[str, Any] = {"name": station.name, "text": station.text, "shape": station.shape}
-    said |= {"parameters": station.parameters, "times": station.times, "copies": station.copies}
-    return said | (
-        {"inside": [_plain(inner) for inner in station.inside]} if station.inside else {}
-    )
+def _module_data(module: ModuleSummary) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "name": module.name,
+        "text": module.text,
+        "shape": module.shape,
+        "parameters": module.parameters,
+        "times": module.times,
+        "copies": module.copies,
+    }
+    if module.children:
+        values["inside"] = [_module_data(child) for child in module.children]
+    return values
 
 
-def _wiring(model: spec.Model) -> str:
-    return _WIRINGS[type(model).__name__]
+def _architecture(model: NamedModel) -> str:
+    return _ARCHITECTURES[type(model.spec)]
 
 
-def _family(about: Subject) -> str:
-    if about.family == "regard":
+def _family(model: NamedModel) -> str:
+    if model.family == "regard":
         return "no family of Hugging Face's has all of these choices; stored in regard's own format"
-    return f"Hugging Face: family {about.family}, {about.architecture}"
+    return f"Hugging Face: family {model.family}, {model.architecture}"
 
 
-def _lines(station: Station, width: int, guides: str) -> Iterator[Text]:
-    count = f"{station.parameters:,}" if station.parameters else ""
-    if not station.inside:
-        yield from _wrapped(station, guides, station.name, station.text, count, width)
-        return
-    many = f" × {station.times}" if station.times > 1 else ""
-    each = f"{station.once:,} each" if station.copies > 1 else ""
-    text = "; ".join(part for part in (station.text, each) if part)
-    yield from _wrapped(station, guides, station.name + many, text, count, width, style="bold")
-    for inner in station.inside:
-        yield from _lines(inner, width, guides + _GUIDE)
+# ------------------------------------------------------------------ lines
 
 
-def _wrapped(
-    station: Station, guides: str, name: str, text: str, count: str, width: int, style: str = ""
-) -> Iterator[Text]:
-    room = width - _NAME - _SHAPE - _COUNT - 2
-    first, *more = textwrap.wrap(text, room) or [""]
-    yield _line(guides, name, first, count, width, station.shape, style)
+def _module_lines(module: ModuleSummary, width: int, indent: str) -> Iterator[Text]:
+    """A module and, indented, its children; long descriptions go on in lines below."""
+    count = f"{module.parameters:,}" if module.parameters else ""
+    name = module.name
+    text = module.text
+    style = ""
+    if module.children:
+        style = "bold"
+        if module.times > 1:
+            name += f" × {module.times}"
+        if module.copies > 1:
+            each = f"{module.parameters_per_copy:,} each"
+            text = f"{text}; {each}" if text else each
+    first, *more = textwrap.wrap(text, _text_column(width)) or [""]
+    yield _line(indent, name, first, module.shape, count, width, style)
     for line in more:
-        yield _line(guides, "", line, "", width)
+        yield _line(indent, "", line, "", "", width)
+    for child in module.children:
+        yield from _module_lines(child, width, indent + _INDENT)
+
+
+def _text_column(width: int) -> int:
+    return width - _NAME_COLUMN - _SHAPE_COLUMN - _COUNT_COLUMN - 2
 
 
 def _line(
-    guides: str, name: str, text: str, count: str, width: int, shape: str = "", style: str = ""
+    indent: str, name: str, text: str, shape: str, count: str, width: int, style: str = ""
 ) -> Text:
-    room = width - _NAME - _SHAPE - _COUNT - 2
     line = Text.assemble(
-        (guides, "dim"),
-        (f"{name:<{_NAME - len(guides)}} ", style or "cyan"),
-        (f"{text:<{room}} ", ""),
-        (f"{shape:<{_SHAPE}}", "green"),
-        (f"{count:>{_COUNT}}", style or "yellow"),
+        (indent, "dim"),
+        (f"{name:<{_NAME_COLUMN - len(indent)}} ", style or "cyan"),
+        (f"{text:<{_text_column(width)}} ", ""),
+        (f"{shape:<{_SHAPE_COLUMN}}", "green"),
+        (f"{count:>{_COUNT_COLUMN}}", style or "yellow"),
     )
     line.rstrip()
     return line

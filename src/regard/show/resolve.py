@@ -1,4 +1,4 @@
-"""What a page is about: a model folder, or a preset by name; read without weights."""
+"""Which model a page is about: a model folder, or a preset by name; weights are not read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard import spec as kinds
+from regard import spec as specs
 from regard.errors import ModelError, did_you_mean
 from regard.families import (
     bart_presets,
@@ -20,56 +20,65 @@ from regard.families import (
 )
 from regard.families import folder as folders
 
-VOCABULARY = (
-    37_000  # the joint one of the paper's English–German models, which have none of their own here
-)
+# The joint vocabulary of the English–German models of 2017; the presets have none of their own.
+VOCABULARY = 37_000
 
-# GPT's are the sizes of GPT-3; ELECTRA's, the discriminators.
-PRESETS: dict[str, tuple[tuple[str, ...], Callable[[str], kinds.Model]]] = {
+
+def _recurrent(family: str) -> Callable[[str], specs.Model]:
+    return lambda size: recurrent.preset(family, size, VOCABULARY, VOCABULARY)
+
+
+# For each family the names of its sizes, and the function from a size to its spec.
+PRESETS: dict[str, tuple[tuple[str, ...], Callable[[str], specs.Model]]] = {
     "vaswani": (
         tuple(transformer.PRESETS),
-        lambda name: transformer.preset(name, VOCABULARY, VOCABULARY),
+        lambda size: transformer.preset(size, VOCABULARY, VOCABULARY),
     ),
-    "gpt": (tuple(gpt_presets.PRESETS), gpt_presets.preset),
+    "gpt": (tuple(gpt_presets.PRESETS), gpt_presets.preset),  # the sizes of GPT-3
     "palm": (tuple(palm.PRESETS), palm.preset),
     "bert": (tuple(bert_presets.PRESETS), bert_presets.preset),
-    "electra": (tuple(electra_presets.PRESETS), lambda name: electra_presets.preset(name)[0]),
+    # Of ELECTRA's two models the discriminator, which is what fine-tuning keeps.
+    "electra": (tuple(electra_presets.PRESETS), lambda size: electra_presets.preset(size)[0]),
     "t5": (tuple(t5_presets.PRESETS), t5_presets.preset),
     "bart": (tuple(bart_presets.PRESETS), bart_presets.preset),
-    **{
-        family: (
-            tuple(recurrent.PRESETS),
-            lambda name, f=family: recurrent.preset(f, name, VOCABULARY, VOCABULARY),  # type: ignore[misc]
-        )
-        for family in recurrent.FAMILIES
-    },
+    **{family: (tuple(recurrent.PRESETS), _recurrent(family)) for family in recurrent.FAMILIES},
 }
 
 
 @dataclass(frozen=True)
-class Subject:
-    """`family` and `architecture` are the words of Hugging Face; our own format is the family `regard`."""
+class NamedModel:
+    """A spec with its name, and its `family` and `architecture` in Hugging Face's words.
+
+    A model that no architecture there can hold is of the family `regard`.
+    """
 
     name: str
-    spec: kinds.Model
+    spec: specs.Model
     family: str
     architecture: str
 
 
-def subject(model: str) -> Subject:
-    """MODEL as a user names it: a folder with config.json, or `family:size`."""
+def resolve(model: str) -> NamedModel:
+    """The model that a user names: a folder with config.json, or a preset `family:size`."""
     if Path(model).is_dir():
-        opened = folders.peek(model)
-        said = folders.describe(opened.spec, positions=opened.positions, kind=opened.kind)
-        named = opened.config.get("architectures")
-        architecture = named[0] if isinstance(named, list) and named else said["architectures"][0]
-        return Subject(Path(model).name or model, opened.spec, opened.kind, str(architecture))
-    known = [f"{family}:{size}" for family, (sizes, _) in PRESETS.items() for size in sizes]
-    if model not in known:
+        return _from_folder(Path(model))
+    presets = [f"{family}:{size}" for family, (sizes, _) in PRESETS.items() for size in sizes]
+    if model not in presets:
         raise ModelError(
-            f"{model!r} is neither a model folder nor a preset", did_you_mean(model, known)
+            f"{model!r} is neither a model folder nor a preset", did_you_mean(model, presets)
         )
     family, size = model.split(":")
-    described = PRESETS[family][1](size)
-    said = folders.describe(described)
-    return Subject(model, described, said["model_type"], said["architectures"][0])
+    _, preset = PRESETS[family]
+    spec = preset(size)
+    config = folders.describe(spec)
+    return NamedModel(model, spec, config["model_type"], config["architectures"][0])
+
+
+def _from_folder(folder: Path) -> NamedModel:
+    opened = folders.peek(folder)
+    architectures = opened.config.get("architectures")
+    if not (isinstance(architectures, list) and architectures):
+        # config.json need not name its class; then it is the one that we would write.
+        config = folders.describe(opened.spec, positions=opened.positions, kind=opened.kind)
+        architectures = config["architectures"]
+    return NamedModel(folder.name or str(folder), opened.spec, opened.kind, str(architectures[0]))

@@ -1,8 +1,12 @@
-"""What each part of a spec is called on the page. A kind that has no words of its own is named with its options."""
+"""The words for each part of a spec on the page.
+
+A kind that has no words here is named with its options, as `Linformer(length=64)`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from regard import spec
@@ -16,84 +20,136 @@ _ACTIVATIONS = {
 }
 
 
+def activation(kind: str) -> str:
+    return _ACTIVATIONS.get(kind, kind)
+
+
+def named(part: Any) -> str:
+    """`WindowMask(reach=4)`: the kind, and its options that are not the defaults."""
+    if not dataclasses.is_dataclass(part):
+        return str(part)
+    options = []
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if value != field.default:
+            options.append(f"{field.name}={named(value)}")
+    name = type(part).__name__
+    return f"{name}({', '.join(options)})" if options else name
+
+
 def norm(part: spec.Norm) -> str:
     match part:
         case spec.LayerNorm(eps, bias):
-            return f"LayerNorm{'' if bias else ' without bias'}, ε {eps:g}"
+            kind = "LayerNorm" if bias else "LayerNorm without bias"
+            return f"{kind}, ε {eps:g}"
         case spec.RMSNorm(eps, offset):
-            return f"RMSNorm, ε {eps:g}" + (f", weights from {offset:g} on" if offset else "")
+            text = f"RMSNorm, ε {eps:g}"
+            if offset:  # Gemma stores weights around 0 and adds 1
+                text += f", weights from {offset:g} on"
+            return text
         case _:
             return named(part)
 
 
+# ------------------------------------------------------------------ attention
+
+
 def attention(part: spec.Attention) -> str:
-    heads = f"{part.heads} head" + "s" * (part.heads != 1)
-    groups = (
-        f" on {part.key_heads} key head" + "s" * (part.key_heads != 1)
-        if part.key_heads != part.heads
-        else ""
-    )
-    widths = f"d_k {part.d_k}" + (f", d_v {part.d_v}" if part.d_v != part.d_k else "")
-    bias = {"qkvo": "biases", "": "no biases"}.get(part.bias, f"biases on {', '.join(part.bias)}")
-    said = [heads + groups, widths, bias]
-    said += [] if isinstance(part.mixer, spec.SoftmaxAttention) else [named(part.mixer)]
-    return ", ".join(said)
+    heads = _count(part.heads, "head")
+    if part.key_heads != part.heads:  # grouped-query or multi-query attention
+        heads += f" on {_count(part.key_heads, 'key head')}"
+    widths = f"d_k {part.d_k}"
+    if part.d_v != part.d_k:
+        widths += f", d_v {part.d_v}"
+    biases = {"qkvo": "biases", "": "no biases"}.get(part.bias, f"biases on {', '.join(part.bias)}")
+    text = f"{heads}, {widths}, {biases}"
+    if not isinstance(part.mixer, spec.SoftmaxAttention):
+        text += f", {named(part.mixer)}"
+    return text
 
 
-def scores(part: spec.Attention, place: spec.StackPosition | None = None) -> str:
-    """How the weights come about."""
+def scores(part: spec.Attention, position: spec.StackPosition | None = None) -> str:
+    """How attention weights come from queries and keys."""
     if not isinstance(part.mixer, spec.SoftmaxAttention):
         return named(part.mixer)
-    terms = (1 + (2 if place.terms == "both" else 1)) if isinstance(place, spec.Disentangled) else 1
-    product = "(q · k + distances)" if terms > 1 else "q · k"
+    product = "q · k"
+    terms = 1
+    if isinstance(position, spec.Disentangled):
+        product = "(q · k + distances)"
+        terms = 3 if position.terms == "both" else 2  # DeBERTa, equation 4: √(3d) for three terms
     scale = f" × {part.scale:g}" if part.scale is not None else f" / √{terms * part.d_k}"
-    return f"softmax({product}{scale}{' + bias' if isinstance(place, (spec.T5Bias, spec.Alibi)) else ''})"
+    bias = " + bias" if isinstance(position, spec.T5Bias | spec.Alibi) else ""
+    return f"softmax({product}{scale}{bias})"
 
 
 def pattern(part: spec.MaskPattern) -> str:
     match part:
         case spec.FullMask():
             return "all to all"
+        case spec.CausalMask(None):
+            return "causal"
         case spec.CausalMask(window):
-            return "causal" + (f", a window of {window:,}" if window else "")
+            return f"causal, a window of {window:,}"
         case _:
             return named(part)
 
 
+def recurrent_attention(part: spec.BahdanauAttention | spec.LuongAttention) -> str:
+    """Attention of a recurrent decoder over the encoder's states."""
+    when = "before each step"
+    if isinstance(part, spec.LuongAttention):
+        when = "after each step"
+        if part.feeding:  # input feeding (Luong et al. 2015, section 3.3)
+            when += ", fed into the next"
+    return f"{named(part.score)} over the memory {when}; tanh(W [found; state])"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# ------------------------------------------------------------------ positions
+
+
 def position(part: Any) -> str:
-    """Added at the input, or inside the attention."""
+    """Positions added at the input, or used inside the attention."""
     match part:
         case None:
             return "none"
         case spec.Sinusoidal(order, base):
-            return f"sines and cosines ({order}" + (
-                f", base {base:,.0f})" if base != 10_000 else ")"
-            )
+            other_base = f", base {base:,.0f}" if base != 10_000 else ""
+            return f"sines and cosines ({order}{other_base})"
         case spec.LearnedPosition(length):
             return f"learned, {length:,} positions"
         case spec.FixedPosition(length):
             return f"fixed, {length:,} positions, not trained"
         case spec.AxialPosition(shape, widths):
-            axes = " and ".join(
-                f"{count:,} × {width:,}" for count, width in zip(shape, widths, strict=True)
-            )
-            return f"learned for each axis, {axes}, {part.length:,} positions"
-        case spec.Rope(base, share, pairs, scaling):
-            most = f", {share:.0%} of each head" if share != 1 else ""
-            return f"rotary: q and k turned by angles, base {base:,.0f}{most}, pairs in {pairs}{_scaling(scaling)}"
+            axes = zip(shape, widths, strict=True)
+            tables = " and ".join(f"{count:,} × {width:,}" for count, width in axes)
+            return f"learned for each axis, {tables}, {part.length:,} positions"
+        case spec.Rope():
+            return _rope(part)
         case spec.T5Bias(count, distance):
             return f"a bias for each of {count} distances up to {distance}"
         case spec.Alibi():
             return "a penalty that grows with distance (ALiBi)"
         case spec.Disentangled(distance, buckets, terms):
-            return f"vectors of {2 * (buckets or distance)} distances, {'c2p + p2c' if terms == 'both' else terms}"
+            kinds = "c2p + p2c" if terms == "both" else terms
+            return f"vectors of {2 * (buckets or distance)} distances, {kinds}"
         case spec.ConvPosition(kernel, groups):
             return f"a convolution over {kernel} positions, {groups} groups"
         case _:
             return named(part)
 
 
-def _scaling(part: spec.RopeScaling | None) -> str:
+def _rope(part: spec.Rope) -> str:
+    text = f"rotary: q and k turned by angles, base {part.base:,.0f}"
+    if part.share != 1:  # GPT-NeoX rotates only a quarter of each head
+        text += f", {part.share:.0%} of each head"
+    return f"{text}, pairs in {part.pairs}{_rope_scaling(part.scaling)}"
+
+
+def _rope_scaling(part: spec.RopeScaling | None) -> str:
     match part:
         case None:
             return ""
@@ -105,24 +161,74 @@ def _scaling(part: spec.RopeScaling | None) -> str:
             return f", {named(part)}"
 
 
+# ------------------------------------------------------------------ feed-forward and front ends
+
+
 def feedforward(part: spec.PositionWise, d_model: int) -> str:
     match part:
         case spec.FeedForward(d_ff, kind, _, bias):
-            return f"{d_model:,} → {d_ff:,} → {d_model:,}, {activation(kind)}{'' if bias else ', no biases'}"
+            biases = "" if bias else ", no biases"
+            return f"{d_model:,} → {d_ff:,} → {d_model:,}, {activation(kind)}{biases}"
         case spec.GatedFeedForward(d_ff, kind, _, bias):
-            return f"{d_model:,} → 2 × {d_ff:,}, {activation(kind)}-gated → {d_model:,}{', biases' if bias else ''}"
+            biases = ", biases" if bias else ""
+            return f"{d_model:,} → 2 × {d_ff:,}, {activation(kind)}-gated → {d_model:,}{biases}"
         case _:
             return named(part)
 
 
-def activation(kind: str) -> str:
-    return _ACTIVATIONS.get(kind, kind)
+def patches(part: spec.Patches) -> str:
+    tokens = {
+        1: ", behind a class token",
+        2: ", behind a class and a distillation token",  # DeiT
+    }.get(part.extras, "")
+    text = f"squares of {part.patch} × {part.patch}, each a vector{tokens}; learned positions"
+    if part.norm is not None:
+        text += f"; {norm(part.norm)}"
+    return text
 
 
-def named(part: Any) -> str:
-    """`Window(size=4)`: the kind, and the options that are not its usual ones."""
-    if not dataclasses.is_dataclass(part):
-        return str(part)
-    options = [(f.name, getattr(part, f.name), f.default) for f in dataclasses.fields(part)]
-    said = ", ".join(f"{name}={named(value)}" for name, value, usual in options if value != usual)
-    return f"{type(part).__name__}({said})" if said else type(part).__name__
+def waveform(part: spec.Waveform, d_model: int) -> str:
+    """The convolutional feature extractor of wav2vec 2.0."""
+    # The receptive field of one output position, and the distance between two, in samples.
+    receptive_field = 1
+    stride = 1
+    for convolution in part.convolutions:
+        receptive_field += (convolution.kernel - 1) * stride
+        stride *= convolution.stride
+    channels = part.convolutions[-1].channels
+    text = f"{len(part.convolutions)} to {channels} channels: "
+    text += f"{receptive_field} samples a position, every {stride}; {norm(part.features)}; "
+    text += f"{channels} → {d_model}; + {position(part.position)}"
+    if part.norm is not None:
+        text += f"; {norm(part.norm)}"
+    return text
+
+
+# ------------------------------------------------------------------ heads
+
+
+def pool(part: spec.Pool) -> str:
+    return ", then ".join(_pool_steps(part))
+
+
+def _pool_steps(part: spec.Pool) -> Iterator[str]:
+    if isinstance(part.which, spec.EndToken):
+        yield "the end token's position"
+    elif part.which == "mean":
+        yield "mean of all positions"
+    else:
+        yield f"the {part.which} position"
+    if part.norm is not None:
+        yield norm(part.norm)
+    if part.activation:
+        yield f"dense, {activation(part.activation)}"
+    if part.width:
+        yield f"mapped to {part.width:,}"
+
+
+def classifier(part: spec.ClassifierHead | spec.DistilledHead) -> str:
+    classes = f"{part.count:,} class" if part.count == 1 else f"{part.count:,} classes"
+    if isinstance(part, spec.DistilledHead):  # DeiT: the class token's head and the teacher's
+        return f"mean of what the first {part.voters} positions say of {classes}"
+    hidden = f"dense, {activation(part.hidden)}, then " if part.hidden else ""
+    return f"{part.task}: {hidden}{classes}"

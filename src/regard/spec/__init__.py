@@ -1,7 +1,7 @@
 """What a model is made of, as plain frozen data.
 
 A choice is a type that carries its own options; a union lists what may stand in a place. `build.build` turns a spec into
-modules, `size.parameters` counts it without building it, `to_dict`/`from_dict` write it as JSON with a closed schema.
+modules, `parameter_count` counts it on the meta device, `to_dict`/`from_dict` write it as JSON with a closed schema.
 Nothing here imports torch or knows a family's name.
 """
 

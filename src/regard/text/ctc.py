@@ -8,8 +8,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from regard.disk import read_json_object
 from regard.errors import DataError
-from regard.text.framed import content, read_json
+from regard.text.tokenizer_files import token_content
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class CTCDecoder:
         """vocab.json and tokenizer_config.json, as a folder for connectionist temporal classification holds them."""
         folder = Path(folder)
         vocabulary, settings = (
-            read_json(folder / "vocab.json"),
-            read_json(folder / "tokenizer_config.json"),
+            read_json_object(folder / "vocab.json", DataError),
+            read_json_object(folder / "tokenizer_config.json", DataError),
         )
         if not vocabulary:
             raise DataError(
@@ -63,5 +64,5 @@ class CTCDecoder:
 
 
 def _token(settings: dict[str, Any], key: str, usual: str) -> str:
-    said = content(settings.get(key))
+    said = token_content(settings.get(key))
     return usual if said is None else said

@@ -79,17 +79,17 @@ _MARIAN = ("<pad>", "</s>", "<unk>")
 _AGAIN = "fetch the folder again"
 
 
-def holds_pieces(folder: Path) -> bool:
+def holds_sentencepiece(folder: Path) -> bool:
     """Whether there is a file of SentencePiece that can be opened."""
-    return holds_sides(folder) or any((folder / name).is_file() for name in FILES)
+    return holds_source_and_target(folder) or any((folder / name).is_file() for name in FILES)
 
 
-def holds_sides(folder: Path) -> bool:
+def holds_source_and_target(folder: Path) -> bool:
     """Whether source and target have pieces of their own."""
     return all((folder / name).is_file() for name in (*SIDES, "vocab.json"))
 
 
-def open_pieces(folder: Path, config: Settings, settings: Settings) -> tokenizers.Tokenizer:
+def open_sentencepiece(folder: Path, config: Settings, settings: Settings) -> tokenizers.Tokenizer:
     """The tokenizer of a folder that holds pieces only. `config` is the model's, `settings` the tokenizer's."""
     path = next(folder / name for name in FILES if (folder / name).is_file())
     layout, file = _layout(path, config, settings), read_pieces(path)

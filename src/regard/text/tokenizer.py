@@ -1,191 +1,237 @@
-"""From text to token ids and back: one class around the `tokenizers` library.
+"""The tokenizer: text to token ids and back, one class over the `tokenizers` library.
 
-What every tokenizer learned here does to a text before it is cut:
+All models use this class. They differ in two choices:
 
-- Unicode NFC, so that "e" + combining accent and "é" are one letter;
-- "▁" (U+2581), the mark for a space inside tokens, is read as a space;
-- runs of spaces become one space, and white space at both ends is dropped.
+- the framing: which special tokens stand around a text when a model reads it (`Template`, `Between`);
+- whether the framing tokens themselves (padding, start, end, unknown) can be part of a text.
 
-Everything else comes back: `decode(encode(x)) == x` as long as every character of x was seen in learning (for
-"words": every word). White space other than the space (tab, no-break space, line feed) is kept as it is.
+Tokenizers are trained in `tokenizer_training` and opened from files in `tokenizer_files`.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
-import json
 import os
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any, Literal
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Encoding
 
-from regard.errors import DataError, RegardError, SettingError, did_you_mean
+from regard.errors import DataError, RegardError
 
-PAD, START, END, UNKNOWN = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+Text = str | tuple[str, str]  # one text, or a pair of texts
+Role = Literal["pad", "bos", "eos", "unk", "cls", "sep", "mask"]
 
-# The same four roles under the names that other people's tokenizers give them, the likeliest first.
-PAD_NAMES = (PAD, "[PAD]", "<|pad|>", "<|padding|>")
-START_NAMES = (START, "[CLS]", "<bos>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>")
-END_NAMES = (END, "[SEP]", "<eos>", "[EOS]", "<|endoftext|>", "<|end_of_text|>")
-UNKNOWN_NAMES = (UNKNOWN, "[UNK]", "<|unk|>")
+# The special tokens of a tokenizer that is trained here.
+PAD = "<pad>"
+START = "<s>"
+END = "</s>"
+UNKNOWN = "<unk>"
+SPECIALS = (PAD, START, END, UNKNOWN)
 
-ALPHABET = 1000  # characters that pieces are built from; a corpus has thousands more that it holds once or twice
+# The roles of special tokens under the names that other tokenizers give them, the likeliest first.
+SPECIAL_TOKEN_NAMES: dict[Role, tuple[str, ...]] = {
+    "pad": (PAD, "[PAD]", "<|pad|>", "<|padding|>"),
+    "bos": (START, "[CLS]", "<bos>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>"),
+    "eos": (END, "[SEP]", "<eos>", "[EOS]", "<|endoftext|>", "<|end_of_text|>"),
+    "unk": (UNKNOWN, "[UNK]", "<|unk|>"),
+    "cls": ("[CLS]", START),
+    "sep": ("[SEP]", END),
+    "mask": ("[MASK]", "<mask>"),
+}
+# Tokens that stand around or in place of text, never for text.
+FRAMING_ROLES: tuple[Role, ...] = ("pad", "bos", "eos", "unk")
 
-# Punctuation, symbols and odd white space stand alone, with the space before them: "street." and "street" share a
-# piece, and because ▁ stays where the space was, gluing the pieces together still gives the text.
-ALONE = r"▁?(?!▁)[\p{P}\p{S}\s]"
+_ROLE_WORDS: dict[Role, str] = {"pad": "padding", "bos": "start", "eos": "end", "unk": "unknown"}
+_ODD_CHARACTERS = "leave unusual characters out"
+_WORD_BOUNDARIES = ("▁", "Ġ")  # SentencePiece's and byte-level BPE's mark for the space before
+
+
+# --- framing ---
+
+
+@dataclass(frozen=True)
+class Template:
+    """The file's own template (its post-processor), such as `[CLS] $A [SEP]`.
+
+    Without `end`, an end token that the template adds is dropped: a prompt is to be continued.
+    """
+
+    end: bool = True
+
+
+@dataclass(frozen=True)
+class Between:
+    """A text between fixed token ids."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+Framing = Template | Between
+
+
+# --- the tokenizer ---
 
 
 class Tokenizer:
-    """Text to ids and back. Make one with `learn`, `load` or `from_json`."""
+    """Text to token ids and back.
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, origin: str = "this tokenizer") -> None:
-        """Wrap a `tokenizers.Tokenizer`; `origin` names it in error messages."""
-        fork_quietly()
-        # Files from elsewhere may ask for cutting or filling to a length; a silent cut would lose text.
+    `encode` and `decode` deal with the text alone; `input_ids` is what a model reads, with the
+    special tokens of the framing around it.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: Mapping[Role, str] | None = None,
+        *,
+        framing: Framing | None = None,
+        framing_tokens_in_text: bool = True,
+        origin: str = "this tokenizer",
+    ) -> None:
+        """Wrap a `tokenizers.Tokenizer`; `origin` names it in error messages.
+
+        `special_tokens` maps roles to tokens; by default they are looked up under their usual
+        names. Without `framing_tokens_in_text`, decoding drops the framing tokens even where the
+        file does not mark them as special, and encoding reads "</s>" as four characters.
+        """
+        silence_fork_warning()
+        # Files may ask for truncation or padding to a length; silent truncation would lose text.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        by_id = sorted((i, token) for token, i in backend.get_vocab().items())
-        self._vocabulary = {token: i for i, token in by_id}
+        self._vocabulary = dict(sorted(backend.get_vocab().items(), key=lambda entry: entry[1]))
         self._origin = origin
-        self._pad = self._required("padding", PAD_NAMES)
-        self._eos = self._required("end", END_NAMES)
-        self._bos = self._find(START_NAMES)
-        self._unk = self._find(UNKNOWN_NAMES)
-        self._skipped = frozenset(
-            i for i in (self._pad, self._bos, self._eos, self._unk) if i is not None
-        )
-        # Where the special tokens are only these, nobody writes them on purpose: "</s>" in a text is four characters.
-        # With others (BERT's [MASK], T5's sentinels) users do write them, so they keep their meaning.
-        added = backend.get_added_tokens_decoder()
-        backend.encode_special_tokens = all(
-            i in self._skipped for i, token in added.items() if token.special
-        )
+        if special_tokens is None:
+            special_tokens = find_special_tokens(self._vocabulary)
+        self.special_tokens: dict[Role, str] = dict(special_tokens)
+        self.framing = framing or Template()
+        added_tokens = backend.get_added_tokens_decoder()
+        #: ids of the tokens that the file marks as special
+        self.special_ids = frozenset(i for i, token in added_tokens.items() if token.special)
+        self._dropped_ids: frozenset[int] = frozenset()
+        if not framing_tokens_in_text:
+            self._dropped_ids = self.framing_ids
+            # With special tokens beyond these (BERT's [MASK], T5's sentinels), which users do write
+            # in texts, all keep their meaning: the library has one switch for all of them.
+            backend.encode_special_tokens = self.special_ids <= self.framing_ids
 
     @classmethod
-    def learn(cls, texts: Iterable[str], kind: str, size: int) -> Tokenizer:
-        """Learn a vocabulary of at most `size` tokens, the four special ones included.
+    def for_translation(
+        cls, backend: tokenizers.Tokenizer, *, origin: str = "this tokenizer"
+    ) -> Tokenizer:
+        """The tokenizer of a translation model, which needs a padding and an end token.
 
-        `kind` is "bpe", "unigram", "words" or "characters". The same texts in the same order give the same bytes;
-        only for "unigram" pieces that tie exactly in its likelihood could be pruned differently.
+        A source sentence is framed as the file says (BART: between <s> and </s>, mBART-50: after
+        its language code); where the file has no template, the end token follows the sentence.
         """
-        if kind not in _LEARNERS:
-            raise SettingError(
-                f"no kind of tokenizer is called {kind!r}", did_you_mean(kind, _LEARNERS)
-            )
-        if size < len(SPECIALS) + 2:
-            raise SettingError(
-                f"a vocabulary of {size} tokens has no room: {len(SPECIALS)} are special",
-                "ask for more, say 8000",
-            )
-        with library_errors(
-            "the tokenizer could not be learned", "check the texts, or try kind 'bpe'"
-        ):
-            backend = _LEARNERS[kind](texts, size)
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"$A {END}",
-            pair=f"$A {END} $B {END}",
-            special_tokens=[(END, SPECIALS.index(END))],
-        )
-        return cls(backend)
+        tokenizer = cls(backend, framing_tokens_in_text=False, origin=origin)
+        tokenizer.required_token_id("pad")
+        eos = tokenizer.required_token_id("eos")
+        if backend.num_special_tokens_to_add(False) == 0:
+            tokenizer.framing = Between(after=(eos,))
+        return tokenizer
 
-    @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Open a tokenizer.json, ours or another's."""
-        repair = "give the path of a tokenizer.json, as Hugging Face folders hold it"
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise DataError(
-                f"cannot read the tokenizer {path}: {error.strerror}", repair
-            ) from error
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"the tokenizer {path} is not UTF-8 text (byte {error.start})", repair
-            ) from error
-        return cls.from_json(text, origin=str(path))
+    def with_framing(self, framing: Framing) -> Tokenizer:
+        """The same tokenizer with another framing."""
+        other = copy.copy(self)
+        other.framing = framing
+        return other
 
-    @classmethod
-    def from_json(cls, text: str, *, origin: str = "this tokenizer") -> Tokenizer:
-        """The inverse of `to_json`; `origin` names the text in error messages."""
-        with library_errors(
-            f"{origin} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"
-        ):
-            backend = tokenizers.Tokenizer.from_str(text)
-            # A vocabulary without the unknown token that its model names is only noticed at the first odd character.
-            backend.encode("\U0010fffd")
-        return cls(backend, origin=origin)
+    def __repr__(self) -> str:
+        roles = ", ".join(f"{role}={token!r}" for role, token in self.special_tokens.items())
+        return f"Tokenizer({len(self):,} tokens, {roles}, {self.framing})"
 
-    def to_json(self) -> str:
-        """The whole tokenizer as the text of a tokenizer.json."""
-        return self._backend.to_str(pretty=True)
-
-    def save(self, path: str | Path) -> None:
-        """Write tokenizer.json (a plain write; who needs it atomic writes into a folder that is renamed)."""
-        Path(path).write_bytes(self.to_json().encode())
+    # --- text alone ---
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens."""
+        """Token ids of a text, without special tokens."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores."""
-        whole = [encodable(text) for text in texts]
-        with library_errors(
-            f"{self._origin} cannot write this text", "leave unusual characters out"
-        ):
-            return [
-                encoding.ids
-                for encoding in self._backend.encode_batch_fast(whole, add_special_tokens=False)
-            ]
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """For each id of `encode(text)` where its characters begin and end in the text."""
-        return self._backend.encode(encodable(text), add_special_tokens=False).offsets
-
-    @functools.cached_property
-    def around(self) -> tuple[list[int], list[int]]:
-        """What stands before and after a source sentence: as the file frames it (BART between <s> and </s>, mBART-50 after
-        its language), or else the end token behind it."""
-        found = self._backend.encode("a")
-        text = [place for place, added in enumerate(found.special_tokens_mask) if not added]
-        if not text or len(text) == len(found.ids):
-            return [], [self._eos]
-        return found.ids[: text[0]], found.ids[text[-1] + 1 :]
-
-    def framed(self, ids: Sequence[int]) -> list[int]:
-        """A source sentence's ids with what stands around them."""
-        before, after = self.around
-        return [*before, *ids, *after]
-
-    def id(self, token: str) -> int | None:
-        return self._vocabulary.get(token)
+        """Token ids of many texts without special tokens, encoded on all cores."""
+        checked = [check_encodable(text) for text in texts]
+        with library_errors(f"{self._origin} cannot encode this text", _ODD_CHARACTERS):
+            # "fast": without offsets
+            encodings = self._backend.encode_batch_fast(checked, add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; padding, start, end and unknown tokens are left out."""
-        return self._backend.decode(
-            [int(i) for i in ids if int(i) not in self._skipped], skip_special_tokens=True
-        )
+        """The text of token ids, without special tokens."""
+        text_ids = [int(i) for i in ids if int(i) not in self._dropped_ids]
+        return self._backend.decode(text_ids, skip_special_tokens=True)
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
-        """The texts of many lists of ids."""
+        """The texts of many lists of token ids."""
         return [self.decode(ids) for ids in batch]
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The token of each id, special ones too; an id outside the vocabulary shows as `<id 99>`."""
-        return [self._backend.id_to_token(int(i)) or f"<id {int(i)}>" for i in ids]
+    # --- text as a model reads it ---
+
+    def input_ids(self, text: str) -> list[int]:
+        """Token ids of a text with the special tokens of the framing."""
+        return self._framed(text)[0]
+
+    def input_offsets(self, text: str) -> list[tuple[int, int]]:
+        """Character offsets of each of `input_ids(text)`; (0, 0) for special tokens."""
+        return self._framed(text)[1]
+
+    def frame(self, ids: Sequence[int]) -> list[int]:
+        """Token ids of a text (of `encode`) with the special tokens of the framing around them."""
+        if isinstance(self.framing, Between):
+            before, after = self.framing.before, self.framing.after
+        else:
+            before, after = self._template_ids
+            if not self.framing.end and after and after[-1] == self.special_token_id("eos"):
+                after = after[:-1]
+        return [*before, *ids, *after]
+
+    def encode_with_template(
+        self, texts: Sequence[Text], max_length: int | None = None
+    ) -> list[Encoding]:
+        """Encodings of texts or pairs, framed by the file's template.
+
+        An `Encoding` has `ids`, `type_ids` (segments), `offsets`, `word_ids` and `sequence_ids`.
+        With `max_length`, longer ones are truncated at the end, of a pair the longer text first.
+        """
+        if max_length is None:
+            return self._encode(texts)
+        self._backend.enable_truncation(max_length)
+        try:
+            return self._encode(texts)
+        finally:
+            self._backend.no_truncation()
+
+    def windows(self, first: str, second: str, max_length: int, overlap: int) -> list[Encoding]:
+        """Sliding windows over the second text of a pair, framed by the file's template.
+
+        Each window holds all of the first text and a stretch of the second, which begins `overlap`
+        tokens before the previous one ended.
+        """
+        room = max_length - len(self._encode([(first, "")])[0])
+        if room <= overlap:
+            raise DataError(
+                f"the first text leaves {max(0, room)} of {max_length} tokens to the second",
+                "give a shorter first text",
+            )
+        self._backend.enable_truncation(max_length, stride=overlap, strategy="only_second")
+        try:
+            encoding = self._encode([(first, second)])[0]
+        finally:
+            self._backend.no_truncation()
+        return [encoding, *encoding.overflowing]
+
+    # --- the vocabulary ---
 
     def __len__(self) -> int:
-        """The number of ids, that is the rows an embedding needs: the highest id plus one."""
+        """The rows an embedding needs: the highest token id plus one."""
         return max(self._vocabulary.values()) + 1
 
     @property
@@ -197,202 +243,147 @@ class Tokenizer:
         """Whether both have the same tokens under the same ids."""
         return self._vocabulary == other._vocabulary
 
+    def token_to_id(self, token: str) -> int | None:
+        return self._vocabulary.get(token)
+
+    def id_to_token(self, id: int) -> str:
+        """The token of an id; an id outside the vocabulary shows as `<id 99>`."""
+        return self._backend.id_to_token(int(id)) or f"<id {int(id)}>"
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The token of each id, special ones too."""
+        return [self.id_to_token(i) for i in ids]
+
+    def surface_form(self, id: int) -> tuple[str, bool | None]:
+        """A token as it stands in a text, and whether a space precedes it.
+
+        False: it continues the word before. None: the vocabulary does not mark word boundaries.
+        """
+        token = self.id_to_token(id)
+        if token.startswith("##"):  # WordPiece's mark for the continuation of a word
+            return token[2:], False
+        text = self.decode([id]).strip() or token
+        if not self._marks_word_boundaries:
+            return text, None
+        return text, token[0] in _WORD_BOUNDARIES
+
+    # --- special tokens ---
+
+    def special_token_id(self, role: Role) -> int | None:
+        """The id of the special token of this role, or None."""
+        token = self.special_tokens.get(role)
+        return None if token is None else self._vocabulary.get(token)
+
+    def required_token_id(self, role: Role) -> int:
+        """The id of the special token of this role; DataError where there is none."""
+        token_id = self.special_token_id(role)
+        if token_id is None:
+            names = SPECIAL_TOKEN_NAMES[role]
+            raise DataError(
+                f"{self._origin} has no {_ROLE_WORDS.get(role, role)} token "
+                f"(looked for {', '.join(names)})",
+                "add one of these names to it as a special token, or train a tokenizer",
+            )
+        return token_id
+
+    @property
+    def framing_ids(self) -> frozenset[int]:
+        """The ids that stand for no text: padding, start, end and unknown, where they exist."""
+        ids = (self.special_token_id(role) for role in FRAMING_ROLES)
+        return frozenset(i for i in ids if i is not None)
+
+    # --- files ---
+
+    def to_json(self) -> str:
+        """The content of tokenizer.json."""
+        return self._backend.to_str(pretty=True)
+
     @property
     def fingerprint(self) -> str:
         """sha256 of `to_json()`: equal for equal tokenizers."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
-    @property
-    def pad(self) -> int:
-        """The id that fills short rows."""
-        return self._pad
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json (a plain write; `disk.committing` makes a folder of it atomic)."""
+        Path(path).write_bytes(self.to_json().encode())
 
-    @property
-    def bos(self) -> int:
-        """The id a sentence starts with; DataError where the tokenizer has none (T5, Marian)."""
-        if self._bos is None:
-            raise DataError(
-                f"{self._origin} has no start token", "start with its padding or end token instead"
-            )
-        return self._bos
+    def files(self) -> dict[str, str | dict[str, Any]]:
+        """The files of a Hugging Face folder: names and contents."""
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+        }
+        names = {f"{role}_token": token for role, token in self.special_tokens.items()}
+        return {"tokenizer.json": self.to_json(), "tokenizer_config.json": {**config, **names}}
 
-    @property
-    def eos(self) -> int:
-        """The id a sentence ends with."""
-        return self._eos
+    # --- underneath ---
 
-    @property
-    def unk(self) -> int | None:
-        """The id of what is not in the vocabulary; None for tokenizers that can spell everything."""
-        return self._unk
+    def _framed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and offsets of a text with the special tokens of the framing."""
+        if isinstance(self.framing, Between):
+            encoding = self._encode([text], add_special_tokens=False)[0]
+            before = [(0, 0)] * len(self.framing.before)
+            after = [(0, 0)] * len(self.framing.after)
+            return self.frame(encoding.ids), [*before, *encoding.offsets, *after]
+        encoding = self._encode([text])[0]
+        ids = list(encoding.ids)
+        # Of an end token, the mask says whether the template added it or the text itself has it.
+        added_end = bool(ids) and ids[-1] == self.special_token_id("eos")
+        if not self.framing.end and added_end and encoding.special_tokens_mask[-1]:
+            return ids[:-1], list(encoding.offsets)[:-1]
+        return ids, list(encoding.offsets)
 
-    @property
-    def frame(self) -> frozenset[int]:
-        """The ids that stand for no text: padding, start, end and unknown, as far as there are."""
-        return self._skipped
+    @functools.cached_property
+    def _template_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the file's template puts before and after a text."""
+        encoding = self._backend.encode("a")
+        is_text = [not special for special in encoding.special_tokens_mask]
+        if not any(is_text):
+            return (), ()
+        first = is_text.index(True)
+        last = len(is_text) - 1 - is_text[::-1].index(True)
+        return tuple(encoding.ids[:first]), tuple(encoding.ids[last + 1 :])
 
-    def _find(self, names: Iterable[str]) -> int | None:
-        return next((self._vocabulary[name] for name in names if name in self._vocabulary), None)
+    @functools.cached_property
+    def _marks_word_boundaries(self) -> bool:
+        return any(token[:1] in _WORD_BOUNDARIES for token in self._vocabulary)
 
-    def _required(self, role: str, names: Sequence[str]) -> int:
-        found = self._find(names)
-        if found is None:
-            raise DataError(
-                f"{self._origin} has no {role} token (looked for {', '.join(names)})",
-                f"add one of these names to it as a special token, or learn a tokenizer with {SPECIALS}",
-            )
-        return found
-
-
-def vocabulary_of(path: str | Path) -> dict[int, str]:
-    """id → token of any tokenizer.json, whatever special tokens it has or lacks."""
-    with library_errors(
-        f"{path} is not a usable tokenizer.json", "give a whole file; fetch or learn it again"
-    ):
-        backend = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
-    return {i: token for token, i in backend.get_vocab().items()}
-
-
-def _backend(model: models.Model) -> tokenizers.Tokenizer:
-    """A tokenizer around `model` with the normalisation that this module promises."""
-    backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.Sequence(
-        [
-            normalizers.NFC(),
-            normalizers.Replace("▁", " "),
-            normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Strip(),
-        ]
-    )
-    return backend
-
-
-def _with_words(model: models.Model) -> tokenizers.Tokenizer:
-    backend = _backend(model)
-    alone = pre_tokenizers.Split(Regex(ALONE), "isolated")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), alone])
-    backend.decoder = decoders.Metaspace()
-    return backend
-
-
-def _learn_bpe(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    backend = _with_words(models.BPE(unk_token=UNKNOWN))
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
-    )
-    with _common_letters(texts, backend, size) as lines:
-        backend.train_from_iterator(lines, trainer)
-    return backend
-
-
-def _learn_unigram(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    backend = _with_words(models.Unigram())
-    trainer = trainers.UnigramTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
-    )
-    with _common_letters(texts, backend, size) as lines:
-        backend.train_from_iterator(lines, trainer)
-    return _settle_scores(backend, size)
-
-
-def _learn_words(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    return _learn_levels(_with_words(models.WordLevel(unk_token=UNKNOWN)), texts, size)
-
-
-def _learn_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    backend = _backend(models.WordLevel(unk_token=UNKNOWN))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    backend.decoder = decoders.Fuse()
-    return _learn_levels(backend, texts, size)
-
-
-def _learn_levels(
-    backend: tokenizers.Tokenizer, texts: Iterable[str], size: int
-) -> tokenizers.Tokenizer:
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
-    )
-    backend.train_from_iterator(map(encodable, texts), trainer)
-    if backend.get_vocab_size() == len(SPECIALS):
-        raise _nothing_to_learn()
-    return backend
-
-
-_LEARNERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
-    "bpe": _learn_bpe,
-    "unigram": _learn_unigram,
-    "words": _learn_words,
-    "characters": _learn_characters,
-}
-
-
-@contextmanager
-def _common_letters(
-    texts: Iterable[str], backend: tokenizers.Tokenizer, size: int
-) -> Iterator[Iterator[str]]:
-    """The texts with rare characters blanked out, so that they become `<unk>` and never crowd out pieces.
-
-    The library has a limit of its own, but settles ties in the order of a randomly seeded hash. Counting needs a pass
-    of its own, and the texts may be a stream larger than memory: hence the file.
-    """
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
+    def _encode(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Encoding]:
+        """Encodings with offsets, which takes longer than ids alone."""
         for text in texts:
-            normal = backend.normalizer.normalize_str(encodable(text))
-            counts.update(normal)
-            spool.write(json.dumps(normal) + "\n")
-        counts.pop(" ", None)
-        if not counts:
-            raise _nothing_to_learn()
-        room = min(ALPHABET, size - len(SPECIALS) - 1)  # one place is the ▁'s
-        ranked = sorted(counts, key=lambda letter: (-counts[letter], letter))
-        yield _blanked(spool, dict.fromkeys(map(ord, ranked[room:]), " "))
+            for part in (text,) if isinstance(text, str) else text:
+                check_encodable(part)
+        with library_errors(f"{self._origin} cannot encode this text", _ODD_CHARACTERS):
+            return self._backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
 
 
-def _blanked(spool: IO[str], rare: dict[int, str]) -> Iterator[str]:
-    spool.seek(0)
-    for line in spool:
-        text: str = json.loads(line)
-        yield text.translate(rare) if rare else text
+def find_special_tokens(
+    vocabulary: Mapping[str, int], names: Mapping[Role, Sequence[str]] = SPECIAL_TOKEN_NAMES
+) -> dict[Role, str]:
+    """Role → token, for the roles that the vocabulary has one of the usual names for."""
+    special_tokens: dict[Role, str] = {}
+    for role, candidates in names.items():
+        for name in candidates:
+            if name in vocabulary:
+                special_tokens[role] = name
+                break
+    return special_tokens
 
 
-def _settle_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizers.Tokenizer:
-    """Take the accidents of hashing out of a fresh unigram model, so that equal texts give equal bytes.
+# --- the library ---
 
-    The trainer sums in random order (scores differ in the last digits, equal ones come in any order), and gives the
-    characters its search dropped the lowest score plus 0.0001 × their place in a hash set. And where the characters
-    alone fill the vocabulary, it forgets to stop.
+
+def check_encodable(text: str) -> str:
+    """The text, unless it has a lone surrogate, which UTF-8 cannot encode.
+
+    JSON's \\ud800 escapes can bring them in.
     """
-    state = json.loads(backend.to_str())
-    scores: dict[str, float] = {
-        piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS
-    }
-    floor = min(scores.values())
-    for piece, score in scores.items():
-        dropped = len(piece) == 1 and score < floor + 0.0001 * ALPHABET
-        scores[piece] = round(floor if dropped else score, 4)
-    ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
-    kept = set(sorted(ranked, key=lambda piece: len(piece) > 1)[: size - len(SPECIALS)])
-    state["model"]["vocab"] = [(special, 0.0) for special in SPECIALS] + [
-        (p, scores[p]) for p in ranked if p in kept
-    ]
-    state["model"]["unk_id"] = SPECIALS.index(UNKNOWN)
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
-
-
-def _nothing_to_learn() -> DataError:
-    return DataError(
-        "there is no text to learn a tokenizer from", "give at least one line that is not blank"
-    )
-
-
-def encodable(text: str) -> str:
-    """The text, unless it holds half a character, which JSON's \\ud800 escapes can bring in and no UTF-8 can write."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"the text {text[:40]!r} holds half a character (a lone surrogate) at position {error.start}",
+            f"the text {text[:40]!r} holds half a character (a lone surrogate) "
+            f"at position {error.start}",
             "drop it, or replace it with U+FFFD",
         ) from error
     return text
@@ -400,35 +391,36 @@ def encodable(text: str) -> str:
 
 @contextmanager
 def library_errors(problem: str, repair: str) -> Iterator[None]:
-    """The library's exceptions as DataError; its panics derive from BaseException, and have no importable name."""
+    """Exceptions of the `tokenizers` library as DataError."""
     try:
         yield
     except (RegardError, OSError):
         raise
     except BaseException as error:
+        # A panic of the Rust library derives from BaseException and has no importable name.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise DataError(f"{problem}: {str(error).strip()[:200]}", repair) from error
 
 
 @functools.cache
-def fork_quietly() -> None:
+def silence_fork_warning() -> None:
     """Tokenize on all cores, but on one in forked children, where the library's threads are gone.
 
-    The library (before 0.23 with a warning) decides that inside fork(), by this variable; so it is set just before
-    and, in the parent, unset just after. A user who has set it is left alone.
+    The library (before 0.23 with a warning) decides that inside fork() by this variable: it is set
+    just before a fork and, in the parent, unset just after. A user's own setting is left alone.
     """
     name = "TOKENIZERS_PARALLELISM"
-    ours: list[bool] = []
+    set_here: list[bool] = []
 
     def before() -> None:
         if name not in os.environ:
             os.environ[name] = "false"
-            ours.append(True)
+            set_here.append(True)
 
     def after() -> None:
-        if ours:
-            ours.clear()
+        if set_here:
+            set_here.clear()
             os.environ.pop(name, None)
 
     if sys.platform != "win32":

@@ -28,9 +28,9 @@ from regard.families import folder as folders
 from regard.metrics.scores import AnyScore
 from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
-from regard.models.saving import TEXTS, copy_beside, described, write_weights
+from regard.models.saving import TEXT_FILES, config_json, copy_companion_files, write_weights
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed
+from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training import run_folder
 from regard.training.data.parallel_text import Pair, Prepared
 from regard.training.data.plain_text import texts
@@ -317,8 +317,8 @@ def with_head(
         text = held.text
     else:  # whose rows were never filled: others must know what with
         assert held.folder is not None, "models to fine-tune come from folders"
-        text = Framed.open(held.folder)
-        config.setdefault("pad_token_id", text.pad)
+        text = open_encoder_tokenizer(held.folder)
+        config.setdefault("pad_token_id", text.special_token_id("pad") or 0)
     reader = TextEncoder(model, description, text, config)
     reader.folder, reader.say = held.folder, held.say
     return reader
@@ -415,8 +415,8 @@ def _job(
 ) -> Job:
     """The run folder is the model's, whole and in the layout it came in; low-rank changes are merged."""
     if held.folder is not None:
-        copy_beside(held.folder, where.folder, TEXTS)
-    disk.write_json(where.folder / "config.json", described(held.spec, held.config))
+        copy_companion_files(held.folder, where.folder, TEXT_FILES)
+    disk.write_json(where.folder / "config.json", config_json(held.spec, held.config))
     if isinstance(held, TextEncoder):
         for name, content in held.text.files().items():
             if name == "tokenizer.json" and not (where.folder / name).exists():

@@ -24,7 +24,7 @@ from regard.families import (
 from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
 from regard.models import LanguageModel, choose_device
-from regard.text.exact import Exact
+from regard.text.tokenizer import Role, Tokenizer
 from regard.training.data.plain_text import Texts, texts
 from regard.training.engine.initialization import draw
 from regard.training.engine.logging import ProgressLog
@@ -154,7 +154,7 @@ def _restored(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) 
     model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
     task = Denoising(model, data, recipe, *_where(recipe))
     ids = folders.SpecialTokenIds(
-        task.pad, task.start, task.end, data.tokenizer.unk, opening=task.opening
+        task.pad, task.start, task.end, data.tokenizer.special_token_id("unk"), opening=task.opening
     )
     describe_folder(place, folders.describe(description, ids), data.tokenizer, recipe)
     disk.write_json(place.folder / "generation_config.json", folders.generation_config(ids))
@@ -179,10 +179,12 @@ def build_anew(description: Any, recipe: Recipe) -> Any:
     return model.to(choose_device(recipe.train.device))
 
 
-def describe_folder(place: RunFolder, config: dict[str, Any], words: Exact, recipe: Recipe) -> None:
+def describe_folder(
+    place: RunFolder, config: dict[str, Any], words: Tokenizer, recipe: Recipe
+) -> None:
     """What makes the run folder a Hugging Face repository, besides weights, tokenizer and card."""
-    named = {"pad_token": words.pad, "bos_token": words.start, "eos_token": words.end, "unk_token": words.unk,
-             "mask_token": words.mask}  # fmt: skip
+    roles: tuple[Role, ...] = ("pad", "bos", "eos", "unk", "mask")
+    named = {role: words.special_tokens[role] for role in roles if role in words.special_tokens}
     for name, content in {
         "config.json": config,
         "generation_config.json": {
@@ -190,7 +192,7 @@ def describe_folder(place: RunFolder, config: dict[str, Any], words: Exact, reci
         },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{key: words.token(token) for key, token in named.items() if token is not None},
+            **{f"{role}_token": token for role, token in named.items()},
             "model_max_length": recipe.data.context,
             "clean_up_tokenization_spaces": False,
         },
@@ -198,9 +200,10 @@ def describe_folder(place: RunFolder, config: dict[str, Any], words: Exact, reci
         disk.write_json(place.folder / name, content)
 
 
-def _ids(words: Exact) -> dict[str, int | None]:
+def _ids(words: Tokenizer) -> dict[str, int | None]:
     # Always said: transformers would otherwise take GPT-2's own, which no small vocabulary has.
-    return {"pad_token_id": words.pad, "bos_token_id": words.start, "eos_token_id": words.end}
+    roles: tuple[Role, ...] = ("pad", "bos", "eos")
+    return {f"{role}_token_id": words.special_token_id(role) for role in roles}
 
 
 def final(task: Objective, talk: ProgressLog) -> dict[str, AnyScore]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regard import __version__, disk
-from regard.metrics.scores import (
-    AnyScore,
-    ClassificationScore,
-    EntityScore,
-    NegativeLogLikelihood,
-    Score,
-)
+from regard.metrics.classification import ClassificationScore
+from regard.metrics.question_answering import AnswerScore
+from regard.metrics.scores import AnyScore, NegativeLogLikelihood
+from regard.metrics.translation import TranslationScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
 
@@ -131,7 +128,7 @@ def _origin(recipe: Recipe) -> str:
 
 def _scores(recipe: Recipe, scores: dict[str, AnyScore]) -> list[str]:
     rated = {
-        name: s for name, s in scores.items() if isinstance(s, ClassificationScore | EntityScore)
+        name: s for name, s in scores.items() if isinstance(s, ClassificationScore | AnswerScore)
     }
     if rated:
         keys = [key for key in vars(next(iter(rated.values()))) if key != "examples"]
@@ -153,7 +150,7 @@ def _scores(recipe: Recipe, scores: dict[str, AnyScore]) -> list[str]:
             for name, s in surprises.items()
         ]
         return ["| set | loss | perplexity | tokens |", "|---|---|---|---|", *rows]
-    translated = {name: s for name, s in scores.items() if isinstance(s, Score)}
+    translated = {name: s for name, s in scores.items() if isinstance(s, TranslationScore)}
     rows = ["| set | BLEU | chrF | exact match |", "|---|---|---|---|"]
     rows += [
         f"| {name} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f} % |"

@@ -232,13 +232,20 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
         if isinstance(side, Stack):
             side.recompute = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
-    return Translator(model, description, data.source, data.target, data.target.bos)
+    return Translator(
+        model, description, data.source, data.target, data.target.required_token_id("bos")
+    )
 
 
 def _describe_folder(place: RunFolder, recipe: Recipe, translator: Translator) -> None:
     """What makes the run folder a Hugging Face repository, besides weights and card."""
     source, target = translator.source_tokenizer, translator.target_tokenizer
-    ids = folders.SpecialTokenIds(target.pad, translator.start, target.eos, target.unk)
+    ids = folders.SpecialTokenIds(
+        target.required_token_id("pad"),
+        translator.start,
+        target.required_token_id("eos"),
+        target.special_token_id("unk"),
+    )
     alpha, kind = (
         recipe.penalty.alpha,
         "gnmt" if isinstance(recipe.penalty, GNMTPenalty) else "power",
@@ -246,10 +253,8 @@ def _describe_folder(place: RunFolder, recipe: Recipe, translator: Translator) -
     generation = folders.generation_config(
         ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha}
     )
-    pad, start, end, unk = source.tokens(
-        [source.pad, source.bos, source.eos, source.unk or source.pad]
-    )
-    names = folders.tokenizer_config(pad, start, end, None if source.unk is None else unk)
+    tokens = source.special_tokens
+    names = folders.tokenizer_config(tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"))
     for name, content in {
         "config.json": folders.describe(translator.spec, ids),
         "generation_config.json": generation,

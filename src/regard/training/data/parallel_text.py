@@ -15,8 +15,14 @@ from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
 from regard.families.folder import with_end
-from regard.models import load_translator, open_tokenizers
+from regard.models import load_translator
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import (
+    load_translation_tokenizer,
+    open_translation_tokenizers,
+    translation_tokenizer_from_json,
+)
+from regard.text.tokenizer_training import train_tokenizer
 from regard.training.objectives.distillation import found
 from regard.training.recipe.schema import Data, Recipe
 from regard.training.run_folder import RunFolder
@@ -42,7 +48,7 @@ def prepared(place: RunFolder, recipe: Recipe, say: Callable[[str], None]) -> Pr
     done = place.data / "train"
     if not (done / "corpus.json").exists():
         _make(place, recipe, say)
-    source, target = open_tokenizers(place.folder)
+    source, target = open_translation_tokenizers(place.folder)
     valid = place.data / "valid"
     return Prepared(
         source,
@@ -207,14 +213,14 @@ def _tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
-        source = _ended(Tokenizer.load(Path(choice.tokenizer)))
+        source = _ended(load_translation_tokenizer(choice.tokenizer))
         target = (
-            _ended(Tokenizer.load(Path(choice.target_tokenizer)))
+            _ended(load_translation_tokenizer(choice.target_tokenizer))
             if choice.target_tokenizer
             else source
         )
     elif recipe.teaching:
-        source, target = open_tokenizers(found(recipe))
+        source, target = open_translation_tokenizers(found(recipe))
     elif choice.tokenizer not in KINDS:
         raise SettingError(
             f"there is no tokenizer {choice.tokenizer!r}",
@@ -222,10 +228,10 @@ def _tokenizers(
         )
     elif choice.joint:
         both = (side for pair in train() for side in pair)
-        source = target = Tokenizer.learn(both, choice.tokenizer, choice.vocabulary)
+        source = target = train_tokenizer(both, choice.tokenizer, choice.vocabulary)
     else:
-        source = Tokenizer.learn((pair[0] for pair in train()), choice.tokenizer, choice.vocabulary)
-        target = Tokenizer.learn((pair[1] for pair in train()), choice.tokenizer, choice.vocabulary)
+        source = train_tokenizer((pair[0] for pair in train()), choice.tokenizer, choice.vocabulary)
+        target = train_tokenizer((pair[1] for pair in train()), choice.tokenizer, choice.vocabulary)
     sizes = (
         f"{len(source):,} tokens"
         if source is target
@@ -237,7 +243,8 @@ def _tokenizers(
 
 def _ended(tokenizer: Tokenizer) -> Tokenizer:
     """A model that is trained from nothing has its sources with the end token behind them, whatever the file says."""
-    return Tokenizer.from_json(with_end(tokenizer.to_json(), tokenizer.tokens([tokenizer.eos])[0]))
+    end = tokenizer.special_tokens["eos"]
+    return translation_tokenizer_from_json(with_end(tokenizer.to_json(), end))
 
 
 def _write_jsonl(path: Path, pairs: list[Pair]) -> None:

@@ -12,7 +12,9 @@ from regard import disk
 from regard.data import text_files
 from regard.data.corpus import Corpus, write_columns
 from regard.errors import DataError
-from regard.text.exact import Exact, SpecialIds
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
+from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 from regard.training.objectives.distillation import found
 from regard.training.recipe.schema import Data, Recipe
 from regard.training.run_folder import RunFolder
@@ -22,19 +24,19 @@ SHORTEST = 4  # tokens of a row; from fewer nothing can be hidden and guessed
 CHUNK = 1000
 
 # What each objective needs in a vocabulary, if it is learnt here.
-_BERT = SpecialIds(
+_BERT = SpecialTokenTemplate(
     ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
 )
-_T5 = SpecialIds(
+_T5 = SpecialTokenTemplate(
     ("<pad>", "</s>", "<unk>", *(f"<extra_id_{i}>" for i in range(100))),
     "$A </s>",
     "$A </s> $B </s>",
 )
-_BART = SpecialIds(
+_BART = SpecialTokenTemplate(
     ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "<s> $A </s>", "<s> $A </s> </s> $B </s>"
 )
 MARKS = {
-    "causal": SpecialIds(()),
+    "causal": SpecialTokenTemplate(()),
     "masked": _BERT,
     "replaced": _BERT,
     "span": _T5,
@@ -47,7 +49,7 @@ class Texts:
     """`train` and `valid` have a column `text`: for causal the text in blocks, one after the other; for the others rows
     that fit the context, with a column `breaks` of the places where sentences (lines) begin."""
 
-    tokenizer: Exact
+    tokenizer: Tokenizer
     train: Corpus
     valid: Corpus
 
@@ -56,7 +58,7 @@ def texts(place: RunFolder, recipe: Recipe, say: Callable[[str], None]) -> Texts
     """Tokenizer and corpora of a run: made on the first call, found by later ones."""
     if not (place.data / "train" / "corpus.json").exists():
         _make(place, recipe, say)
-    tokenizer = Exact.load(place.folder / "tokenizer.json")
+    tokenizer = load_tokenizer(place.folder / "tokenizer.json")
     return Texts(tokenizer, Corpus.open(place.data / "train"), Corpus.open(place.data / "valid"))
 
 
@@ -104,22 +106,22 @@ def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:
             return
 
 
-def _tokenizer(recipe: Recipe, train: Blocks, say: Callable[[str], None]) -> Exact:
+def _tokenizer(recipe: Recipe, train: Blocks, say: Callable[[str], None]) -> Tokenizer:
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
-        tokenizer = Exact.load(choice.tokenizer)
+        tokenizer = load_tokenizer(choice.tokenizer)
     elif recipe.teaching:
-        tokenizer = Exact.open(found(recipe))
+        tokenizer = open_language_model_tokenizer(found(recipe))
     else:
         marks = MARKS[recipe.train.objective]
-        tokenizer = Exact.learn(train(), choice.tokenizer, choice.vocabulary, marks)
+        tokenizer = train_lossless_tokenizer(train(), choice.tokenizer, choice.vocabulary, marks)
     say(
         f"tokenizer: {'that of the teacher' if recipe.teaching else choice.tokenizer}, {len(tokenizer):,} tokens"
     )
     return tokenizer
 
 
-def _write(blocks: Blocks, tokenizer: Exact, recipe: Recipe, folder: Path) -> str:
+def _write(blocks: Blocks, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
     """Writes a corpus and says what is in it."""
     dtype = "uint16" if len(tokenizer) <= 65_535 else "uint32"
     counts = {"rows": 0, "tokens": 0, "unknown": 0, "short": 0}
@@ -127,7 +129,8 @@ def _write(blocks: Blocks, tokenizer: Exact, recipe: Recipe, folder: Path) -> st
     def counted(ids: list[int]) -> list[int]:
         counts["rows"] += 1
         counts["tokens"] += len(ids)
-        counts["unknown"] += 0 if tokenizer.unk is None else ids.count(tokenizer.unk)
+        unknown = tokenizer.special_token_id("unk")
+        counts["unknown"] += 0 if unknown is None else ids.count(unknown)
         return ids
 
     if recipe.train.objective == "causal":
@@ -186,7 +189,7 @@ def _lines(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def packed(
-    lines: Iterable[str], tokenizer: Exact, room: int
+    lines: Iterable[str], tokenizer: Tokenizer, room: int
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Rows of at most `room` tokens, each of as many sentences (lines) as fit, and the places where they begin. A blank
     line ends a document, and no row goes over it; a sentence that is longer than a row is cut."""

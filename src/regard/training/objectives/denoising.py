@@ -18,8 +18,6 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError
 from regard.model import EncoderDecoder
-from regard.text.exact import MASK_NAMES
-from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
 from regard.training.data.plain_text import Texts
 from regard.training.engine.optimizer import perplexity
 from regard.training.objectives.loss import beside, over_vocabulary
@@ -42,19 +40,17 @@ class Denoising(TextRows):
     ) -> None:
         super().__init__(data, recipe, device, multiple)
         self.model = model
-        self.pad, self.end = (
-            self.words.required("padding", PAD_NAMES),
-            self.words.required("end", END_NAMES),
-        )
+        self.pad = self.words.required_token_id("pad")
+        self.end = self.words.required_token_id("eos")
         self.spans = recipe.train.objective == "span"
-        found = [self.words.find([f"<extra_id_{i}>"]) for i in range(SENTINELS)]
+        found = [self.words.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
         self.sentinels = [token for token in found if token is not None]
         if self.spans and not self.sentinels:
             raise DataError(
                 "the tokenizer has no sentinels (<extra_id_0> …)", "use T5's, or learn one"
             )
-        self.opening = None if self.spans else self.words.required("start", START_NAMES)
-        self.mask = -1 if self.spans else self.words.required("mask", MASK_NAMES)
+        self.opening = None if self.spans else self.words.required_token_id("bos")
+        self.mask = -1 if self.spans else self.words.required_token_id("mask")
         # T5 begins its targets with padding, BART with the end token.
         self.start = self.pad if self.spans else self.end
 
@@ -116,7 +112,7 @@ class Denoising(TextRows):
 
     def _sample(self, row: int) -> dict[str, Any]:
         source, _ = self._damaged(self.held_out, row, 0)
-        ends = SpecialTokens(self.pad, self.start, self.end, opening=self.opening)
+        ends = SpecialTokens(self.pad, self.start, self.end, forced_bos=self.opening)
         best = decode(
             self.model, [source], ends, DecodingSettings(Greedy(), Limit(0.0, self.context))
         )[0][0]

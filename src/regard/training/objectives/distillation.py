@@ -53,7 +53,7 @@ def of_translator(recipe: Recipe, student: Translator) -> Teacher | None:
         (held.target_tokenizer, student.target_tokenizer),
     )
     _understood(recipe, all(theirs.same_vocabulary(ours) for theirs, ours in sides))
-    ends = [(each.start, each.target_tokenizer.eos) for each in (held, student)]
+    ends = [(each.start, each.target_tokenizer.special_token_id("eos")) for each in (held, student)]
     if ends[0] != ends[1]:
         raise ModelError(
             f"the teacher frames its targets by the tokens {ends[0]}, not {ends[1]}",

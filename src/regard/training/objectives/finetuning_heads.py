@@ -19,10 +19,12 @@ from torch.nn import functional
 from regard.data.batching import IGNORED, Batch, Order, Rows, plan
 from regard.data.labelled import Classed, Question, Words
 from regard.errors import DataError
-from regard.metrics.scores import ClassificationScore, EntityScore, found_score, graded, span_score
+from regard.metrics.classification import ClassificationScore, classification_score
+from regard.metrics.entity_f1 import tagging_score
+from regard.metrics.question_answering import AnswerScore, answer_score
 from regard.model import Encoder
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed
+from regard.text.tokenizer import Tokenizer
 from regard.training.objectives.distillation import Teacher
 from regard.training.objectives.loss import beside, cross_entropy
 from regard.training.recipe.schema import Train
@@ -83,7 +85,7 @@ class HeadObjective(ABC, Generic[Example]):
     @abstractmethod
     def score(
         self, examples: Sequence[Example], precision: AbstractContextManager[Any]
-    ) -> ClassificationScore | EntityScore:
+    ) -> ClassificationScore | AnswerScore:
         """How good the answers are, from 0 to 100."""
 
     def order(self) -> Order:
@@ -102,7 +104,9 @@ class HeadObjective(ABC, Generic[Example]):
         longest = max(len(row.ids) for row in taken)
         width = max(longest, min(-(-longest // self.multiple) * self.multiple, self.most))
         tensors = {
-            "tokens": _padded([row.ids for row in taken], width, self.reader.text.pad),
+            "tokens": _padded(
+                [row.ids for row in taken], width, self.reader.text.special_token_id("pad") or 0
+            ),
             "padding_mask": torch.arange(width)
             < torch.tensor([len(row.ids) for row in taken])[:, None],
             "labels": self.labels(taken, width),
@@ -168,7 +172,9 @@ class HeadObjective(ABC, Generic[Example]):
 class Classification(HeadObjective[Classed]):
     def rows(self, examples: Sequence[Classed]) -> list[Row]:
         known = {name: i for i, name in enumerate(self.reader.labels)}
-        encoded = self.reader.text.encode([example.whole for example in examples], self.most)
+        encoded = self.reader.text.encode_with_template(
+            [example.whole for example in examples], self.most
+        )
         return [
             Row(row.ids, row.type_ids, [_known(example.label, known)])
             for row, example in zip(encoded, examples, strict=True)
@@ -181,7 +187,7 @@ class Classification(HeadObjective[Classed]):
         self, examples: Sequence[Classed], precision: AbstractContextManager[Any]
     ) -> ClassificationScore:
         rows = self.rows(examples)
-        return graded(
+        return classification_score(
             [labels[0] for labels in self.best(rows, precision)], [row.labels[0] for row in rows]
         )
 
@@ -220,16 +226,16 @@ class TokenClassification(HeadObjective[Words]):
             [(names[a], names[b]) for a, b in zip(best, row.labels, strict=False) if b != IGNORED]
             for best, row in zip(self.best(rows, precision), rows, strict=True)
         ]
-        return span_score(
+        return tagging_score(
             [[a for a, _ in pairs] for pairs in kept], [[b for _, b in pairs] for pairs in kept]
         )
 
 
 def aligned(
-    text: Framed, examples: Sequence[Words], most: int | None = None
+    text: Tokenizer, examples: Sequence[Words], most: int | None = None
 ) -> list[tuple[Encoding, list[str | None]]]:
     """For each sentence, its tokens and their tags: the first token of a word has the word's, all others none."""
-    encoded = text.encode([" ".join(example.tokens) for example in examples], most)
+    encoded = text.encode_with_template([" ".join(example.tokens) for example in examples], most)
     found = []
     for row, example in zip(encoded, examples, strict=True):
         starts = [0, *accumulate(len(word) + 1 for word in example.tokens)][:-1]
@@ -262,16 +268,18 @@ class QuestionAnswering(HeadObjective[Question]):
 
     def score(
         self, examples: Sequence[Question], precision: AbstractContextManager[Any]
-    ) -> EntityScore:
+    ) -> AnswerScore:
         with precision:
             answers = self.reader.answer(
                 [e.question for e in examples], [e.context for e in examples]
             )
         texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
-        return found_score(texts, [example.text for example in examples])
+        return answer_score(texts, [example.text for example in examples])
 
 
-def windowed(text: Framed, example: Question, most: int) -> list[tuple[Encoding, tuple[int, int]]]:
+def windowed(
+    text: Tokenizer, example: Question, most: int
+) -> list[tuple[Encoding, tuple[int, int]]]:
     """The context in overlapping windows, each with the places of the answer's first and last token; where the answer is not
     wholly inside, both are 0, the first token, which says that there is none."""
     found = []

@@ -16,8 +16,6 @@ from regard.data.batching import IGNORED, Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.text_corruption import Fate, mask, pair
 from regard.model import Encoder
-from regard.text.exact import MASK_NAMES
-from regard.text.tokenizer import END_NAMES, PAD_NAMES, START_NAMES
 from regard.training.data.plain_text import Texts, room
 from regard.training.engine.attention_entropy import ROWS, gaze
 from regard.training.engine.optimizer import perplexity
@@ -33,12 +31,12 @@ class Hiding(TextRows):
 
     def __init__(self, data: Texts, recipe: Recipe, device: torch.device, multiple: int) -> None:
         super().__init__(data, recipe, device, multiple)
-        named = {"padding": PAD_NAMES, "start": START_NAMES, "end": END_NAMES, "mask": MASK_NAMES}
-        self.pad, self.first, self.last, self.mask = (
-            self.words.required(*entry) for entry in named.items()
-        )
+        self.pad = self.words.required_token_id("pad")
+        self.first = self.words.required_token_id("bos")
+        self.last = self.words.required_token_id("eos")
+        self.mask = self.words.required_token_id("mask")
         self.ordinary = np.array(
-            [i for i in range(len(self.words)) if i not in self.words.special], dtype=np.int64
+            [i for i in range(len(self.words)) if i not in self.words.special_ids], dtype=np.int64
         )
         self.room = room(recipe)
 

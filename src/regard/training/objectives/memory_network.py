@@ -20,11 +20,18 @@ from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed
 from regard.families import folder as folders
 from regard.families import memory_network
-from regard.metrics.scores import AnyScore, ClassificationScore, RegressionScore, graded
+from regard.metrics.classification import (
+    ClassificationAgainstMajority,
+    ClassificationScore,
+    classification_score,
+)
+from regard.metrics.scores import AnyScore
 from regard.model import MemoryNetwork
 from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
-from regard.text.framed import Framed, words
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import word_level_json
 from regard.training.engine.logging import ProgressLog
 from regard.training.job import Job, multiple
 from regard.training.objectives.loss import beside, cross_entropy
@@ -57,7 +64,7 @@ def asked(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[str
                 task.score(task.rows(sets[name]), torch.no_grad()),
                 majority(sets["train"], sets[name]),
             )
-            found[name] = RegressionScore(**vars(score), majority=most)
+            found[name] = ClassificationAgainstMajority(**vars(score), majority=most)
             talk.say(
                 f"{name}: accuracy {score.accuracy:.2f}  (majority {most:.2f}, {score.examples:,} stories)"
             )
@@ -93,7 +100,7 @@ class StoryQuestions:
 
     def rows(self, examples: Sequence[Classed]) -> list[tuple[list[list[int]], int]]:
         """The words of stories, and of their answers."""
-        answers = self.recaller.text.encode([example.label for example in examples])
+        answers = self.recaller.text.encode_with_template([example.label for example in examples])
         return [
             (self.recaller.words(e.text), a.ids[0]) for e, a in zip(examples, answers, strict=True)
         ]
@@ -148,7 +155,7 @@ class StoryQuestions:
                 best = self.scores(batch.tensors)[0].argmax(dim=-1).tolist()
             for row, word in zip(batch.rows, best, strict=True):
                 found[row] = word
-        return graded(found, [answer for _, answer in rows])
+        return classification_score(found, [answer for _, answer in rows])
 
     def in_order(self, rows: Sequence[tuple[list[list[int]], int]]) -> Iterator[Batch]:
         """Once over rows, on the device."""
@@ -164,9 +171,9 @@ def _lengths(rows: Sequence[tuple[list[list[int]], int]]) -> Any:
     return np.array([[len(story) * max(map(len, story))] for story, _ in rows])
 
 
-def _tokenizer(place: RunFolder, train: Sequence[Classed]) -> Framed:
+def _tokenizer(place: RunFolder, train: Sequence[Classed]) -> Tokenizer:
     path = place.folder / "tokenizer.json"
     if not path.exists():
         told = (" ".join([*sentences(example.text), example.label]) for example in train)
-        disk.write_file(path, words(told, framed=False))
-    return Framed.open(place.folder)
+        disk.write_file(path, word_level_json(told, cls_token=False))
+    return open_encoder_tokenizer(place.folder)

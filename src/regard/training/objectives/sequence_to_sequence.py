@@ -15,7 +15,8 @@ from regard.data.batching import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.metrics.scores import AnyScore, score
+from regard.metrics.scores import AnyScore
+from regard.metrics.translation import translation_score
 from regard.model import EncoderDecoder
 from regard.models import Translator
 from regard.text.tokenizer import Tokenizer
@@ -66,7 +67,7 @@ class SequenceToSequence:
         translator = self.translator
         padding_side = {
             "source_pad": translator.ends.pad,
-            "target_pad": translator.target_tokenizer.pad,
+            "target_pad": translator.target_tokenizer.required_token_id("pad"),
         }
         return collate(
             corpus,
@@ -120,7 +121,7 @@ class SequenceToSequence:
             )
             texts = [self.translator.text(h[0]) if h else "" for h in best]
             if metric != "loss":
-                result = score(texts, [target for _, target in asked])
+                result = translation_score(texts, [target for _, target in asked])
                 found |= {
                     "bleu": result.bleu,
                     "chrf": result.chrf,
@@ -181,7 +182,7 @@ def final_scores(
         began = time.perf_counter()
         found = translator.hypotheses([source for source, _ in pairs], settings)
         texts = [translator.text(h[0]) if h else "" for h in found]
-        result = score(texts, [target for _, target in pairs], recipe.decode.tokenize)
+        result = translation_score(texts, [target for _, target in pairs], recipe.decode.tokenize)
         scores[name] = result
         talk.say(
             f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  exact match {result.exact_match:.1f} %  "

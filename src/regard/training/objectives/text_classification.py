@@ -18,10 +18,13 @@ from regard.data import labelled, listops
 from regard.data.labelled import Classed
 from regard.families import bert_presets
 from regard.families import folder as folders
-from regard.metrics.scores import AnyScore, RegressionScore
+from regard.metrics.classification import ClassificationAgainstMajority
+from regard.metrics.scores import AnyScore
 from regard.models import choose_device
 from regard.models.text_encoder import TextEncoder
-from regard.text.framed import Framed, words
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import word_level_json
 from regard.training.engine.initialization import draw
 from regard.training.engine.logging import ProgressLog
 from regard.training.job import Job, multiple
@@ -68,7 +71,7 @@ def classes(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[s
                 task.score(sets[name], torch.no_grad()),
                 majority(sets["train"], sets[name]),
             )
-            found[name] = RegressionScore(**vars(score), majority=most)
+            found[name] = ClassificationAgainstMajority(**vars(score), majority=most)
             talk.say(
                 f"{name}: accuracy {score.accuracy:.2f}  (majority class {most:.2f}, {score.examples:,} examples)"
             )
@@ -120,8 +123,8 @@ def files(
     return {name: str(place.data / f"{name}.jsonl") for name in counts}
 
 
-def _tokenizer(place: RunFolder, train: list[Classed]) -> Framed:
+def _tokenizer(place: RunFolder, train: list[Classed]) -> Tokenizer:
     path: Path = place.folder / "tokenizer.json"
     if not path.exists():
-        disk.write_file(path, words(example.text for example in train))
-    return Framed.open(place.folder)
+        disk.write_file(path, word_level_json(example.text for example in train))
+    return open_encoder_tokenizer(place.folder)

@@ -82,13 +82,16 @@ class TextRows(ABC):
 
     def shown(self, ids: Sequence[int]) -> str:
         """A text with its special tokens visible, except those around it."""
-        around = {self.words.pad, self.words.start, self.words.end}
+        around = {self.words.special_token_id(role) for role in ("pad", "bos", "eos")}
         pieces: list[str] = []
         run: list[int] = []
         for token in ids:
-            if token not in self.words.special:
+            if token not in self.words.special_ids:
                 run.append(token)
                 continue
-            pieces += [self.words.decode(run), "" if token in around else self.words.token(token)]
+            pieces += [
+                self.words.decode(run),
+                "" if token in around else self.words.id_to_token(token),
+            ]
             run = []
         return "".join([*pieces, self.words.decode(run)])

@@ -1,4 +1,4 @@
-"""Framed text: a folder's own tokenizer.json, and tokenizers put together from vocabularies, against transformers."""
+"""Tokenizers of model folders: a folder's own tokenizer.json, and tokenizers put together from vocabularies, against transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from regard.errors import DataError
 from regard.text.ctc import CTCDecoder
-from regard.text.framed import Framed
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -75,9 +76,9 @@ def byte_level(folder: Path, specials: list[str], suffix: str = "", **settings: 
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def assert_equal(ours: Framed, theirs: Any, *, mask: bool = True) -> None:
+def assert_equal(ours: Tokenizer, theirs: Any, *, mask: bool = True) -> None:
     inputs = [*SENTENCES, *PAIRS]
-    found = ours.encode(inputs)
+    found = ours.encode_with_template(inputs)
     for text, encoding in zip(inputs, found, strict=True):
         wanted = theirs(*((text,) if isinstance(text, str) else text), return_offsets_mapping=True)
         assert encoding.ids == wanted["input_ids"], text
@@ -85,9 +86,9 @@ def assert_equal(ours: Framed, theirs: Any, *, mask: bool = True) -> None:
         if "token_type_ids" in wanted:
             assert encoding.type_ids == wanted["token_type_ids"], text
         assert encoding.word_ids == wanted.word_ids()
-    assert ours.pad == theirs.pad_token_id
+    assert ours.special_token_id("pad") == theirs.pad_token_id
     if mask:
-        assert ours.role("mask") == theirs.mask_token_id
+        assert ours.special_token_id("mask") == theirs.mask_token_id
 
 
 BERTS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -100,7 +101,9 @@ BERTS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 @pytest.mark.parametrize("kind", ["BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"])
 def test_wordpiece(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     wordpiece(tmp_path, BERTS, **settings)
-    assert_equal(Framed.open(tmp_path), getattr(transformers, kind).from_pretrained(tmp_path))
+    assert_equal(
+        open_encoder_tokenizer(tmp_path), getattr(transformers, kind).from_pretrained(tmp_path)
+    )
 
 
 def test_wordpiece_of_mpnet(tmp_path: Path) -> None:
@@ -112,21 +115,28 @@ def test_wordpiece_of_mpnet(tmp_path: Path) -> None:
         "sep_token": "</s>",
     }
     wordpiece(tmp_path, ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"], **names)
-    assert_equal(Framed.open(tmp_path), transformers.MPNetTokenizer.from_pretrained(tmp_path))
+    assert_equal(
+        open_encoder_tokenizer(tmp_path), transformers.MPNetTokenizer.from_pretrained(tmp_path)
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"add_prefix_space": True}])
 def test_byte_level(settings: dict[str, Any], tmp_path: Path) -> None:
     mask = {"content": "<mask>", "lstrip": True, "__type": "AddedToken"}
     byte_level(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], mask_token=mask, **settings)
-    assert_equal(Framed.open(tmp_path), transformers.RobertaTokenizer.from_pretrained(tmp_path))
+    assert_equal(
+        open_encoder_tokenizer(tmp_path), transformers.RobertaTokenizer.from_pretrained(tmp_path)
+    )
 
 
 def test_byte_level_of_clip(tmp_path: Path) -> None:
     byte_level(tmp_path, ["<|startoftext|>", "<|endoftext|>"], "</w>")
-    ours, theirs = Framed.open(tmp_path), transformers.CLIPTokenizer.from_pretrained(tmp_path)
+    ours, theirs = (
+        open_encoder_tokenizer(tmp_path),
+        transformers.CLIPTokenizer.from_pretrained(tmp_path),
+    )
     assert_equal(ours, theirs, mask=False)
-    ids = ours.encode(["the quick fox"])[0].ids
+    ids = ours.encode_with_template(["the quick fox"])[0].ids
     assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
@@ -134,15 +144,15 @@ def test_byte_level_without_a_frame_and_with_more_tokens(tmp_path: Path) -> None
     byte_level(tmp_path, ["<|endoftext|>"])
     size = len(json.loads((tmp_path / "vocab.json").read_text()))
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<two>": size + 1, "<one>": size}))
-    ours = Framed.open(tmp_path)
+    ours = open_encoder_tokenizer(tmp_path)
     text = "the<one>fox<two>"
     assert (
-        ours.encode([text])[0].ids
+        ours.encode_with_template([text])[0].ids
         == transformers.GPT2Tokenizer.from_pretrained(tmp_path)(text)["input_ids"]
     )
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<one>": size + 7}))
     with pytest.raises(DataError, match="does not follow"):
-        Framed.open(tmp_path)
+        open_encoder_tokenizer(tmp_path)
 
 
 def test_a_tokenizer_json_is_preferred_and_nothing_is_cut(tmp_path: Path) -> None:
@@ -153,21 +163,21 @@ def test_a_tokenizer_json_is_preferred_and_nothing_is_cut(tmp_path: Path) -> Non
     backend.enable_padding(length=20)
     backend.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "vocab.txt").write_text("nothing")
-    ours = Framed.open(tmp_path)
+    ours = open_encoder_tokenizer(tmp_path)
     backend.no_truncation()
     backend.no_padding()
     assert_equal(ours, theirs)
-    assert len(ours.encode([SENTENCES[0]], most=6)[0]) == 6
-    assert len(ours.encode([SENTENCES[0]])[0]) > 6
+    assert len(ours.encode_with_template([SENTENCES[0]], max_length=6)[0]) == 6
+    assert len(ours.encode_with_template([SENTENCES[0]])[0]) > 6
 
 
 def test_windows_cover_the_second_text(tmp_path: Path) -> None:
     wordpiece(tmp_path, BERTS)
-    ours, second = Framed.open(tmp_path), "the quick fox and the dog over the fox"
-    parts = ours.windows("the dog", second, most=10, overlap=2)
+    ours, second = open_encoder_tokenizer(tmp_path), "the quick fox and the dog over the fox"
+    parts = ours.windows("the dog", second, max_length=10, overlap=2)
     assert len(parts) > 1
     assert all(len(part) <= 10 for part in parts)
-    whole = ours.encode([("the dog", second)])[0]
+    whole = ours.encode_with_template([("the dog", second)])[0]
     places = {
         offset
         for part in parts
@@ -175,9 +185,9 @@ def test_windows_cover_the_second_text(tmp_path: Path) -> None:
         if s == 1
     }
     assert places == {o for o, s in zip(whole.offsets, whole.sequence_ids, strict=True) if s == 1}
-    assert len(ours.windows("the dog", second, most=50, overlap=2)) == 1
+    assert len(ours.windows("the dog", second, max_length=50, overlap=2)) == 1
     with pytest.raises(DataError, match="shorter first"):
-        ours.windows(second, second, most=10, overlap=2)
+        ours.windows(second, second, max_length=10, overlap=2)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +207,13 @@ def test_windows_cover_the_second_text(tmp_path: Path) -> None:
 def test_what_cannot_be_opened(name: str, content: str, word: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=word):
-        Framed.open(tmp_path)
+        open_encoder_tokenizer(tmp_path)
 
 
 def test_half_a_character_is_refused(tmp_path: Path) -> None:
     wordpiece(tmp_path, BERTS)
     with pytest.raises(DataError, match="half a character"):
-        Framed.open(tmp_path).encode([("fine", "\ud800")])
+        open_encoder_tokenizer(tmp_path).encode_with_template([("fine", "\ud800")])
 
 
 def test_letters(tmp_path: Path) -> None:

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from regard.errors import DataError, SettingError
-from regard.text.exact import HALF, Exact, SpecialIds, StreamingDecoder, pieces
+from regard.text.streaming import REPLACEMENT, StreamingDecoder, stream_text
+from regard.text.tokenizer import Template, Tokenizer
+from regard.text.tokenizer_files import load_tokenizer
+from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 
 TEXT = "To be,\n\n  or not\tto be: that is\r\n the question — naïve 😀 日本語.\n"
-LETTERS = Exact.learn([TEXT], "characters", 200, SpecialIds(()))
-PIECES = Exact.learn([TEXT * 3], "bpe", 300, SpecialIds(("<|endoftext|>",)))
+LETTERS = train_lossless_tokenizer([TEXT], "characters", 200, SpecialTokenTemplate(()))
+PIECES = train_lossless_tokenizer([TEXT * 3], "bpe", 300, SpecialTokenTemplate(("<|endoftext|>",)))
 
 
 @pytest.fixture(scope="module")
-def spaced() -> Exact:
+def spaced() -> Tokenizer:
     """As LLaMA's: ▁ for spaces, <s> in front."""
     vocabulary = {
         "<unk>": 0,
@@ -43,80 +46,86 @@ def spaced() -> Exact:
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    return Exact(backend)
+    return Tokenizer(backend, framing=Template(end=False))
 
 
 def test_characters_come_back_as_they_are() -> None:
     assert LETTERS.decode(LETTERS.encode(TEXT)) == TEXT
     assert len(LETTERS.encode(TEXT)) == len(TEXT)
     assert len(LETTERS) == len(set(TEXT)) + 1
-    assert LETTERS.encode("x")[0] != LETTERS.unk or "x" not in TEXT
-    assert LETTERS.encode("ß") == [LETTERS.unk]
-    assert (LETTERS.pad, LETTERS.end, LETTERS.start) == (None, None, None)
+    assert LETTERS.encode("x")[0] != LETTERS.special_token_id("unk") or "x" not in TEXT
+    assert LETTERS.encode("ß") == [LETTERS.special_token_id("unk")]
+    assert (
+        LETTERS.special_token_id("pad"),
+        LETTERS.special_token_id("eos"),
+        LETTERS.special_token_id("bos"),
+    ) == (None, None, None)
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",))))
 def test_bytes_can_spell_everything(text: str) -> None:
     assert PIECES.decode(PIECES.encode(text)) == text
-    assert "".join(pieces(PIECES, [], PIECES.encode(text))) == text
+    assert "".join(stream_text(PIECES, [], PIECES.encode(text))) == text
 
 
 @given(st.text("ab 😀é日\n", max_size=12), st.text("ab 😀é日\n", max_size=12))
 def test_a_stream_gives_whole_characters_after_any_prompt(before: str, after: str) -> None:
     ids = PIECES.encode(after)
-    given = list(pieces(PIECES, PIECES.encode(before), ids))
+    given = list(stream_text(PIECES, PIECES.encode(before), ids))
     assert "".join(given) == after
-    assert not any(HALF in piece for piece in given)
+    assert not any(REPLACEMENT in piece for piece in given)
     assert len(given) == len(ids) + 1
 
 
 def test_a_stream_that_stops_inside_a_character_still_ends() -> None:
     growing = StreamingDecoder(PIECES)
-    told = [growing.add(token) for token in PIECES.encode("a🐙")[:-1]]
+    told = [growing.put(token) for token in PIECES.encode("a🐙")[:-1]]
     assert told[0] == "a"
     assert set(told[1:]) == {""}
-    assert growing.rest() == HALF
-    assert growing.rest() == ""
+    assert growing.end() == REPLACEMENT
+    assert growing.end() == ""
 
 
-def test_spaces_depend_on_neighbours(spaced: Exact) -> None:
-    prompt = spaced.prompt("to be")
+def test_spaces_depend_on_neighbours(spaced: Tokenizer) -> None:
+    prompt = spaced.input_ids("to be")
     assert prompt[0] == 1
     after = spaced.encode("to be to")
-    assert "".join(pieces(spaced, prompt, after)) == " to be to"
-    assert "".join(pieces(spaced, [1], after)) == "to be to"
+    assert "".join(stream_text(spaced, prompt, after)) == " to be to"
+    assert "".join(stream_text(spaced, [1], after)) == "to be to"
     with_end = [*after, 2, *after]
-    assert "".join(pieces(spaced, prompt, with_end)) == " to be to to be to"
+    assert "".join(stream_text(spaced, prompt, with_end)) == " to be to to be to"
 
 
 def test_a_prompt_is_never_ended() -> None:
-    words = Exact.learn([TEXT], "characters", 200, SpecialIds(("<s>", "</s>"), "<s> $A </s>"))
-    assert words.prompt("be") == [words.start, *words.encode("be")]
-    assert words.encode("</s>") == [words.end]
-    assert words.prompt("be</s>")[-1] == words.end
+    words = train_lossless_tokenizer(
+        [TEXT], "characters", 200, SpecialTokenTemplate(("<s>", "</s>"), "<s> $A </s>")
+    )
+    assert words.input_ids("be") == [words.special_token_id("bos"), *words.encode("be")]
+    assert words.encode("</s>") == [words.special_token_id("eos")]
+    assert words.input_ids("be</s>")[-1] == words.special_token_id("eos")
 
 
 def test_files_without_padding_open(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(PIECES.to_json())
-    opened = Exact.load(path)
+    opened = load_tokenizer(path)
     assert opened.encode(TEXT) == PIECES.encode(TEXT)
-    assert opened.token(opened.end or 0) == "<|endoftext|>"
-    assert opened.special == {opened.end}
+    assert opened.special_tokens["eos"] == "<|endoftext|>"
+    assert opened.special_ids == {opened.special_token_id("eos")}
     with pytest.raises(DataError, match="mask"):
-        opened.required("mask", ["[MASK]"])
+        opened.required_token_id("mask")
 
 
 def test_bad_files_and_kinds(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
-        Exact.load(tmp_path / "none.json")
+        load_tokenizer(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text('{"model": 3}')
     with pytest.raises(DataError, match=r"bad\.json"):
-        Exact.load(tmp_path / "bad.json")
+        load_tokenizer(tmp_path / "bad.json")
     (tmp_path / "latin.json").write_bytes(b"\xff")
     with pytest.raises(DataError, match="UTF-8"):
-        Exact.load(tmp_path / "latin.json")
+        load_tokenizer(tmp_path / "latin.json")
     with pytest.raises(SettingError, match="characters"):
-        Exact.learn(["a"], "charakters", 10, SpecialIds(()))
+        train_lossless_tokenizer(["a"], "charakters", 10, SpecialTokenTemplate(()))
     with pytest.raises(DataError, match="no text"):
-        Exact.learn([], "characters", 10, SpecialIds(()))
+        train_lossless_tokenizer([], "characters", 10, SpecialTokenTemplate(()))

@@ -17,10 +17,14 @@ from hypothesis import strategies as st
 
 from regard.data import builtin
 from regard.errors import DataError
-from regard.text.exact import Exact
-from regard.text.framed import Framed, open_backend, open_target
 from regard.text.sentencepiece import read_pieces
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import (
+    open_backend,
+    open_encoder_tokenizer,
+    open_language_model_tokenizer,
+    open_translation_tokenizers,
+    translation_tokenizer_from_json,
+)
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -266,12 +270,12 @@ def test_families_number_and_frame_as_transformers_does(tmp_path: Path, kind: st
         **said,
     )
     ours, other, library = (
-        Framed.open(path),
+        open_encoder_tokenizer(path),
         theirs(name, path, **said),
         spm.SentencePieceProcessor(model_proto=data()),
     )
     for text in PLAIN:
-        found = ours.encode([text])[0]
+        found = ours.encode_with_template([text])[0]
         if kind not in FORGETFUL or "½" not in text:
             assert found.ids == other(text)["input_ids"], text
         if kind not in ("albert", "llama, bare"):
@@ -281,12 +285,15 @@ def test_families_number_and_frame_as_transformers_does(tmp_path: Path, kind: st
                 if library.piece_to_id(piece) != library.unk_id()
             ]
             tokens = [
-                ours.token(i)
+                ours.id_to_token(i)
                 for i, mark in zip(found.ids, found.special_tokens_mask, strict=True)
                 if not mark
             ]
             assert [token for token in tokens if token not in ("<unk>", "[UNK]")] == pieces
-    assert ours.encode([(PLAIN[0], PLAIN[1])])[0].ids == other(PLAIN[0], PLAIN[1])["input_ids"]
+    assert (
+        ours.encode_with_template([(PLAIN[0], PLAIN[1])])[0].ids
+        == other(PLAIN[0], PLAIN[1])["input_ids"]
+    )
     for token in (
         "<mask>",
         "[MASK]",
@@ -299,7 +306,7 @@ def test_families_number_and_frame_as_transformers_does(tmp_path: Path, kind: st
         "</s>",
     ):
         known = other.get_vocab().get(token)
-        assert ours.id(token) == known, token
+        assert ours.token_to_id(token) == known, token
     assert ours.decode(found.ids) == other.decode(found.ids, skip_special_tokens=True)
 
 
@@ -314,7 +321,7 @@ def test_albert_folds_as_its_folder_says(tmp_path: Path) -> None:
         path = folder(tmp_path / str(i), "spiece.model", CASES["albert"][2](), "albert", **said)
         for text in PLAIN:
             assert (
-                Framed.open(path).encode([text])[0].ids
+                open_encoder_tokenizer(path).encode_with_template([text])[0].ids
                 == theirs("AlbertTokenizer", path, **said)(text)["input_ids"]
             )
 
@@ -345,13 +352,9 @@ def marian(path: Path, coverage: float = 1.0) -> Path:
 @pytest.mark.filterwarnings("ignore")
 def test_marian_has_pieces_for_each_side_and_numbers_for_both(tmp_path: Path) -> None:
     path = marian(tmp_path / "marian")
-    second = open_target(path)
-    assert second is not None
-    source, target, other = (
-        Tokenizer(open_backend(path)[0]),
-        Tokenizer(second),
-        theirs("MarianTokenizer", path),
-    )
+    source, target = open_translation_tokenizers(path)
+    assert target is not source
+    other = theirs("MarianTokenizer", path)
     for text in [
         *(text for text in TEXTS if "\u0301" not in text),
         *PLAIN,
@@ -359,27 +362,33 @@ def test_marian_has_pieces_for_each_side_and_numbers_for_both(tmp_path: Path) ->
         ">>fra<< Hello there",
         ">>deu<<Hello",
     ]:
-        ids = source.framed(source.encode(text))
+        ids = source.frame(source.encode(text))
         assert ids == other(text)["input_ids"], text
-        assert [*target.encode(text), target.eos] == other(text_target=text)["input_ids"], text
+        assert [*target.encode(text), target.special_token_id("eos")] == other(text_target=text)[
+            "input_ids"
+        ], text
     known = [target.encode(line) for line in corpus()[:20]]
     assert target.decode_batch(known) == other.batch_decode(known, use_source_tokenizer=False)
-    assert (source.pad, source.eos, source.unk) == (
+    assert (
+        source.special_token_id("pad"),
+        source.special_token_id("eos"),
+        source.special_token_id("unk"),
+    ) == (
         other.pad_token_id,
         other.eos_token_id,
         other.unk_token_id,
     )
-    again = Tokenizer.from_json(source.to_json())
+    again = translation_tokenizer_from_json(source.to_json())
     assert again.encode(PLAIN[0]) == source.encode(PLAIN[0])
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_marian_finds_a_character_of_the_other_side(tmp_path: Path) -> None:
     path = marian(tmp_path / "marian", coverage=0.98)
-    source, other = Tokenizer(open_backend(path)[0]), theirs("MarianTokenizer", path)
-    assert source.id("é") not in (None, source.unk)
-    assert source.id("é") in source.encode("die é Ente")
-    assert source.framed(source.encode("die é Ente")) == other("die é Ente")["input_ids"]
+    source, other = open_translation_tokenizers(path)[0], theirs("MarianTokenizer", path)
+    assert source.token_to_id("é") not in (None, source.special_token_id("unk"))
+    assert source.token_to_id("é") in source.encode("die é Ente")
+    assert source.frame(source.encode("die é Ente")) == other("die é Ente")["input_ids"]
 
 
 # ------------------------------------------------------------------ damage
@@ -387,10 +396,10 @@ def test_marian_finds_a_character_of_the_other_side(tmp_path: Path) -> None:
 
 def test_an_exact_tokenizer_goes_there_and_back(tmp_path: Path) -> None:
     path = folder(tmp_path, "tokenizer.model", made(**FILES["llama"]), "llama", add_bos_token=True)
-    ours = Exact.open(path)
+    ours = open_language_model_tokenizer(path)
     for text in ("Hello  there\n", "日本 😀", " x"):
         assert ours.decode(ours.encode(text)) == text
-    assert ours.prompt("Hello")[0] == ours.start == 1
+    assert ours.input_ids("Hello")[0] == ours.special_token_id("bos") == 1
 
 
 @settings(max_examples=300, deadline=None)
@@ -410,7 +419,7 @@ def test_damage_is_told_and_never_crashes(
         tmp_path_factory.getbasetemp() / "damaged", "tokenizer.model", bytes(whole), "llama"
     )
     try:
-        ours = Exact.open(path)
+        ours = open_language_model_tokenizer(path)
         for text in (*TEXTS, *ODD):
             ours.encode(text)
     except DataError as error:

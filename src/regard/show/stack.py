@@ -1,0 +1,186 @@
+"""The summary of a stack: its blocks, their attention and feed-forward, and the norms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from regard import spec
+from regard.show import wording
+from regard.show.summary import ModuleSummary, ParameterCounts
+
+
+def summarize_stack(
+    name: str,
+    part: spec.Stack,
+    d_model: int,
+    counts: ParameterCounts,
+    length: str,
+    memory: str = "",
+) -> ModuleSummary:
+    """`length` is the letter of the stack's positions, `memory` that of cross-attention's keys."""
+    shape = f"[B, {length}, D]"
+    children = []
+    if part.position is not None:
+        text = wording.position(part.position) + ", for all layers"
+        # Shaw's and Transformer-XL's positions have parameters in every layer.
+        positions = counts["position"] + _in_all_blocks(part, counts, "attention.relative")
+        children.append(ModuleSummary("positions", text, "", positions))
+    if part.memory is not None:
+        text = f"{part.memory:,} places before a segment"
+        if part.compressed is not None:
+            text += f"; what leaves: {wording.named(part.compressed)}"
+        compression = _in_all_blocks(part, counts, "attention.compression")
+        children.append(ModuleSummary("memory", text, "", compression))
+    children += _blocks(part, d_model, counts, length, memory)
+    if part.beside is not None:
+        activation = wording.activation(part.beside.activation)
+        text = f"norm(first block + {activation}(convolution over {part.beside.width}))"
+        children.append(ModuleSummary("beside block 1", text, shape, counts["beside"]))
+    if part.final is not None:
+        text = wording.norm(part.final)
+        children.append(ModuleSummary("last norm", text, shape, counts["final_norm"]))
+    # What is left is no part of one layer: Linformer's shared projections, adaptive halting.
+    shared = counts.total - sum(child.parameters for child in children)
+    return ModuleSummary(name, "", shape, shared, tuple(children))
+
+
+def _in_all_blocks(part: spec.Stack, counts: ParameterCounts, module: str) -> int:
+    # A block that all layers share is stored as blocks.0; the others then count nothing.
+    return sum(counts[f"blocks.{i}.{module}"] for i in range(part.layers))
+
+
+def _blocks(
+    part: spec.Stack, d_model: int, counts: ParameterCounts, length: str, memory: str
+) -> Iterator[ModuleSummary]:
+    """One summary for all equal blocks, in the order of their first occurrence."""
+    text = "; ".join(_block_notes(part))
+    blocks = part.blocks
+    for block, times in Counter(blocks).items():
+        index = blocks.index(block)
+        stack = replace(part, block=block, turns=(), heads=None, cross_heads=None)
+        block_counts = counts.under(f"blocks.{index}")
+        sublayers = tuple(_block(stack, d_model, block_counts, length, memory))
+        copies = 1 if part.shared else times
+        shape = f"[B, {length}, D]"
+        yield ModuleSummary("block", text, shape, 0, sublayers, times, copies)
+
+
+def _block_notes(part: spec.Stack) -> Iterator[str]:
+    if part.shared:
+        yield "the same one each time"
+    if part.turns:
+        yield "takes turns with others"
+    if part.block.dropout:
+        yield f"dropout {part.block.dropout:g}"
+
+
+def _block(
+    stack: spec.Stack, d_model: int, counts: ParameterCounts, length: str, memory: str
+) -> Iterator[ModuleSummary]:
+    """The sublayers of `stack.block` in their order, with the norms before or after them."""
+    part = stack.block
+    shape = f"[B, {length}, D]"
+    sublayers = list(_sublayers(stack, d_model, counts, length, memory))
+    norms = len(sublayers)
+    if isinstance(part.residual, spec.Parallel):
+        norms = part.residual.norms
+    norm = ModuleSummary("norm", wording.norm(part.norm), shape, counts["residual"] // norms)
+    match part.residual:
+        case spec.Parallel():
+            for i, sublayer in enumerate(sublayers):
+                if i < norms:  # the norms come first: one for both sublayers, or one for each
+                    yield norm
+                yield sublayer
+            yield ModuleSummary("add", "x + all of them, side by side", shape)
+        case spec.PreNorm():
+            for sublayer in sublayers:
+                yield norm
+                yield sublayer
+                yield ModuleSummary("add", "x + sublayer(norm(x))", shape)
+        case spec.PostNorm():
+            text = f"norm(x + sublayer(x)): {norm.text}"
+            for sublayer in sublayers:
+                yield sublayer
+                yield replace(norm, name="add & norm", text=text)
+        case _:
+            yield from sublayers
+            text = wording.named(part.residual)
+            yield ModuleSummary("residual", text, shape, counts["residual"])
+
+
+def _sublayers(
+    stack: spec.Stack, d_model: int, counts: ParameterCounts, length: str, memory: str
+) -> Iterator[ModuleSummary]:
+    part = stack.block
+    keys = wording.pattern(stack.pattern)
+    if stack.position is not None:
+        keys += ", positions as above"
+    text = f"{wording.attention(part.attention)}; {keys}"
+    steps = _attention(
+        part.attention,
+        d_model,
+        counts.under("attention"),
+        (length, length),
+        wording.scores(part.attention, stack.position),
+    )
+    yield replace(steps, name="self-attention", text=text)
+    if part.cross is not None:
+        text = f"{wording.attention(part.cross)}; of the memory"
+        steps = _attention(
+            part.cross,
+            d_model,
+            counts.under("cross"),
+            (length, memory),
+            wording.scores(part.cross),
+        )
+        yield replace(steps, name="cross-attention", text=text)
+    text = wording.feedforward(part.feedforward, d_model)
+    yield ModuleSummary("feed-forward", text, f"[B, {length}, F]", counts["feedforward"])
+
+
+def _attention(
+    part: spec.Attention,
+    d_model: int,
+    counts: ParameterCounts,
+    lengths: tuple[str, str],
+    scores: str,
+) -> ModuleSummary:
+    """The steps of multi-head attention; `lengths` are the letters of queries and keys."""
+    queries, keys = lengths
+    key_heads = "H" if part.key_heads == part.heads else "G"
+    value_width = "K" if part.d_v == part.d_k else "E"
+    # q, k and v of self-attention lie in one matrix, whose first rows are the queries'.
+    query_rows = part.heads * part.d_k
+    query_count = query_rows * d_model
+    if "q" in part.bias:
+        query_count += query_rows
+    key_value_count = counts["project"] - query_count
+    joined = part.heads * part.d_v
+    steps = (
+        ModuleSummary(
+            "queries",
+            f"{d_model:,} → {part.heads} × {part.d_k}",
+            f"[B, H, {queries}, K]",
+            query_count,
+        ),
+        ModuleSummary(
+            "keys, values",
+            f"{d_model:,} → {part.key_heads} × {part.d_k} and {part.key_heads} × {part.d_v}",
+            f"[B, {key_heads}, {keys}, {value_width}]",
+            key_value_count,
+        ),
+        ModuleSummary("weights", scores, f"[B, H, {queries}, {keys}]"),
+        ModuleSummary(
+            "output",
+            f"weights · v, heads joined: {joined:,} → {d_model:,}",
+            f"[B, {queries}, D]",
+            counts["output"],
+        ),
+    )
+    # Longformer's second projections, and those of the length in Linformer.
+    more = counts["everywhere"]
+    if not (isinstance(part.mixer, spec.Linformer) and part.mixer.share == "layers"):
+        more += counts["mixer"]
+    return ModuleSummary("attention", "", f"[B, {queries}, D]", more, steps)

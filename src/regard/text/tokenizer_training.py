@@ -1,0 +1,333 @@
+"""Training tokenizers: BPE, unigram, word-level and character vocabularies.
+
+`train_tokenizer` is for sentences (translation). It normalizes a text before it is tokenized:
+
+- Unicode NFC, so that "e" + combining accent and "é" are one letter;
+- "▁" (U+2581), the mark for a space inside tokens, is read as a space;
+- runs of spaces become one space, and white space at both ends is dropped.
+
+Everything else comes back: `decode(encode(x)) == x` as long as every character of x occurred in
+training (for "words": every word). White space other than the space (tab, no-break space, line
+feed) is kept as it is.
+
+`train_lossless_tokenizer` is for language models: it normalizes nothing, so no character is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from regard.errors import DataError, SettingError, did_you_mean
+from regard.text.tokenizer import (
+    END,
+    SPECIAL_TOKEN_NAMES,
+    SPECIALS,
+    UNKNOWN,
+    Template,
+    Tokenizer,
+    check_encodable,
+    library_errors,
+)
+
+# Characters that pieces are built from; a corpus has thousands more that occur once or twice.
+ALPHABET = 1000
+
+# Punctuation, symbols and odd white space are tokens of their own, together with the space before
+# them: "street." and "street" share a piece, and because ▁ stays where the space was, joining the
+# pieces still gives the text.
+PUNCTUATION = r"▁?(?!▁)[\p{P}\p{S}\s]"
+
+
+# --- sentences: normalized, with padding, start, end and unknown tokens ---
+
+
+def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
+    """Train a vocabulary of at most `size` tokens, the four special ones included.
+
+    `kind` is "bpe", "unigram", "words" or "characters". The same texts in the same order give the
+    same bytes; only for "unigram", pieces that tie exactly in its likelihood could be pruned
+    differently.
+    """
+    if kind not in _TRAINERS:
+        raise SettingError(
+            f"no kind of tokenizer is called {kind!r}", did_you_mean(kind, _TRAINERS)
+        )
+    if size < len(SPECIALS) + 2:
+        raise SettingError(
+            f"a vocabulary of {size} tokens has no room: {len(SPECIALS)} are special",
+            "ask for more, say 8000",
+        )
+    with library_errors("the tokenizer could not be trained", "check the texts, or try kind 'bpe'"):
+        backend = _TRAINERS[kind](texts, size)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}",
+        pair=f"$A {END} $B {END}",
+        special_tokens=[(END, SPECIALS.index(END))],
+    )
+    return Tokenizer.for_translation(backend)
+
+
+def _normalized(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer with the normalization that this module promises."""
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Replace("▁", " "),
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    return backend
+
+
+def _with_words(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer whose pieces stay within words; ▁ marks the space before a word."""
+    backend = _normalized(model)
+    punctuation = pre_tokenizers.Split(Regex(PUNCTUATION), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), punctuation])
+    backend.decoder = decoders.Metaspace()
+    return backend
+
+
+def _train_bpe(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """Byte-pair encoding (Sennrich et al., 2016)."""
+    backend = _with_words(models.BPE(unk_token=UNKNOWN))
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
+    with _without_rare_characters(texts, backend, size) as lines:
+        backend.train_from_iterator(lines, trainer)
+    return backend
+
+
+def _train_unigram(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """The unigram language model (Kudo, 2018)."""
+    backend = _with_words(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
+    )
+    with _without_rare_characters(texts, backend, size) as lines:
+        backend.train_from_iterator(lines, trainer)
+    return _deterministic_scores(backend, size)
+
+
+def _train_words(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """The most frequent words."""
+    return _train_word_level(_with_words(models.WordLevel(unk_token=UNKNOWN)), texts, size)
+
+
+def _train_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """The most frequent characters: a word-level model in which each character is a word."""
+    backend = _normalized(models.WordLevel(unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return _train_word_level(backend, texts, size)
+
+
+def _train_word_level(
+    backend: tokenizers.Tokenizer, texts: Iterable[str], size: int
+) -> tokenizers.Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
+    backend.train_from_iterator(map(check_encodable, texts), trainer)
+    if backend.get_vocab_size() == len(SPECIALS):
+        raise _no_text()
+    return backend
+
+
+_TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "words": _train_words,
+    "characters": _train_characters,
+}
+
+
+@contextmanager
+def _without_rare_characters(
+    texts: Iterable[str], backend: tokenizers.Tokenizer, size: int
+) -> Iterator[Iterator[str]]:
+    """The texts with rare characters replaced by spaces.
+
+    They become `<unk>` and never crowd out pieces. The library has a limit of its own, but breaks
+    ties in the order of a randomly seeded hash. Counting needs a pass of its own, and the texts may
+    be a stream larger than memory: hence the temporary file.
+    """
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
+        for text in texts:
+            normalized = backend.normalizer.normalize_str(check_encodable(text))
+            counts.update(normalized)
+            spool.write(json.dumps(normalized) + "\n")
+        counts.pop(" ", None)
+        if not counts:
+            raise _no_text()
+        room = min(ALPHABET, size - len(SPECIALS) - 1)  # one entry is the ▁'s
+        ranked = sorted(counts, key=lambda character: (-counts[character], character))
+        yield _replaced_by_spaces(spool, ranked[room:])
+
+
+def _replaced_by_spaces(spool: IO[str], rare: Sequence[str]) -> Iterator[str]:
+    table = dict.fromkeys(map(ord, rare), " ")
+    spool.seek(0)
+    for line in spool:
+        text: str = json.loads(line)
+        yield text.translate(table)
+
+
+def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizers.Tokenizer:
+    """A freshly trained unigram model without the accidents of hashing: equal texts, equal bytes.
+
+    The library's trainer sums in random order: scores differ in the last digits, and equal ones
+    come in any order. It gives the characters that its search dropped the lowest score plus
+    0.0001 × their position in a hash set. And where the characters alone fill the vocabulary, it
+    forgets to stop.
+    """
+    state = json.loads(backend.to_str())
+    scores: dict[str, float] = {
+        piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS
+    }
+    lowest = min(scores.values())
+    for piece, score in scores.items():
+        dropped = len(piece) == 1 and score < lowest + 0.0001 * ALPHABET
+        scores[piece] = round(lowest if dropped else score, 4)
+    ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
+    # Characters before longer pieces (the sort is stable), so that everything can be spelled.
+    characters_first = sorted(ranked, key=lambda piece: len(piece) > 1)
+    vocabulary = set(characters_first[: size - len(SPECIALS)])
+    state["model"]["vocab"] = [(special, 0.0) for special in SPECIALS] + [
+        (piece, scores[piece]) for piece in ranked if piece in vocabulary
+    ]
+    state["model"]["unk_id"] = SPECIALS.index(UNKNOWN)
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+def _no_text() -> DataError:
+    return DataError(
+        "there is no text to learn a tokenizer from", "give at least one line that is not blank"
+    )
+
+
+# --- language models: lossless, with the special tokens that their objective needs ---
+
+
+@dataclass(frozen=True)
+class SpecialTokenTemplate:
+    """The special tokens that a tokenizer is trained with, and how they frame a text and a pair."""
+
+    tokens: tuple[str, ...] = ()
+    single: str = "$A"
+    pair: str | None = None
+
+
+def train_lossless_tokenizer(
+    texts: Iterable[str], kind: str, size: int, template: SpecialTokenTemplate
+) -> Tokenizer:
+    """Train a tokenizer that keeps every character of a text.
+
+    `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
+    (byte-level, as GPT-2's).
+    """
+    trainers_by_kind = {"characters": _all_characters, "bpe": _byte_level_bpe}
+    if kind not in trainers_by_kind:
+        hint = did_you_mean(kind, trainers_by_kind)
+        raise SettingError(
+            f"no tokenizer for texts is called {kind!r}",
+            f"characters, bpe, or a path to a tokenizer.json; {hint}",
+        )
+    with library_errors("the tokenizer could not be trained", "check the texts, or try characters"):
+        backend = trainers_by_kind[kind](map(check_encodable, texts), size, template.tokens)
+    if template.single != "$A":
+        ids = [
+            (token, backend.token_to_id(token))
+            for token in template.tokens
+            if token in template.single
+        ]
+        backend.post_processor = processors.TemplateProcessing(
+            single=template.single,
+            pair=template.pair or f"{template.single} $B",
+            special_tokens=ids,
+        )
+    return Tokenizer(backend, framing=Template(end=False))
+
+
+def _all_characters(
+    texts: Iterable[str], size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    characters = sorted({character for text in texts for character in text})
+    if not characters:
+        raise DataError(
+            "there is no text to learn a tokenizer from", "give a file with some text in it"
+        )
+    if len(characters) + len(special_tokens) + 1 > size:
+        raise SettingError(
+            f"the text has {len(characters):,} different characters, "
+            f"more than the vocabulary of {size:,}",
+            "raise vocabulary, or use tokenizer = 'bpe'",
+        )
+    unknown_names = SPECIAL_TOKEN_NAMES["unk"]
+    unknown = next((token for token in special_tokens if token in unknown_names), UNKNOWN)
+    special = list(dict.fromkeys((*special_tokens, unknown)))
+    vocabulary = {token: i for i, token in enumerate([*special, *characters])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    backend.add_special_tokens(special)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+def _byte_level_bpe(
+    texts: Iterable[str], size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """BPE over the 256 bytes of UTF-8, which can spell every text (Radford et al., 2019)."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(alphabet) + len(special_tokens)
+    if size < smallest:
+        raise SettingError(
+            f"a vocabulary of {size} has no room for all bytes", f"ask for {smallest} or more"
+        )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+# --- classifiers and memory networks: all words of the data ---
+
+
+def word_level_json(texts: Iterable[str], *, cls_token: bool = True) -> str:
+    """The tokenizer.json of a word-level vocabulary: every word between spaces of some texts.
+
+    With `cls_token`, a text is framed by [CLS] in front, whose hidden state stands for the text.
+    """
+    words = sorted({word for text in texts for word in text.split()})
+    special = ["[PAD]", "[UNK]"]
+    if cls_token:
+        special.append("[CLS]")
+    vocabulary = {word: i for i, word in enumerate([*special, *words])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if cls_token:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A", pair="[CLS] $A $B:1", special_tokens=[("[CLS]", vocabulary["[CLS]"])]
+        )
+    backend.add_special_tokens(special)
+    return str(backend.to_str())

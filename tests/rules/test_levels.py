@@ -1,0 +1,222 @@
+"""A file imports from lower levels only; inside a room imports run one way, without cycles."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from import_graph import Edge, When, find_cycle, import_edges, module_edges, modules
+
+SOURCE = Path(__file__).parents[2] / "src" / "regard"
+MODULES = modules(SOURCE)
+EDGES = import_edges(SOURCE)
+
+# From the lowest to the highest. An entry is a room, or one file of a room that its other files
+# must not import: the parts do not know the block and the stack that they are assembled into.
+LEVELS = (
+    ("errors", "allocator"),
+    ("disk", "memory", "spec"),
+    ("checkpoint",),
+    ("core",),
+    ("core.block",),
+    ("core.stack",),
+    ("baselines",),
+    ("model",),
+    ("build", "edit"),
+    ("parameter_count",),
+    ("text", "metrics"),
+    ("data",),
+    ("families", "decode"),
+    ("look",),
+    ("models",),
+    ("training",),
+    ("compare", "show", "verify", "studio"),
+    ("convert",),
+    ("bench",),
+    ("cli",),
+)
+LEVEL = {entry: level for level, entries in enumerate(LEVELS) for entry in entries}
+
+# The public face and `python -m regard` stand above all rooms.
+ABOVE_ALL = ("regard", "regard.__main__")
+
+# Imports against the order that are there today, none of them executed at import time. This list
+# may only become shorter: an entry that is no longer needed fails a test.
+EXCEPTIONS = {
+    ("regard.core.fused_step", "regard.core.embedding"): "type of the table it reads",
+    ("regard.core.fused_step", "regard.core.block"): "type of the blocks it runs",
+    ("regard.core.fused_step", "regard.core.stack"): "type of the stack it runs",
+    ("regard.bench.subprocesses", "regard.bench.decode"): "the child process measures decoding",
+}
+
+
+def entry(module: str) -> str:
+    """The entry of LEVELS that a module belongs to: its file's own one, or its room."""
+    parts = module.split(".")[1:]
+    file_entry = ".".join(parts[:2])
+    return file_entry if file_entry in LEVEL else parts[0]
+
+
+def is_exception(edge: Edge) -> bool:
+    """An import of the list above; at import time there are no exceptions."""
+    return edge.when is not When.IMPORT and (edge.importer, edge.imported) in EXCEPTIONS
+
+
+def against_the_levels(edges: list[Edge]) -> list[str]:
+    """The imports that do not go down."""
+    wrong = []
+    for edge in edges:
+        if edge.importer in ABOVE_ALL:
+            continue
+        if edge.imported == "regard":
+            # The public names are those of `models` and `training`, whoever hands them on.
+            allowed = edge.name == "__version__" or LEVEL[entry(edge.importer)] > LEVEL["training"]
+        else:
+            importer = entry(edge.importer)
+            imported = entry(edge.imported)
+            allowed = importer == imported or LEVEL[imported] < LEVEL[importer]
+        if not allowed:
+            wrong.append(str(edge))
+    return wrong
+
+
+def against_the_order(edges: list[Edge]) -> list[str]:
+    """One cycle among all imports, as a list of module names, if there is one."""
+    return find_cycle([edge for edge in edges if edge.importer != "regard"])
+
+
+def required(edges: list[Edge]) -> list[Edge]:
+    """All imports without the exceptions."""
+    return [edge for edge in edges if not is_exception(edge)]
+
+
+# --- the package ---
+
+
+def test_every_module_has_a_level() -> None:
+    inside = [name for name in MODULES if name not in ABOVE_ALL]
+    assert [name for name in inside if entry(name) not in LEVEL] == []
+
+
+def test_every_level_has_a_module() -> None:
+    assert set(LEVEL) - {entry(name) for name in MODULES if name not in ABOVE_ALL} == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down(module: str) -> None:
+    edges = [edge for edge in required(EDGES) if edge.importer == module]
+    assert against_the_levels(edges) == []
+
+
+def test_no_cycles_at_import_time() -> None:
+    assert against_the_order([edge for edge in EDGES if edge.when is When.IMPORT]) == []
+
+
+def test_no_cycles_at_any_time() -> None:
+    assert against_the_order(required(EDGES)) == []
+
+
+@pytest.mark.parametrize("pair", EXCEPTIONS, ids=" imports ".join)
+def test_every_exception_is_needed(pair: tuple[str, str]) -> None:
+    excepted = [edge for edge in EDGES if (edge.importer, edge.imported) == pair]
+    assert excepted, "this import is gone: take the entry away"
+    edges = required(EDGES) + excepted
+    assert against_the_levels(edges) or against_the_order(edges), "take the entry away"
+
+
+# --- the rules themselves ---
+
+NAMES = {"regard", "regard.core", "regard.core.norm", "regard.core.stack", "regard.core.kernels"}
+NAMES |= {"regard.core.kernels.topk", "regard.spec", "regard.errors"}
+
+
+def shown_imports(
+    source: str, importer: str = "regard.core.stack", file: str = "stack.py"
+) -> list[str]:
+    """What a module with this text imports, as `module` or `module:name`, with the time if late."""
+    shown = []
+    for edge in module_edges(source, importer, Path(file), NAMES):
+        target = f"{edge.imported}:{edge.name}".removesuffix(":")
+        late = {When.IMPORT: "", When.CALL: " (call)", When.NEVER: " (never)"}[edge.when]
+        shown.append(target + late)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import regard.core.norm", ["regard.core.norm"]),
+        ("import regard.core.norm as n, regard.errors", ["regard.core.norm", "regard.errors"]),
+        ("import os, torch.nn", []),
+        ("from torch import nn", []),
+        ("from regard.core import norm", ["regard.core.norm"]),
+        ("from regard.core import norm as n, stack", ["regard.core.norm", "regard.core.stack"]),
+        ("from regard.core import Part", ["regard.core:Part"]),
+        ("from regard.core.norm import Norm", ["regard.core.norm:Norm"]),
+        ("from regard.core.norm import *", ["regard.core.norm:*"]),
+        ("from regard import spec", ["regard.spec"]),
+        ("from regard import __version__", ["regard:__version__"]),
+        ("from . import norm", ["regard.core.norm"]),
+        ("from .norm import Norm", ["regard.core.norm:Norm"]),
+        ("from .kernels import topk", ["regard.core.kernels.topk"]),
+        ("from .. import errors", ["regard.errors"]),
+        ("from ..spec import Window", ["regard.spec:Window"]),
+        ("def f():\n    from regard.core import norm", ["regard.core.norm (call)"]),
+        ("async def f():\n    import regard.errors", ["regard.errors (call)"]),
+        ("class A:\n    def f(self):\n        from . import norm", ["regard.core.norm (call)"]),
+        ("class A:\n    from regard.core import norm", ["regard.core.norm"]),
+        ("try:\n    from . import norm\nexcept ImportError:\n    pass", ["regard.core.norm"]),
+        ("if TYPE_CHECKING:\n    from regard.core import norm", ["regard.core.norm (never)"]),
+        ("if typing.TYPE_CHECKING:\n    import regard.errors", ["regard.errors (never)"]),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from . import norm", ["regard.core.norm"]),
+    ],
+)
+def test_every_form_of_import_is_seen(source: str, expected: list[str]) -> None:
+    assert shown_imports(source) == expected
+
+
+def test_a_package_counts_its_dots_from_itself() -> None:
+    assert shown_imports("from . import topk", "regard.core.kernels", "__init__.py") == [
+        "regard.core.kernels.topk"
+    ]
+    assert shown_imports("from .. import norm", "regard.core.kernels", "__init__.py") == [
+        "regard.core.norm"
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from regard.core import stack",
+        "from regard.core.stack import Stack",
+        "import regard.core.stack",
+        "from . import stack",
+        "if TYPE_CHECKING:\n    from regard.core import stack",
+        "def late() -> None:\n    from regard.core import stack",
+    ],
+)
+def test_a_part_that_imports_the_stack_is_caught(statement: str, tmp_path: Path) -> None:
+    package = tmp_path / "regard"
+    shutil.copytree(SOURCE, package, ignore=lambda folder, names: skipped(Path(folder), names))
+    assert modules(package).keys() == MODULES.keys()
+    part = package / "core" / "norm.py"
+    part.write_text(part.read_text(encoding="utf-8") + f"\n{statement}\n", encoding="utf-8")
+    edges = required(import_edges(package))
+    wrong = against_the_levels(edges)
+    assert len(wrong) == 1
+    assert "regard.core.norm" in wrong[0]
+    assert "imports regard.core.stack" in wrong[0]
+    cycle = against_the_order(edges)
+    assert {"regard.core.norm", "regard.core.stack"} <= set(cycle)
+
+
+def skipped(folder: Path, names: list[str]) -> list[str]:
+    """Everything but Python files and folders."""
+    return [name for name in names if not name.endswith(".py") and not (folder / name).is_dir()]
+
+
+def test_the_public_names_are_not_for_lower_rooms() -> None:
+    for statement in ("from regard import load", "import regard"):
+        edges = module_edges(statement, "regard.core.norm", Path("norm.py"), NAMES)
+        assert len(against_the_levels(edges)) == 1
