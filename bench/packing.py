@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.build import build
+from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
 from regard.data.batching import padding, plan
 from regard.families import transformer
@@ -92,7 +93,10 @@ def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
     if "source of" in batch:
         documents = DocumentMask(batch["source of"]), DocumentMask(batch["target of"])
     hidden, _ = model(
-        batch["source"], batch["target"], batch.get("padding_mask"), documents=documents
+        batch["source"],
+        batch["target"],
+        batch.get("padding_mask"),
+        context=Context(documents=documents),
     )
     over_vocabulary(model.head, hidden, batch["labels"], 0.1)[0].backward()
 

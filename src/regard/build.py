@@ -72,8 +72,8 @@ def build(model: spec.Model) -> CoreModel:
     match model:
         case spec.DualEncoder():
             return DualEncoder(build(model.text), build(model.image), model.scale)
-        case spec.MemoryNetwork(vocabulary, d_model, hops, sentences):
-            return MemoryNetwork(MemoryHops(vocabulary, d_model, hops, sentences))
+        case spec.MemoryNetwork():
+            return _memory_network(model)
         case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model)
         case spec.Encoder():
@@ -156,6 +156,11 @@ def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
     cells = recurrent.RecurrentDecoder(part.cell, model.d_model, part.layers, part.dropout)
     output = _output_table(model, table, model.d_model)
     return Decoder(tokens, cells, _lm_head(model.head, output, model.d_model))
+
+
+def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:
+    hops = MemoryHops(model.vocabulary, model.d_model, model.hops, model.sentences)
+    return MemoryNetwork(hops)
 
 
 def _output_table(
@@ -250,9 +255,7 @@ def _channel_norm(
             assert_never(part)
 
 
-def _embedding(
-    part: spec.Tokens, table: embedding.Table, d_model: int
-) -> embedding.Embedding:
+def _embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> embedding.Embedding:
     width = part.width or d_model
     position = None
     concatenated = None
@@ -315,11 +318,13 @@ def _lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LM
 
 
 def _pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
-    which = part.which
+    which: str
     end = None
-    if isinstance(which, spec.EndToken):
-        end = which.token
+    if isinstance(part.which, spec.EndToken):
+        end = part.which.token
         which = "end"
+    else:
+        which = part.which
     return head.Pool(
         d_model,
         which,
@@ -374,7 +379,9 @@ def _decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Decod
         case spec.Stack():
             return _stack(part, d_model)
         case spec.Recurrent():
-            bidirectional = isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
+            bidirectional = (
+                isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
+            )
             return _attentive_decoder(part, d_model, halves=bidirectional)
         case spec.Convolutional():
             glances = []
@@ -613,9 +620,7 @@ def _stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosit
         case spec.Disentangled(distance, buckets, terms, table_norm, dropout):
             both = ("c2p", "p2c") if terms == "both" else (terms,)
             normed = _norm(table_norm, d_model) if table_norm else None
-            return relative_position.Disentangled(
-                d_model, distance, buckets, both, normed, dropout
-            )
+            return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
             assert_never(part.position)
 
@@ -684,9 +689,7 @@ def _combined_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
 # ------------------------------------------------------------------ attention
 
 
-def _self_attention(
-    part: spec.Attention, shared: _Shared, d_model: int
-) -> attention.Attention:
+def _self_attention(part: spec.Attention, shared: _Shared, d_model: int) -> attention.Attention:
     relative = _layer_position(shared.stack.position, part, d_model)
     compression = _compression(shared.stack, d_model)
     mixer = _mixer(part, _scale(part, shared.position), shared.self_lengths)
@@ -710,9 +713,7 @@ def _self_attention(
     return attention.Attention(project, mixer, output, rope, relative)
 
 
-def _cross_attention(
-    part: spec.Attention, shared: _Shared, d_model: int
-) -> attention.Attention:
+def _cross_attention(part: spec.Attention, shared: _Shared, d_model: int) -> attention.Attention:
     mixer = _mixer(part, _scale(part, None), shared.cross_lengths)
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     project = projection.CrossProjection(*sizes)
@@ -735,9 +736,7 @@ def _scale(part: spec.Attention, position: position_terms.StackPosition | None) 
     return (terms * part.d_k) ** -0.5
 
 
-def _compression(
-    part: spec.Stack, d_model: int
-) -> compressive_memory.CompressiveMemory | None:
+def _compression(part: spec.Stack, d_model: int) -> compressive_memory.CompressiveMemory | None:
     if part.compressed is None or part.memory is None:
         return None
     kind = part.compressed.function

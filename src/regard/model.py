@@ -165,9 +165,7 @@ class Decoder(nn.Module):
 
     padding_side = "left"  # so that all rows of a batch continue at the same position
 
-    def __init__(
-        self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LMHead
-    ) -> None:
+    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LMHead) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack

@@ -81,9 +81,7 @@ class RecomputingDecoder(Decoder):
         state.advance(new)
         return hidden[:, -new:]
 
-    def _recompute(
-        self, tokens: Tensor, padding_mask: Tensor | None, context: Context
-    ) -> Tensor:
+    def _recompute(self, tokens: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
         """Hidden states of whole texts. Padding would change what is in a chunk, so rows that begin at
         the same position are read together, from there on."""
         if padding_mask is None:

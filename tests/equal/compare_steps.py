@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from regard import spec as R
 from regard.build import build
-from regard.core import fused_step
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.kernels import decode_step
-from regard.core.position import Rope
+from regard.core.rotary import Rope
 from regard.core.softmax_attention import attention_weights, per_query_head
+from regard.decode import fused_step
 from regard.families import folder as folders
 from regard.families import gpt_presets, transformer
 

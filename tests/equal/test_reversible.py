@@ -10,6 +10,7 @@ import torch
 from regard import spec
 from regard.bench.attention import peak as most
 from regard.build import build, trainable
+from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.parameter_count import parameter_count
@@ -53,7 +54,7 @@ def test_gradients_are_the_ordinary_ones(dropout: float, position: Any) -> None:
     found = []
     for probe in (None, Probe()):
         torch.manual_seed(1)
-        out, _ = model(TOKENS, probe=probe)
+        out, _ = model(TOKENS, context=Context(probe=probe))
         after = torch.rand(1)
         found.append((out, after, gradients(model, out)))
     (one, chance, grads), (other, same, expected) = found
@@ -93,7 +94,7 @@ def test_memory_does_not_grow_with_layers() -> None:
         model = build(decoder(layers, shared=True)).train()
 
         def once() -> None:
-            model(tokens, probe=probe)[0].sum().backward()
+            model(tokens, context=Context(probe=probe))[0].sum().backward()
             model.zero_grad()
 
         once()

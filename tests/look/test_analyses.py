@@ -17,7 +17,8 @@ from torch import Tensor
 from looked import SUBJECTS, TARGET, TEXT, UNFRAMED, WORDS, reader, translator, writer
 from regard import spec
 from regard.build import build
-from regard.core.mask import AttentionMask, CausalMask, FullMask
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import DecodingSettings

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from regard import disk
 from regard import spec as kinds
 from regard.build import trainable
+from regard.core.context import Context
 from regard.core.mask import FullMask
 from regard.errors import ModelError
 from regard.families import folder as folders
@@ -126,7 +127,7 @@ def found(model: Encoder, given: dict[str, torch.Tensor], names: Any) -> dict[st
     padding_mask = given["padding_mask"]
     with torch.inference_mode():
         hidden, _ = model(
-            given["tokens"], padding_mask, segments=given["segments"], global_tokens=given.get("global_tokens")
+            given["tokens"], padding_mask, segments=given["segments"], context=Context(global_tokens=given.get("global_tokens"))
         )  # fmt: skip
         made: dict[str, Any] = {
             "hidden": lambda: hidden,

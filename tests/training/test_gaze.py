@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from test_run import start, text  # noqa: F401
 
 from looked import translator, writer
+from regard.core.context import Context
 from regard.look import batch, entropy, look
 from regard.training.engine.attention_entropy import gaze
 
@@ -46,7 +47,9 @@ def test_padding_does_not_count() -> None:
 def test_a_language_models_places_all_count() -> None:
     subject = writer()
     tokens = torch.tensor([subject.ids("The dog sees a small cat.")])
-    found = gaze(lambda probe: subject.model(tokens, probe=probe), {"decoder": None})
+    found = gaze(
+        lambda probe: subject.model(tokens, context=Context(probe=probe)), {"decoder": None}
+    )
     alone = entropy(look(subject, "The dog sees a small cat."))
     for name, nats in zip(alone.names, alone.nats, strict=True):
         assert found["attention_entropies"][name] == pytest.approx(nats.mean(), abs=1e-5)

@@ -17,7 +17,7 @@ from regard import spec
 from regard.build import build
 from regard.core import softmax_attention
 from regard.core.cache import KVCache
-from regard.core.position import LearnedPosition
+from regard.core.positional_encoding import LearnedPosition
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.families.folder_write import write_model

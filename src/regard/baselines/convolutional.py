@@ -248,9 +248,7 @@ class ConvolutionalDecoder(nn.Module):
         return context.probe.through("output", x)
 
 
-def _aligned_memory(
-    x: Tensor, context: Context, cache: LayerCache, mask: AttentionMask
-) -> Tensor:
+def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: AttentionMask) -> Tensor:
     """What the encoder says of the positions of x [rows, T, D]: zeros where it has none."""
     assert cache.cross_attention is not None
     v = cache.cross_attention.v[:, 0]  # [B, S, D]

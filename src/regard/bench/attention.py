@@ -18,7 +18,7 @@ from regard import spec
 from regard.bench.report import Report, Row
 from regard.bench.timing import turns
 from regard.build import build
-from regard.core.mask import FullMask
+from regard.core.context import Context
 from regard.families.transformer import looking
 from regard.memory import amount
 
@@ -196,10 +196,12 @@ def _call(
     made = build(spec.Encoder(1, spec.Tokens(1, None), stack)).to(q.device, q.dtype).eval().stack
     mix = made.blocks[0].attention.mixer  # type: ignore[union-attr]
 
+    shape = torch.empty(1, length, 1, device=q.device)
+
     def once() -> float:
         with torch.set_grad_enabled(above is not None):
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared else k
-            out: Tensor = mix(q, keys, v, made.attention_mask(0, length, 1, FullMask()))  # type: ignore[operator]
+            out: Tensor = mix(q, keys, v, made.layer_inputs(shape, None, Context()).mask)  # type: ignore[operator]
             if above is not None:
                 out.backward(above)
         for x in (*given, *mix.parameters()):  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from regard import spec as kinds
 from regard.build import CoreModel
 from regard.core.frontend import Spectrogram
 from regard.core.mask import CausalMask
-from regard.core.position import Sinusoidal
+from regard.core.positional_encoding import Sinusoidal
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError, ModelError, SettingError
@@ -363,7 +363,7 @@ def _feedforward(made: Any, part: Any) -> None:
 
 def _linear(made: Any, linear: Any) -> None:
     made.weight = _array(linear.weight)
-    bias = linear.whole_bias()
+    bias = linear.full_bias()
     if bias is not None:
         made.bias = _array(bias)
 

@@ -23,7 +23,9 @@ from regard.core.mask_blocks import BlockGrid, Blocks, block_plan
 from regard.core.score_bias import ScoreBias
 
 FLEX_BLOCK = 128
-PIECE = 1 << 20  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
+PIECE = (
+    1 << 20
+)  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
 
 
 def blocked(
@@ -31,16 +33,16 @@ def blocked(
     k: Tensor,
     v: Tensor,
     mask: AttentionMask,
-    bias: ScoreBias | None,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None = None,
     size: int | None = None,
 ) -> Tensor:
     """The same function as `softmax_attention.explicit`, forward and backward, for a mask with a
     span (positions that follow each other)."""
     assert mask.span is not None
     if mask.stride > mask.span.step:
-        return _by_residue(q, k, v, mask, bias, scale, dropout, size)
+        return _by_residue(q, k, v, mask, scale, dropout, bias, size)
     size = size or mask.block_size or q.shape[2]
     plan = mask.blocks(size)
     if plan is None:
@@ -62,9 +64,9 @@ def _by_residue(
     k: Tensor,
     v: Tensor,
     mask: AttentionMask,
-    bias: ScoreBias | None,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None,
     size: int | None,
 ) -> Tensor:
     """Dilated patterns: where only distances that are multiples of a stride may be seen, each
@@ -78,7 +80,7 @@ def _by_residue(
         part_q = q[:, :, first::stride]
         part_k = k[:, :, first_key::stride]
         part_v = v[:, :, first_key::stride]
-        parts.append(blocked(part_q, part_k, part_v, inner, bias, scale, dropout, size))
+        parts.append(blocked(part_q, part_k, part_v, inner, scale, dropout, bias, size))
     longest = parts[0].shape[2]
     padded = [functional.pad(part, (0, 0, 0, longest - part.shape[2])) for part in parts]
     return torch.stack(padded, dim=3).flatten(2, 3)[:, :, :length]
@@ -253,9 +255,12 @@ def _block_mask(
 # ------------------------------------------------------------------ FlexAttention, on a GPU
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
+def flex(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float, dropout: float
+) -> Tensor:
     """The same through FlexAttention, which neither drops weights nor takes a bias here:
     `softmax_attention.dispatch` asks it for neither."""
+    assert dropout == 0
     kernel = _compiled_flex() if q.device.type == "cuda" else _eager_flex()
     block_mask = _flex_block_mask(mask, q.device, q.shape[1])
     return kernel(q, k, v, block_mask=block_mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])

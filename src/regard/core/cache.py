@@ -257,7 +257,9 @@ class DecoderState:
 
     layers: list[LayerCache]
     width: int = 1
-    padding_mask: Tensor | None = None  # [B, S] of the source or the prompt; None: nothing is padded
+    padding_mask: Tensor | None = (
+        None  # [B, S] of the source or the prompt; None: nothing is padded
+    )
     position: int = 0
     # Once the state is static: the position of the next token, on the device [1].
     device_position: Tensor | None = None

@@ -128,4 +128,3 @@ class Context:
 def add_loss(losses: Losses, name: str, loss: Tensor) -> None:
     """Adds to the auxiliary loss of this name."""
     losses[name] = losses[name] + loss if name in losses else loss
-

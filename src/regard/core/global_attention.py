@@ -73,7 +73,9 @@ class GlobalProjection(nn.Module):
         found = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
         rows = rows.expand_as(found)  # [B, H, count, E]
         is_global = which.gather(1, index)[:, None, :, None]
-        return out.scatter(2, rows, torch.where(is_global, found.to(out.dtype), out.gather(2, rows)))
+        return out.scatter(
+            2, rows, torch.where(is_global, found.to(out.dtype), out.gather(2, rows))
+        )
 
 
 class GlobalTokenAttention(Attention):

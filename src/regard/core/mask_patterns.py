@@ -166,9 +166,7 @@ class BlockTableMask(MaskPattern):
 
 
 @lru_cache(maxsize=64)
-def _draw_blocks(
-    part: RandomBlockMask, blocks: int, device: torch.device | None
-) -> BlockTableMask:
+def _draw_blocks(part: RandomBlockMask, blocks: int, device: torch.device | None) -> BlockTableMask:
     """Each block's draws are its own, so that a longer sequence changes nothing for causal ones."""
     table = torch.full((blocks, part.count), -1, device="cpu")
     for block in range(blocks):

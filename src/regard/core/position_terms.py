@@ -9,8 +9,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.relative_position import Alibi, Disentangled, DistanceVectors, RepeatedBlockBias
-from regard.core.relative_position import T5Bias
+from regard.core.relative_position import (
+    Alibi,
+    Disentangled,
+    DistanceVectors,
+    RepeatedBlockBias,
+    T5Bias,
+)
 from regard.core.rotary import Angles, Rope
 from regard.core.score_bias import ScoreBias
 

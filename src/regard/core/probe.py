@@ -109,9 +109,7 @@ class Probe(NullProbe):
 
     active = True
 
-    def __init__(
-        self, wanted: Iterable[str] = (), edits: Mapping[str, Edit] | None = None
-    ) -> None:
+    def __init__(self, wanted: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
         self.wanted = tuple(wanted)
         self.edits = edits or {}
         self.prefix = ""
@@ -145,9 +143,7 @@ class Probe(NullProbe):
         if self._wants(name) or any(self._wants(f"{name}.{part}") for part in PARTS):
             self.attentions[name] = AttentionCall(mixer, *qkv, mask, bias)
 
-    def weights(
-        self, name: str, rows: Tensor | None = None, heads: Tensor | None = None
-    ) -> Tensor:
+    def weights(self, name: str, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         """Attention weights of the attention called `name`."""
         if name not in self.attentions:
             raise SettingError(

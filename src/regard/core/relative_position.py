@@ -218,7 +218,9 @@ class RelativeSinusoids(nn.Module):
         count = queries.shape[0] + keys.shape[0] - 1
         distances = torch.arange(count, device=q.device) + first
         waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)  # [R, D]
-        position_k = self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)  # [H, R, K]
+        position_k = (
+            self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)
+        )  # [H, R, K]
         scores = (q + self.position) @ position_k.mT  # [B, H, T, R]
         rows = (distance - first).expand(*scores.shape[:2], -1, -1)
         return q + self.content, scores.gather(-1, rows)

@@ -8,8 +8,8 @@ k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may attend to nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,22 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.cache import Cache, KVCache, SlidingWindowCache
 from regard.core.score_bias import ScoreBias, additive_mask
 
-Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask, ScoreBias | None, float, float], Tensor]
+
+class Kernel(Protocol):
+    """A softmax attention kernel: q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] → [B,H,T,E]."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        scale: float,
+        dropout: float,
+        bias: ScoreBias | None = None,
+    ) -> Tensor: ...
+
+
 HAS_TRITON = find_spec("triton") is not None
 MAX_FEW_QUERIES = 16  # queries of a head in a decoding step
 MAX_SHORT = 64  # positions of a short sequence, of which one Triton program holds all
@@ -34,17 +49,17 @@ def dispatch(
     k: Tensor,
     v: Tensor,
     mask: AttentionMask,
-    bias: ScoreBias | None,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
     """The fastest kernel: block-sparse where little may be seen, else a fused dense one."""
     sparse = mask.is_sparse and (bias is None or not bias.is_dense)
     if not sparse:
-        return fused(q, k, v, mask, bias, scale, dropout)
+        return fused(q, k, v, mask, scale, dropout, bias)
     if q.device.type == "cuda" and dropout == 0 and bias is None:
-        return block_sparse.flex(q, k, v, mask, scale)
-    return block_sparse.blocked(q, k, v, mask, bias, scale, dropout)
+        return block_sparse.flex(q, k, v, mask, scale, dropout)
+    return block_sparse.blocked(q, k, v, mask, scale, dropout, bias)
 
 
 def fused(
@@ -52,9 +67,9 @@ def fused(
     k: Tensor,
     v: Tensor,
     mask: AttentionMask,
-    bias: ScoreBias | None,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
     """Dense attention by a fused kernel: Triton's for few queries or short sequences, or PyTorch's."""
     causal = bias is None and mask.is_causal
@@ -131,9 +146,9 @@ def explicit(
     k: Tensor,
     v: Tensor,
     mask: AttentionMask,
-    bias: ScoreBias | None,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
     """The definition: scores, softmax, weighted sum."""
     tensor = None if bias is None else bias.tensor(mask)
@@ -259,7 +274,7 @@ class SoftmaxAttention(nn.Module):
             if isinstance(cache, KVCache):
                 k, v = cache.buffers
             return few_query_products(q, k, v, mask, self.scale)
-        return self.kernel(q, k, v, mask, bias, self.scale, dropout)
+        return self.kernel(q, k, v, mask, self.scale, dropout, bias)
 
     def prepare(self, mask: AttentionMask, bias: ScoreBias | None) -> None:
         """Makes what all layers will ask of a mask before the first of them does: compiled layers

@@ -65,9 +65,7 @@ def step(model: EncoderDecoder | Decoder, tokens: Tensor, state: DecoderState) -
     return logits(model.head, x)
 
 
-def _run_side(
-    side: Side, x: Tensor, padding_mask: Tensor | None, context: Context
-) -> Tensor:
+def _run_side(side: Side, x: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
     assert context.state is not None
     if not isinstance(side, Stack) or not _fits(side, x, context.state.layers):
         return side(x, padding_mask, context)
@@ -158,9 +156,7 @@ def _is_static(cache: LayerCache, rows: int) -> bool:
 # ------------------------------------------------------------------ the stack
 
 
-def run_stack(
-    stack: Stack, x: Tensor, inputs: LayerInputs, caches: Sequence[LayerCache]
-) -> Tensor:
+def run_stack(stack: Stack, x: Tensor, inputs: LayerInputs, caches: Sequence[LayerCache]) -> Tensor:
     """x [rows, 1, D], one new token each, through all blocks and the final norm."""
     from regard.core.kernels.decode_step import Sum, summed
 
@@ -280,9 +276,7 @@ def _output(x: Tensor, part: Linear, stream: Tensor) -> Sum:
 # ------------------------------------------------------------------ before and after the stack
 
 
-def embed(
-    part: Embedding, tokens: Tensor, padding_mask: Tensor | None, context: Context
-) -> Tensor:
+def embed(part: Embedding, tokens: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
     """tokens [rows, 1] → [rows, 1, D]: one kernel where an embedding only looks up and adds."""
     start, _, end = context.positions(1)
     if not isinstance(start, Tensor) or padding_mask is not None or not _only_adds(part):

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core import fused_step
 from regard.core.cache import DecoderState
 from regard.core.mask import CausalMask
 from regard.core.stack import Stack
-from regard.decode import cuda_graphs
+from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenStep
@@ -83,7 +82,7 @@ def generate(
             noise=noise,
         )
         if graphed and regular:
-            state.cache.fix()
+            state.cache.make_static()
         return state
 
     def step(state: GenerationState, *, first: bool = False) -> None:
@@ -106,8 +105,10 @@ def generate(
         # An irregular first step stays out of the graph: it may read several tokens, or force one.
         step(state, first=True)
         state.last = state.tokens[:, :1].clone()
-        graphed = graphed and state.cache.fix()
-    graphed = graphed and state.cache.place is not None  # whether the KV cache became static
+        graphed = graphed and state.cache.make_static()
+    graphed = (
+        graphed and state.cache.device_position is not None
+    )  # whether the KV cache became static
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     first_step = 0 if regular else 1
     return _run(loop, range(first_step, constraints.max_steps), count)
@@ -146,7 +147,7 @@ def _prefill_is_capturable(model: EncoderDecoder | Decoder) -> bool:
         isinstance(stack, Stack)
         and stack.pattern == CausalMask()
         and stack.max_lookback is None
-        and fused_step.known(stack)
+        and fused_step.is_usual(stack)
     )
 
 
@@ -161,7 +162,7 @@ def generation_step(
     """The next token of each row. An irregular `first` step may read several start tokens."""
     constraints = state.constraints
     t = state.t
-    logits = model.step(state.last, state.cache)[:, -1]  # [rows, V]
+    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [rows, V]
     logits = constraints.mask_logits(logits, t, state.sentences, first=first)
     forbidden = constraints.forbidden_by_rules(
         logits, t, state.sentences, state.tokens, first=first

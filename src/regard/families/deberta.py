@@ -145,8 +145,8 @@ def table(model: kinds.Encoder, positions: int) -> list[Rule]:
         rules += [Same("stack.position.table", f"{encoder}.rel_embeddings.weight")]
         rules += module("stack.position.norm", f"{encoder}.LayerNorm") if place.norm else []
     if model.stack.beside:
-        rules += module("stack.beside.conv", f"{encoder}.conv.conv")
-        rules += module("stack.beside.norm", f"{encoder}.conv.LayerNorm")
+        rules += module("stack.conv_layer.conv", f"{encoder}.conv.conv")
+        rules += module("stack.conv_layer.norm", f"{encoder}.conv.LayerNorm")
     return rules
 
 

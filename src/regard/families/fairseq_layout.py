@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
-from regard.core.position import sinusoids
+from regard.core.positional_encoding import sinusoids
 from regard.families.common import activation, attention, word
 from regard.families.tensor_table import Constant, Moved, Reshaped, Rule, each, module, modules
 

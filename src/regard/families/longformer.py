@@ -59,7 +59,7 @@ def table(model: kinds.Encoder, positions: int) -> list[Rule]:
         for name in ("query", "key", "value")
     ]
     wide: list[Moved] = modules(
-        "stack.blocks.{i}.attention.everywhere.project.qkv", names, (d_model,) * 3
+        "stack.blocks.{i}.attention.global_attention.project.qkv", names, (d_model,) * 3
     )
     return [*BASE.table(model, positions), *each(model.stack.layers, wide)]
 

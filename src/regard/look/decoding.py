@@ -400,16 +400,16 @@ def cache(held: Subject | Holds, text: str | Tensor, *, length: int = 16) -> Cac
             last = model.step(last, state)[:, -1:].argmax(dim=-1)
             tokens.append(state.position)
             own.append(sum(remembered(layer) for layer in state.layers))
-    kept = [layer.memory for layer in state.layers if layer.memory is not None]
-    source = sum(_bytes(memory) for memory in kept)
-    reserved = sum(_bytes(layer.past) for layer in state.layers)
+    cross = [layer.cross_attention for layer in state.layers]
+    source = sum(_bytes(cache) for cache in cross if cache is not None)
+    reserved = sum(_bytes(layer.self_attention) for layer in state.layers)
     parts = {f"decoder.{i}": remembered(layer) for i, layer in enumerate(state.layers)}
     return Cache(tuple(tokens), tuple(own), source, reserved, parts)
 
 
 def remembered(layer: LayerCache) -> int:
     """Bytes of a layer's own past that are in use."""
-    past = layer.past
+    past = layer.self_attention
     if isinstance(past, KVCache):
         return sum(
             part[:, :, : past.filled].numel() * part.element_size() for part in (past.k, past.v)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.errors import SettingError, did_you_mean
 from regard.look import drawing, terminal
@@ -29,7 +30,7 @@ from regard.look.target import (
     subject_of,
     switched_off,
 )
-from regard.model import EncoderDecoder, MemoryNetwork
+from regard.model import EncoderDecoder
 
 CHUNK = 1 << 22  # weights computed at a time where all are needed but only their sums are kept
 

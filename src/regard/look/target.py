@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.baselines.memory_network import MemoryHops
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.cache import DecoderState
+from regard.core.context import Context
 from regard.core.frontend import Patches
-from regard.core.position import AxialPosition, LearnedPosition
+from regard.core.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import PARTS, Edit, HasHeads, Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.events import StepCallback
@@ -24,12 +25,11 @@ from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.model import (
     Decoder,
-    DecoderPart,
+    DecoderSide,
     DualEncoder,
     Encoder,
     EncoderDecoder,
-    EncoderPart,
-    MemoryNetwork,
+    EncoderSide,
 )
 from regard.text.tokenizer import Tokenizer
 
@@ -250,21 +250,22 @@ def hidden(
     probe: Probe | None = None,
 ) -> Tensor:
     """What the last stack gives, before a vocabulary or labels are looked up; of two towers, the vector of the input."""
+    context = Context() if probe is None else Context(probe=probe)
     match model:
         case EncoderDecoder():
             assert outputs is not None
-            return model(inputs, outputs, padding_mask, probe)[0]
+            return model(inputs, outputs, padding_mask, context)[0]
         case Decoder():
-            return model(inputs, padding_mask, probe)[0]
+            return model(inputs, padding_mask, context)[0]
         case Encoder():
-            return model(inputs, padding_mask, probe=probe)[0]
+            return model(inputs, padding_mask, context)[0]
         case MemoryNetwork():
-            return model(*MemoryNetwork.apart(inputs), probe)[0]
+            return model(*MemoryNetwork.split_inputs(inputs), context)[0]
         case DualEncoder():
             return (
-                model.images(inputs, probe)
+                model.images(inputs, context)
                 if inputs.is_floating_point()
-                else model.texts(inputs, padding_mask, probe)
+                else model.texts(inputs, padding_mask, context)
             )
 
 
@@ -280,7 +281,7 @@ def top(model: Model, hidden: Tensor, padding_mask: Tensor | None, inputs: Tenso
     return (
         hidden
         if model.pool is None
-        else model.pool(hidden, model.input.places(padding_mask), inputs)
+        else model.pool(hidden, model.input.output_padding_mask(padding_mask), inputs)
     )
 
 
@@ -294,7 +295,7 @@ class Steered:
     def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Any:
         if isinstance(self.model, Decoder):
             return self.model.encode(tokens, padding_mask)
-        return self.model.encode(tokens, padding_mask, self.probe)
+        return self.model.encode(tokens, padding_mask, Context(probe=self.probe))
 
     def start(self, encoded: Any, *, width: int = 1, capacity: int) -> DecoderState:
         if isinstance(self.model, Decoder):
@@ -409,7 +410,7 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 # ------------------------------------------------------------------ names
 
 
-def stacks(model: Model) -> dict[str, EncoderPart | DecoderPart | MemoryHops]:
+def stacks(model: Model) -> dict[str, EncoderSide | DecoderSide | MemoryHops]:
     """The stacks of a model, or what stands in their place, under the names that probes have for them, in the order of the
     computation."""
     match model:

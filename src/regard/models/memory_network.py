@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.baselines.memory_network import MemoryNetwork
 from regard.errors import DataError
-from regard.model import MemoryNetwork
 from regard.models.labels import Scores, scored
 from regard.models.with_tokenizer import WithText
 
@@ -46,7 +46,7 @@ class MemoryNetworkModel(WithText):
         """The probability of each word, likeliest first."""
         whole = laid_out([self.words(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
-            scores = self.model.head(self.model(*MemoryNetwork.apart(whole))[0])[0]
+            scores = self.model.head(self.model(*MemoryNetwork.split_inputs(whole))[0])[0]
         return scored(scores.float(), [self.text.id_to_token(i) for i in range(len(scores))])
 
     def subject(self) -> Subject:

@@ -278,7 +278,7 @@ class CTCModel(Model):
             padding_mask = torch.arange(given.shape[1], device=self.device) < lengths[:, None]
             hidden, _ = self.model(given, padding_mask if len(rows) > 1 else None)
             best = self.model.classes(hidden, None).argmax(dim=-1).cpu()
-            places = self.model.input.places(padding_mask)
+            places = self.model.input.output_padding_mask(padding_mask)
             assert places is not None
             for i, ids, here in zip(rows, best, places.cpu(), strict=True):
                 results[i] = ids[here].tolist()

@@ -174,7 +174,14 @@ class BuildsAttention(Protocol):
     def build(self, sizes: AttentionSizes) -> Any: ...
 
 
-Mixer = SoftmaxAttention | LinearAttention | Linformer | ChunkedAttention | LshAttention | BuildsAttention
+Mixer = (
+    SoftmaxAttention
+    | LinearAttention
+    | Linformer
+    | ChunkedAttention
+    | LshAttention
+    | BuildsAttention
+)
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,7 @@ def _edit(model: torch.nn.Module, recipe: Recipe, new: tuple[str, ...]) -> None:
         layerwise_lr_decay.freeze(model, tune.freeze)
     for stack in model.modules():
         if isinstance(stack, Stack):
-            stack.recompute = recipe.train.recompute
+            stack.activation_checkpointing = recipe.train.recompute
 
 
 def _job(

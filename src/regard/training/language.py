@@ -87,7 +87,7 @@ def _causal(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) ->
         )
     model = build_anew(description, recipe)
     if isinstance(model.stack, Stack):
-        model.stack.recompute = recipe.train.recompute
+        model.stack.activation_checkpointing = recipe.train.recompute
     config = folders.describe(description) | _ids(data.tokenizer)
     describe_folder(place, config, data.tokenizer, recipe)
     writer = LanguageModel(model, description, data.tokenizer, config)
@@ -109,7 +109,7 @@ def _masked(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) ->
         **changes(recipe),
     )
     model = build_anew(description, recipe)
-    model.stack.recompute = recipe.train.recompute
+    model.stack.activation_checkpointing = recipe.train.recompute
     describe_folder(
         place, folders.describe(description) | _ids(data.tokenizer), data.tokenizer, recipe
     )
@@ -135,7 +135,7 @@ def _replaced(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) 
         describe_folder(where, config, data.tokenizer, recipe)
     disk.write_file(inside.folder / "tokenizer.json", data.tokenizer.to_json())
     for model in models:
-        model.stack.recompute = recipe.train.recompute
+        model.stack.activation_checkpointing = recipe.train.recompute
     task = ReplacedTokenDetection(discriminator, generator, data, recipe, *_where(recipe))
 
     def export() -> None:
@@ -151,7 +151,9 @@ def _restored(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) 
         recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
     )
     model = build_anew(description, recipe)
-    model.encoder.recompute = model.decoder.recompute = recipe.train.recompute
+    model.encoder.activation_checkpointing = model.decoder.activation_checkpointing = (
+        recipe.train.recompute
+    )
     task = Denoising(model, data, recipe, *_where(recipe))
     ids = folders.SpecialTokenIds(
         task.pad, task.start, task.end, data.tokenizer.special_token_id("unk"), opening=task.opening

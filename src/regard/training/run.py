@@ -230,7 +230,7 @@ def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> T
         model.target.table.weight.requires_grad_(False)
     for side in (model.encoder, model.decoder):
         if isinstance(side, Stack):
-            side.recompute = recipe.train.recompute
+            side.activation_checkpointing = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
     return Translator(
         model, description, data.source, data.target, data.target.required_token_id("bos")

@@ -16,10 +16,10 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.build import CoreModel
 from regard.core import softmax_attention
-from regard.core.cache import TokenHistory
 from regard.families import folder as folders
 from regard.families.folder_write import write_model
 from regard.model import Decoder, EncoderDecoder
+from regard.model_variants import TokenHistory
 from regard.verify.random_inputs import Batch, Found, front_end, padding, random_batch, run
 
 # Times the mean of what is compared, if that is above 1. The invariants are of the mathematics, not of its rounding, so
@@ -103,7 +103,7 @@ def _cached(model: CoreModel, batch: Batch, compare: Comparison) -> Finding:
         if isinstance(model, Decoder):
             tokens = batch.given["input_ids"]
             state = model.start(model.encode(tokens[:, :1]), capacity=tokens.shape[1])
-            if isinstance(state.layers[0].past, TokenHistory):
+            if isinstance(state.layers[0].self_attention, TokenHistory):
                 return Finding(
                     name, None, 0.0, "this model reads the whole text anew for each token"
                 )

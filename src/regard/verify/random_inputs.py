@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.baselines.memory_network import MemoryNetwork
 from regard.build import CoreModel
 from regard.core.head import DistilledHead
 from regard.errors import ModelError
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 
 LENGTHS = (
     14,
@@ -238,7 +244,7 @@ def outputs(model: CoreModel, given: Mapping[str, Tensor]) -> dict[str, Found]:
             logits = model.head(model.decode(given["decoder_input_ids"], encoded))
             return {
                 "logits": Found(logits),
-                "encoder_last_hidden_state": Found(encoded.memory, encoded.padding_mask),
+                "encoder_last_hidden_state": Found(encoded.hidden, encoded.padding_mask),
             }
         case Decoder():
             hidden, _ = model(given["input_ids"], padding_mask)
@@ -278,7 +284,7 @@ def _encoder(
     inputs = _main(given)
     beside = {"segments": given["token_type_ids"]} if "token_type_ids" in given else {}
     hidden, _ = model(inputs, padding_mask, **beside)
-    places = model.input.places(padding_mask)
+    places = model.input.output_padding_mask(padding_mask)
     found = {"last_hidden_state": Found(hidden, places)}
     if model.pool is not None:
         text = "text_embeds" if "input_ids" in given else "image_embeds"

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.core.norm import Told
+from regard.core.norm import KernelNorm
 
 _PROGRAMS = 192  # that a device has room for, at least
 
@@ -231,7 +231,7 @@ class Sum(NamedTuple):
     bias: Tensor | None = None
 
 
-def summed(held: Sum, norm: Told | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
+def summed(held: Sum, norm: KernelNorm | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
     """The sum, if the `total` is asked for or there are no parts, and its norm."""
     x, parts, bias = held
     (rows, width), (kind, gain, shift, eps, offset) = x.shape, norm or ("none", x, None, 0.0, 0.0)
@@ -247,7 +247,7 @@ def summed(held: Sum, norm: Told | None, *, total: bool = False) -> tuple[Tensor
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, norm: Told | None = None, activation: str = "none",
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, norm: KernelNorm | None = None, activation: str = "none",
     gated: bool = False, rest: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """rest + activation(norm(x) Wᵀ + b) for x [M, K]; only one row has a norm. Of a gated map the activation is that of the

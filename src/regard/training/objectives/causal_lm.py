@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.context import Context
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sampling
@@ -100,7 +101,9 @@ class CausalLM:
         width = min(self.context, len(self.held_out) - 1)
         places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
         few = windows(self.held_out, places, width).to(self.writer.device).tensors
-        return gaze(lambda probe: self.model(few["tokens"], probe=probe), {"decoder": None})
+        return gaze(
+            lambda probe: self.model(few["tokens"], None, Context(probe=probe)), {"decoder": None}
+        )
 
 
 def told(

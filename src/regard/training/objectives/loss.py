@@ -119,7 +119,7 @@ def over_vocabulary(
         from regard.core.kernels.cross_entropy import OverVocabulary
 
         return OverVocabulary.apply(  # type: ignore[no-any-return]
-            head.ready(hidden), head.table.weight, head.bias, labels, smoothing, agreement
+            head.transformed(hidden), head.table.weight, head.bias, labels, smoothing, agreement
         )
     padding_mask = labels != IGNORED
     if (

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.probe import Probe
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import IGNORED, Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.text_corruption import Fate, mask, pair
@@ -89,12 +90,12 @@ class MaskedLM(Hiding):
         self.model = model
 
     def _forward(
-        self, tensors: Mapping[str, Tensor], probe: Probe | None = None
+        self, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
         """Scores of tokens [B, T, V], and of whether the second part is a stranger [B, 2]; and the losses beside."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
         hidden, others = self.model(
-            tensors["tokens"], tensors["padding_mask"], probe=probe, **segments
+            tensors["tokens"], tensors["padding_mask"], Context(probe=probe), **segments
         )
         assert self.model.head is not None
         strangers = (

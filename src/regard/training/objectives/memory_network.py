@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from regard import disk
+from regard.baselines.memory_network import MemoryNetwork
 from regard.build import build
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, Order, Rows, plan
@@ -26,7 +27,6 @@ from regard.metrics.classification import (
     classification_score,
 )
 from regard.metrics.scores import AnyScore
-from regard.model import MemoryNetwork
 from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
 from regard.text.tokenizer import Tokenizer
@@ -128,7 +128,7 @@ class StoryQuestions:
         return beside(loss, others, len(tensors["labels"])), nll
 
     def scores(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden, others = self.model(*MemoryNetwork.apart(tensors["text"]))
+        hidden, others = self.model(*MemoryNetwork.split_inputs(tensors["text"]))
         return self.model.head(hidden), others
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.core.cache import LayerCache
+from regard.core.cache import DecoderState, LayerCache
+from regard.core.context import Context
 from regard.data.batching import Batch
 from regard.errors import DataError, SettingError
 from regard.models.language_model import LanguageModel
@@ -55,7 +56,7 @@ class SegmentLM(CausalLM):
         self.carry = self._nothing(self.rows)
 
     def _empty(self, rows: int) -> list[LayerCache]:
-        return self.model.stack.remember(rows, self.writer.spec.d_model)
+        return self.model.stack.start_segments(rows, self.writer.spec.d_model)
 
     def _nothing(self, rows: int) -> dict[str, Tensor]:
         return {name: part.clone() for name, part in _parts(self._empty(rows)).items()}
@@ -88,8 +89,8 @@ class SegmentLM(CausalLM):
                 for name, part in began.items()
                 if name.startswith(f"{i}.")
             }
-            state.past = replace(state.past, **own)  # type: ignore[type-var]
-        hidden, others = self.model(tensors["tokens"], states=states)
+            state.self_attention = replace(state.self_attention, **own)  # type: ignore[type-var]
+        hidden, others = self.model(tensors["tokens"], None, Context(state=DecoderState(states)))
         loss, nll = over_vocabulary(self.model.head, hidden, tensors["labels"])
         after = {name: part.detach() for name, part in _parts(states).items()}
         return beside(loss, others, tensors["labels"].numel()), nll, after
@@ -123,6 +124,6 @@ def _parts(states: list[LayerCache]) -> dict[str, Tensor]:
     return {
         f"{i}.{field.name}": part
         for i, state in enumerate(states)
-        for field in fields(state.past)  # type: ignore[arg-type]
-        if isinstance(part := getattr(state.past, field.name), Tensor)
+        for field in fields(state.self_attention)  # type: ignore[arg-type]
+        if isinstance(part := getattr(state.self_attention, field.name), Tensor)
     }

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.context import Context
 from regard.data.batching import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
@@ -159,7 +160,9 @@ class SequenceToSequence:
         few = self.collate(corpus, np.arange(min(ROWS, len(corpus)))).to(self.device).tensors
         padding_mask = {"encoder": few.get("padding_mask"), "decoder": few["labels"] >= 0}
         return gaze(
-            lambda probe: self.model(few["source"], few["target"], few.get("padding_mask"), probe),
+            lambda probe: self.model(
+                few["source"], few["target"], few.get("padding_mask"), Context(probe=probe)
+            ),
             padding_mask,
         )
 

@@ -54,7 +54,7 @@ def classes(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[s
     torch.manual_seed(recipe.train.seed)
     model = build(description)
     draw(model, recipe.first_weights)
-    model.stack.recompute = recipe.train.recompute
+    model.stack.activation_checkpointing = recipe.train.recompute
     device = choose_device(recipe.train.device)
     reader = TextEncoder(model, description, text, config)
     reader.to(device)
