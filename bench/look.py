@@ -16,9 +16,10 @@ from collections.abc import Callable
 import torch
 
 from regard.build import build
-from regard.families import bert_presets
-from regard.look import Subject, look
-from regard.look.target import at_rest, hidden
+from regard.families import bert
+from regard.look import look
+from regard.look.forward import evaluation_mode, hidden_states
+from regard.models import Model
 
 
 def main() -> None:
@@ -34,23 +35,19 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
-    description = bert_presets.preset(
-        "base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width
-    )
-    subject = Subject(build(description).eval().to(asked.device))
+    description = bert.preset("base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width)
+    model = Model(build(description).eval().to(asked.device), description)
     ids = torch.randint(0, 1000, (1, asked.tokens), device=asked.device)
     name = f"encoder.{asked.layers // 2}.self"
 
     def plain() -> object:
-        with at_rest(subject.model):
-            return hidden(subject.model, ids)
+        with evaluation_mode(model.model):
+            return hidden_states(model.model, ids)
 
     runs: dict[str, Callable[[], object]] = {
         "without probes": plain,
-        f"{name} recorded": lambda: look(subject, ids, ask=[f"{name}.weights"]),
-        "and its weights computed": lambda: look(subject, ids, ask=[f"{name}.weights"]).weights(
-            name
-        ),
+        f"{name} recorded": lambda: look(model, ids, ask=[f"{name}.weights"]),
+        "and its weights computed": lambda: look(model, ids, ask=[f"{name}.weights"]).weights(name),
     }
     times: dict[str, list[float]] = {what: [] for what in runs}
     for round_ in range(asked.tries + 1):

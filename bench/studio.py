@@ -48,7 +48,7 @@ def write_model(folder: Path, width: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     from regard.build import build
-    from regard.families import bert_presets
+    from regard.families import bert
     from regard.models.text_encoder import TextEncoder
     from regard.text.tokenizer import Tokenizer as TextTokenizer
 
@@ -63,7 +63,7 @@ def write_model(folder: Path, width: int) -> None:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
-    description = bert_presets.preset("base", len(names), TOKENS, d_model=width)
+    description = bert.preset("base", len(names), TOKENS, d_model=width)
     model = build(description)
     with torch.no_grad():
         for name, weight in model.named_parameters():

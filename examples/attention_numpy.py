@@ -1,4 +1,5 @@
-"""Attention from scratch in numpy: scores, softmax, mixture, for the sentence "The cat sat on the mat".
+"""Attention from scratch in numpy: scores, softmax, mixture, for the sentence "The cat sat on the
+mat".
 
 Run it: python examples/attention_numpy.py
 """

@@ -63,7 +63,9 @@ def pytest_fixture_setup(
 def small_model(
     vocabulary: int = 23, seed: int = 0, sharp: float = 2.0, **changes: object
 ) -> EncoderDecoder:
-    """A random model whose predictions are far from uniform, so that searches have something to decide."""
+    """A random model whose predictions are far from uniform, so that searches have something to
+    decide.
+    """
     torch.manual_seed(seed)
     options = {"d_model": 24, "d_ff": 40, "heads": 3, "layers": 2, "dropout": 0.0} | changes
     model = build(transformer(vocabulary, vocabulary, **options))  # type: ignore[arg-type]

@@ -17,16 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.build import build
+from regard.build import CoreModel, build
 from regard.core import softmax_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.linear_attention import LinearAttention as LinearMixer
-from regard.core.score_bias import ScoreBias
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
-from regard.look import Subject, Words
-from regard.models import Translator
+from regard.models import Model, Translator
 from regard.text.tokenizer import Between, Tokenizer
 from regard.text.tokenizer_training import train_tokenizer
 
@@ -61,6 +59,27 @@ def translator(seed: int = 0, **changes: object) -> Translator:
     return Translator(model, description, WORDS, WORDS, WORDS.required_token_id("bos"))
 
 
+class Tokenized(Model):
+    """Any core model with a tokenizer, by default that of these tests without special tokens."""
+
+    accepts_text = True
+
+    def __init__(
+        self,
+        core: CoreModel,
+        description: spec.Model,
+        tokenizer: Tokenizer = UNFRAMED,
+        special_tokens: SpecialTokens | None = None,
+    ) -> None:
+        super().__init__(core, description)
+        self.tokenizer = tokenizer
+        self.special_tokens = special_tokens
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+
 ATTENTION = spec.Attention(4, 6, 6, groups=2)
 BLOCK = spec.Block(
     ATTENTION, spec.GatedFeedForward(20), residual=spec.PreNorm(), norm=spec.RMSNorm(), dropout=0.0
@@ -80,32 +99,34 @@ def writer(
     pattern: spec.MaskPattern | None = None,
     position: spec.StackPosition | None = None,
     block: spec.Block = BLOCK,
-) -> Subject:
+) -> Tokenized:
     """A language model with grouped keys."""
     torch.manual_seed(1)
     stack = spec.Stack(
         2, block, pattern or spec.CausalMask(), position or spec.Rope(), final=spec.RMSNorm()
     )
-    model = build(spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)).eval()
+    description = spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)
+    model = build(description).eval()
     sharpened(model)
-    return Subject(
-        model, Words.of(UNFRAMED), ends=SpecialTokens(0, None, WORDS.required_token_id("eos"))
-    )
+    special_tokens = SpecialTokens(0, None, WORDS.required_token_id("eos"))
+    return Tokenized(model, description, special_tokens=special_tokens)
 
 
-def reader(position: spec.StackPosition | None = None, **top: object) -> Subject:
+def reader(position: spec.StackPosition | None = None, **top: object) -> Tokenized:
     torch.manual_seed(2)
     tokens = spec.Tokens(len(WORDS), spec.LearnedPosition(64), dropout=0.0, norm=spec.LayerNorm())
     stack = spec.Stack(2, BLOCK, position=position)
-    model = build(spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))).eval()  # type: ignore[arg-type]
+    description = spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))  # type: ignore[arg-type]
+    model = build(description).eval()
     sharpened(model)
-    bos, eos = WORDS.required_token_id("bos"), WORDS.required_token_id("eos")
-    return Subject(model, Words.of(WORDS.with_framing(Between((bos,), (eos,)))))
+    bos = WORDS.required_token_id("bos")
+    eos = WORDS.required_token_id("eos")
+    return Tokenized(model, description, WORDS.with_framing(Between((bos,), (eos,))))
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {
-    "translator": lambda: translator().subject(),
-    "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3).subject(),
+MODELS: dict[str, Callable[[], Model]] = {
+    "translator": translator,
+    "pre-norm translator": lambda: translator(residual=spec.PreNorm(), layers=3),
     "writer": writer,
     "window": lambda: writer(spec.CausalMask(3)),
     "linear": lambda: writer(block=LINEAR),
@@ -117,45 +138,42 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
 }
 
 
+def target_of(model: Model) -> str | None:
+    """The target that an encoder–decoder is given in the tests; other models have none."""
+    return TARGET if isinstance(model, Translator) else None
+
+
 def explicit(model: torch.nn.Module) -> list[Tensor]:
     """Has every mixer work as it is written down, with all weights at once, and collects those it mixes with."""
-    seen: list[Tensor] = []
+    recorded: list[Tensor] = []
 
     def kernel(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: AttentionMask,
-        scale: float,
-        dropout: float,
-        bias: ScoreBias | None = None,
+        q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
     ) -> Tensor:
-        added = None if bias is None else bias.tensor(mask)
-        seen.append(softmax_attention.attention_weights(q, k, mask.allowed, scale, added))
-        return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
+        recorded.append(
+            softmax_attention.attention_weights(
+                q, k, attention_mask.mask, scale, attention_mask.bias
+            )
+        )
+        return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     def summed(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: AttentionMask,
-        bias: object = None,
-        cache: object = None,
+        q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, past: object = None
     ) -> Tensor:
         shares = (
             (functional.elu(q) + 1)
             @ softmax_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
-            * mask.allowed
+            * attention_mask.mask
         )
-        seen.append(shares / shares.sum(dim=-1, keepdim=True))
-        return seen[-1] @ softmax_attention.per_query_head(v, q.shape[1])
+        recorded.append(shares / shares.sum(dim=-1, keepdim=True))
+        return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     for part in model.modules():
         if isinstance(part, softmax_attention.SoftmaxAttention):
             part.kernel = kernel
         elif isinstance(part, LinearMixer):
             part.forward = summed  # type: ignore[method-assign]
-    return seen
+    return recorded
 
 
 # ------------------------------------------------------------------ pictures and sound
@@ -166,24 +184,26 @@ def save_sensing(name: str, folder: Path) -> Path:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {
+    model: Any
+    config: Any
+    sizes: dict[str, Any] = {
         "hidden_size": 24,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "intermediate_size": 31,
     }
-    image = {
+    image: dict[str, Any] = {
         **sizes,
         "image_size": 30,
         "patch_size": 4,
     }  # 7 patches a side, and two pixels that are in none
-    said: dict[str, Any] = {}
+    preprocessor: dict[str, Any] = {}
     match name:
         case "vit":
             model = transformers.ViTForImageClassification(
-                transformers.ViTConfig(**image, num_labels=3)
+                transformers.ViTConfig(**image | {"num_labels": 3})
             )
-            said = {
+            preprocessor = {
                 "image_processor_type": "ViTImageProcessor",
                 "size": {"height": 30, "width": 30},
             }
@@ -200,13 +220,13 @@ def save_sensing(name: str, folder: Path) -> Path:
             )
             model = transformers.CLIPModel(config)
             square = {"height": 30, "width": 30}
-            said = {
+            preprocessor = {
                 "image_processor_type": "CLIPImageProcessor",
                 "size": {"shortest_edge": 30},
                 "crop_size": square,
             }
         case "wav2vec2":
-            waves = {
+            waves: dict[str, Any] = {
                 "conv_dim": [8] * 7,
                 "num_conv_pos_embeddings": 6,
                 "num_conv_pos_embedding_groups": 2,
@@ -215,15 +235,19 @@ def save_sensing(name: str, folder: Path) -> Path:
                 transformers.Wav2Vec2Config(vocab_size=11, **sizes, **waves)
             )
         case _:
-            ids = {
+            ids: dict[str, Any] = {
                 "pad_token_id": 0,
                 "bos_token_id": 1,
                 "eos_token_id": 2,
                 "decoder_start_token_id": 1,
             }
-            layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
+            layers: dict[str, Any] = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (
                 ("layers", 2), ("attention_heads", 4), ("ffn_dim", 31))}  # fmt: skip
-            places = {"num_mel_bins": 20, "max_source_positions": 50, "max_target_positions": 12}
+            places: dict[str, Any] = {
+                "num_mel_bins": 20,
+                "max_source_positions": 50,
+                "max_target_positions": 12,
+            }
             config = transformers.WhisperConfig(
                 vocab_size=23, d_model=24, **layers, **ids, **places, begin_suppress_tokens=None
             )
@@ -240,8 +264,8 @@ def save_sensing(name: str, folder: Path) -> Path:
             tokenizer_.save(str(folder / "tokenizer.json"))
     sharpened(model)
     model.save_pretrained(folder)
-    if said:
-        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    if preprocessor:
+        (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
     return folder
 
 
@@ -249,21 +273,21 @@ def png(width: int = 40, height: int = 30) -> bytes:
     """A picture with noise in it."""
     from PIL import Image
 
-    held = io.BytesIO()
+    file_ = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
-    Image.fromarray(noise).save(held, "PNG")
-    return held.getvalue()
+    Image.fromarray(noise).save(file_, "PNG")
+    return file_.getvalue()
 
 
 def wav(seconds: float = 0.5, rate: int = 16_000) -> bytes:
     """A falling tone."""
     time = np.arange(int(seconds * rate)) / rate
-    held = io.BytesIO()
-    with wave.open(held, "wb") as file:
+    file_ = io.BytesIO()
+    with wave.open(file_, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(
             (np.sin(2 * np.pi * (900 - 600 * time) * time) * 20_000).astype("<i2").tobytes()
         )
-    return held.getvalue()
+    return file_.getvalue()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard import disk
 from regard.errors import CheckpointError
+from regard.tensor_names import current_name
 
 Tensors = dict[str, Tensor]
 
@@ -76,12 +77,17 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
 
     def _load(self, place: Path) -> Saved:
-        groups = {path.stem: load_file(path) for path in place.glob("*.safetensors")}
+        groups = {path.stem: _current(load_file(path)) for path in place.glob("*.safetensors")}
         return Saved(
             int(place.name.removeprefix("step-")),
             groups,
             json.loads((place / "progress.json").read_text()),
         )
+
+
+def _current(tensors: Tensors) -> Tensors:
+    """Tensors that an earlier version may have stored, under the names they have now."""
+    return {current_name(name): tensor for name, tensor in tensors.items()}
 
 
 def damage(place: Path) -> str | None:
@@ -117,7 +123,7 @@ class Snapshots:
         """The average of these snapshots, summed in float64."""
         total: Tensors = {}
         for step in steps:
-            for name, tensor in load_file(self.path(step)).items():
+            for name, tensor in _current(load_file(self.path(step))).items():
                 total[name] = total[name] + tensor.double() if name in total else tensor.double()
         return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
 

@@ -52,10 +52,10 @@ class EncoderDecoder(nn.Module):
     ) -> EncoderOutput:
         """source [B, S] token ids, or [B, mels, N] frames of sound → hidden states [B, S, D];
         `padding_mask` [B, S or N] is True at tokens, False at padding."""
-        context = (context or Context()).scope("encoder")
+        context = context or Context()
         padding_mask = self.source.output_padding_mask(padding_mask)
-        hidden = self.encoder(self.source(source, None, context), padding_mask, context)
-        return EncoderOutput(hidden, padding_mask, documents=context.document_ids)
+        x = self.source(source, None, context)
+        return context.output(self.encoder(x, padding_mask, context.scope("encoder")), padding_mask)
 
     def decode(
         self, target: Tensor, memory: EncoderOutput, context: Context | None = None
@@ -83,11 +83,11 @@ class EncoderDecoder(nn.Module):
         """The state before the first token, for `width` rows (beams) a sentence."""
         rows = len(memory.hidden) * width
         caches = self.decoder.start(rows, capacity, memory)
-        return DecoderState(caches, width, memory.padding_mask)
+        return DecoderState(caches, width, memory.padding_mask, probe=memory.probe)
 
-    def step(self, tokens: Tensor, state: DecoderState, probe: NullProbe = NO_PROBE) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        context = Context.decoding(state, probe)
+        context = Context.decoding(state)
         x = self.target(tokens, None, context)
         x = self.decoder(x, None, context)
         state.advance(tokens.shape[1])
@@ -158,6 +158,7 @@ class Prompt(NamedTuple):
 
     tokens: Tensor  # [B, T]
     padding_mask: Tensor | None  # [B, T] bool; None when nothing is padded
+    probe: NullProbe = NO_PROBE  # that decoding from here goes on with
 
 
 class Decoder(nn.Module):
@@ -181,30 +182,30 @@ class Decoder(nn.Module):
         hidden = self.stack(x, padding_mask, context)
         return hidden, context.losses or {}
 
-    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Prompt:
+    def encode(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> Prompt:
         """A prompt is read when decoding starts; there is nothing to prepare."""
-        return Prompt(tokens, padding_mask)
+        return Prompt(tokens, padding_mask, (context or Context()).probe)
 
-    def start(
-        self, prompt: Prompt, *, width: int = 1, capacity: int, probe: NullProbe = NO_PROBE
-    ) -> DecoderState:
+    def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
         """Prefill: the state after all of the prompt but its last token, which is the first to `step`
         with; `capacity` counts what follows the prompt."""
         rows, length = prompt.tokens.shape
         caches = self.stack.start(rows, length + capacity)
-        state = DecoderState(caches, 1, prompt.padding_mask)
+        state = DecoderState(caches, 1, prompt.padding_mask, probe=prompt.probe)
         if length > 1:
-            self.advance(prompt.tokens[:, :-1], state, probe)
+            self.advance(prompt.tokens[:, :-1], state)
         state.widen(width, prompt.tokens.device)
         return state
 
-    def step(self, tokens: Tensor, state: DecoderState, probe: NullProbe = NO_PROBE) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        return self.head(self.advance(tokens, state, probe))
+        return self.head(self.advance(tokens, state))
 
-    def advance(self, tokens: Tensor, state: DecoderState, probe: NullProbe = NO_PROBE) -> Tensor:
+    def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """As `step`, without the head: nobody asks for the logits of a long prompt."""
-        context = Context.decoding(state, probe)
+        context = Context.decoding(state)
         x = self.tokens(tokens, state.row_padding_mask(), context)
         hidden = self.stack(x, state.key_padding_mask(state.end(tokens.shape[1])), context)
         state.advance(tokens.shape[1])

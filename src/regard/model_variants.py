@@ -12,7 +12,6 @@ from torch import Tensor
 from regard.core.cache import DecoderState, LayerCache
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
-from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.stack import Stack
 from regard.model import Decoder, EncoderDecoder, Prompt
 
@@ -63,21 +62,21 @@ class RecomputingDecoder(Decoder):
     """A language model that nothing can be cached for: a text that grows is cut into chunks anew, so
     every step computes the whole text."""
 
-    def start(
-        self, prompt: Prompt, *, width: int = 1, capacity: int, probe: NullProbe = NO_PROBE
-    ) -> DecoderState:
+    def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
         history = TokenHistory(prompt.tokens[:, :-1])
         length = history.tokens.shape[1]
-        state = DecoderState([LayerCache(history)], 1, prompt.padding_mask, length)
+        state = DecoderState(
+            [LayerCache(history)], 1, prompt.padding_mask, length, probe=prompt.probe
+        )
         state.widen(width, prompt.tokens.device)
         return state
 
-    def advance(self, tokens: Tensor, state: DecoderState, probe: NullProbe = NO_PROBE) -> Tensor:
+    def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
         history = state.layers[0].self_attention
         assert isinstance(history, TokenHistory)
         new = tokens.shape[1]
         padding_mask = state.row_padding_mask()
-        hidden = self._recompute(history.append(tokens), padding_mask, Context(probe=probe))
+        hidden = self._recompute(history.append(tokens), padding_mask, Context(probe=state.probe))
         state.advance(new)
         return hidden[:, -new:]
 

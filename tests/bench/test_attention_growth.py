@@ -1,4 +1,6 @@
-"""The growth of each attention is measured and fitted; memory, which does not depend on the clock, is linear."""
+"""The growth of each attention is measured and fitted; memory, which does not depend on the clock,
+is linear.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import pytest
 import torch
 
 from regard.allocator import keep_large_blocks
-from regard.bench.attention import KINDS, Case, _calls, choose, peak, reports, run
-from regard.bench.timing import turns
+from regard.bench.attention import KINDS, AttentionCase, _calls, choose, peak, reports, run
+from regard.bench.timing import time_in_turns
 from regard.errors import SettingError
 
 CPU = torch.device("cpu")
@@ -22,7 +24,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
 def test_peak_memory_is_linear(kind: str) -> None:
     """From lengths at which a window of 16 is narrow, and what a piece takes is little."""
-    case = Case((kind,), (4096, 8192, 16384), heads=2, d_k=8, window=16, rounds=1)
+    case = AttentionCase((kind,), (4096, 8192, 16384), heads=2, d_k=8, window=16, rounds=1)
     *each, last = run(case, CPU)
     assert last.keys() == {"kind", "exponent", "forward_exponent", "memory_exponent"}
     assert [(line["n"], line["backward"]) for line in each] == [
@@ -42,7 +44,7 @@ def test_kinds_are_called_as_in_training() -> None:
         "reformer:4:16",
         "topk:4",
     )
-    case = Case(choose(words), (64,), heads=2, d_k=8, rounds=1)
+    case = AttentionCase(choose(words), (64,), heads=2, d_k=8, rounds=1)
     found = list(run(case, CPU))
     assert [line["kind"] for line in found if "exponent" in line] == list(words)
     calls = _calls(case, ("window:256", "window:16"), 4096, False, CPU)
@@ -84,7 +86,7 @@ def test_the_command_writes_one_object_a_line() -> None:
 
 
 def test_results_say_how_much_faster_than_full_attention() -> None:
-    case = Case(("full", "window"), (64, 128), heads=1, window=8, rounds=2)
+    case = AttentionCase(("full", "window"), (64, 128), heads=1, window=8, rounds=2)
     found = [
         {
             "kind": kind,
@@ -123,7 +125,9 @@ def test_what_is_slow_is_asked_once() -> None:
 
         return once
 
-    found = turns({"slow": case("slow", 0.05), "fast": case("fast", 0.0)}, 2, CPU, slow=0.02)
+    found = time_in_turns(
+        {"slow": case("slow", 0.05), "fast": case("fast", 0.0)}, 2, CPU, slow=0.02
+    )
     assert asked == {"slow": 1, "fast": 3}
     assert found["slow"].spread is None
     assert found["slow"].median >= 0.05

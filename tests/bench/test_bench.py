@@ -1,4 +1,6 @@
-"""The benchmark runs, counts real tokens, and gives peers the same sizes; no test says who is faster."""
+"""The benchmark runs, counts real tokens, and gives peers the same sizes; no test says who is
+faster.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ import torch
 
 from regard import edit
 from regard.bench import decode, forward, load, train
-from regard.bench.models import measured
-from regard.bench.peers import TRAINED
-from regard.bench.report import Report, Row, keep
-from regard.bench.timing import turns
+from regard.bench.models import benchmark_model
+from regard.bench.peers import TRAINABLE
+from regard.bench.report import Report, Row, write_section
+from regard.bench.timing import time_in_turns
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens
 from regard.decode.batch_decoding import decode as search
 from regard.decode.strategy import Greedy, Limit
@@ -31,18 +33,23 @@ CPU = torch.device("cpu")
 
 def test_every_contender_is_measured_in_turns() -> None:
     pytest.importorskip("transformers")
-    case = train.Case("tiny", "natural", batch_tokens=256, batches=1, rounds=1)
+    case = train.TrainingCase("tiny", "natural", batch_tokens=256, batches=1, rounds=1)
     found = train.run(case, ["nn.Transformer", "transformers"], CPU, "bench")
     assert [row.name for row in found.rows] == [
-        "regard", "nn.Transformer, our batches", "nn.Transformer, its batches", "transformers, our batches",
+        "regard",
+        "nn.Transformer, our batches",
+        "nn.Transformer, its batches",
+        "transformers, our batches",
         "transformers, its batches",
-    ]  # fmt: skip
+    ]
     assert all(row.rate > 0 for row in found.rows)
     assert found.rows[0].ours
     assert not any(row.ours for row in found.rows[1:])
 
 
-def test_blocks_stay_compiled_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_stay_compiled_while_they_are_benchmark_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     inside: list[object] = []
 
     @contextmanager
@@ -55,17 +62,19 @@ def test_blocks_stay_compiled_while_they_are_measured(monkeypatch: pytest.Monkey
 
     def watched(*asked: Any) -> Any:
         assert inside
-        return turns(*asked)
+        return time_in_turns(*asked)
 
     monkeypatch.setattr(edit, "compiled", compiled)
-    monkeypatch.setattr(train, "turns", watched)
-    case = train.Case("tiny", "natural", batch_tokens=128, batches=1, rounds=1, compile=True)
+    monkeypatch.setattr(train, "time_in_turns", watched)
+    case = train.TrainingCase(
+        "tiny", "natural", batch_tokens=128, batches=1, rounds=1, compile=True
+    )
     assert train.run(case, [], torch.device("cpu"), "").rows[0].rate > 0
     assert not inside
 
 
 def test_a_language_model_trains_on_windows() -> None:
-    case = train.Case(
+    case = train.TrainingCase(
         "gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1, precision="bf16"
     )
     assert train.run(case, [], CPU, "bench").rows[0].rate > 0
@@ -74,10 +83,12 @@ def test_a_language_model_trains_on_windows() -> None:
 
 
 def test_decoders_produce_exactly_what_is_counted() -> None:
-    """Each contender checks the number of its tokens itself; memory is that of a process of its own."""
+    """Each contender checks the number of its tokens itself; memory is that of a process of its
+    own.
+    """
     pytest.importorskip("transformers")
     pytest.importorskip("ctranslate2")
-    case = decode.Case("tiny", batch=2, beam=2, given=5, new=6, rounds=1)
+    case = decode.DecodingCase("tiny", batch=2, beam=2, prompt_length=5, new=6, rounds=1)
     found = decode.run(case, ["transformers", "ctranslate2"], CPU, "bench", memory=True)
     assert [row.name for row in found.rows][:3] == ["regard float32", "regard int8", "transformers"]
     assert sum(row.name.startswith("CTranslate2") for row in found.rows) in (
@@ -90,7 +101,7 @@ def test_decoders_produce_exactly_what_is_counted() -> None:
 def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
     """The same weights: what float32 contenders choose is equal."""
     transformers = pytest.importorskip("transformers")
-    model = measured("gpt2-tiny")
+    model = benchmark_model("gpt2-tiny")
     model.write(tmp_path)
     prompt = list(range(10, 17))
     ours = search(
@@ -110,11 +121,11 @@ def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
     assert theirs[0, 7:].tolist() == list(ours)
 
 
-def test_forward_and_load_are_measured() -> None:
+def test_forward_and_load_are_benchmark_model() -> None:
     pytest.importorskip("transformers")
-    passed = forward.run(forward.Case("bert-tiny", 2, 9, 1), ["transformers"], CPU, "bench")
+    passed = forward.run(forward.ForwardCase("bert-tiny", 2, 9, 1), ["transformers"], CPU, "bench")
     assert [row.name for row in passed.rows] == ["regard", "regard, frozen", "transformers"]
-    begun = load.run(load.Case("tiny", 3, 1), [], "bench")
+    begun = load.run(load.LoadingCase("tiny", 3, 1), [], "bench")
     assert begun.rows[0].rate > 0
 
 
@@ -130,9 +141,9 @@ def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
             (Row("regard", rate, 0.1, True), Row("other", 50.0, 0.0)),
         )
 
-    keep(page, result("one", 100.0))
-    keep(page, result("two", 200.0))
-    keep(page, result("one", 150.0))
+    write_section(page, result("one", 100.0))
+    write_section(page, result("two", 200.0))
+    write_section(page, result("one", 150.0))
     text = page.read_text()
     assert text.count("## one (here)") == 1
     assert "## two (here)" in text
@@ -143,19 +154,41 @@ def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
 
 def test_the_command_prints_what_programs_can_read() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "regard", "bench", "decode", "--model", "gpt2-tiny", "--batch", "1,2", "--given", "3", "--new",
-         "4", "--rounds", "1", "--json", "--device", "cpu"], capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "regard",
+            "bench",
+            "decode",
+            "--model",
+            "gpt2-tiny",
+            "--batch",
+            "1,2",
+            "--given",
+            "3",
+            "--new",
+            "4",
+            "--rounds",
+            "1",
+            "--json",
+            "--device",
+            "cpu",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     assert [case["case"] for case in cases] == [
-        "decode gpt2-tiny, greedy, batch 1, 3 + 4 tokens", "decode gpt2-tiny, greedy, batch 2, 3 + 4 tokens",
-    ]  # fmt: skip
+        "decode gpt2-tiny, greedy, batch 1, 3 + 4 tokens",
+        "decode gpt2-tiny, greedy, batch 2, 3 + 4 tokens",
+    ]
     assert cases[0]["command"].startswith("regard bench decode --model gpt2-tiny")
 
 
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(SettingError, match="gpt3"):
-        measured("gpt3")
+        benchmark_model("gpt3")
 
 
 @pytest.mark.parametrize("name", ["nn.Transformer", "transformers"])
@@ -163,7 +196,7 @@ def test_peers_have_the_same_sizes(name: str) -> None:
     """Up to the biases and norms that some have more of."""
     pytest.importorskip("transformers")
     model = transformer.preset("tiny", 50, 50, share="all")
-    theirs, _ = TRAINED[name](model, torch.device("cpu"))
+    theirs, _ = TRAINABLE[name](model, torch.device("cpu"))
     count = sum(parameter.numel() for parameter in theirs.parameters() if parameter.requires_grad)
     assert count == pytest.approx(parameter_count(model), rel=0.01)
 
@@ -175,7 +208,9 @@ def test_turns_are_taken_one_after_the_other() -> None:
         order.append(name)
         return 3.0
 
-    timings = turns({"a": lambda: case("a"), "b": lambda: case("b")}, 2, torch.device("cpu"))
+    timings = time_in_turns(
+        {"a": lambda: case("a"), "b": lambda: case("b")}, 2, torch.device("cpu")
+    )
     assert order == ["a", "b", "a", "b", "a", "b"]
     assert timings["a"].amount == 3.0
     assert len(timings["b"].seconds) == 2

@@ -1,4 +1,6 @@
-"""Published figures stand beside what is measured for their own case and machine only, and are never taken for it."""
+"""Published figures stand beside what is measured for their own case and machine only, and are
+never taken for it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import pytest
 import torch
 
 from regard.bench import decode, published, train
-from regard.bench.models import measured
+from regard.bench.models import benchmark_model
 from regard.bench.published import MACHINE, PEERS, Figure, split
-from regard.bench.report import Report, Row, keep
+from regard.bench.report import Report, Row, write_section
 from regard.cli import bench as command
 from regard.errors import SettingError
 
@@ -25,7 +27,9 @@ CPU = torch.device("cpu")
 
 
 def case_of(figure: Figure) -> Any:
-    return (train if "lengths" in figure.case else decode).Case(**figure.case)
+    if "lengths" in figure.case:
+        return train.TrainingCase(**figure.case)
+    return decode.DecodingCase(**figure.case)
 
 
 @pytest.mark.parametrize(("peer", "figure"), ALL)
@@ -60,9 +64,11 @@ def test_a_figure_is_told_for_nothing_else(peer: str, figure: Figure) -> None:
     ("peer", "figure"), [one for one in ALL if one.values[1].share is not None]
 )
 def test_shares_count_work_as_we_do(peer: str, figure: Figure) -> None:
-    """Rate × our work for a token over their matrix rate is the share that they tell: the shapes are understood."""
+    """Rate × our work for a token over their matrix rate is the share that they tell: the shapes
+    are understood.
+    """
     case = case_of(figure)
-    work = train._work(measured(case.model).spec, case.length)
+    work = train._flops_per_token(benchmark_model(case.model).spec, case.length)
     assert figure.rate * work / 772e12 == pytest.approx(figure.share, abs=0.006)
 
 
@@ -70,12 +76,17 @@ def test_what_was_not_published_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for room in (train, decode):
-        monkeypatch.setattr(room, "turns", lambda *_: pytest.fail("measured"))
+        monkeypatch.setattr(room, "time_in_turns", lambda *_: pytest.fail("measured"))
     with pytest.raises(SettingError, match="nanoGPT"):
-        train.run(train.Case("gpt2", "equal", 1024, precision="bf16"), ["nanoGPT"], CPU, "bench")
+        train.run(
+            train.TrainingCase("gpt2", "equal", 1024, precision="bf16"), ["nanoGPT"], CPU, "bench"
+        )
     with pytest.raises(SettingError, match="transformers-compiled"):
         decode.run(
-            decode.Case("gpt2", 1, given=16, new=128), ["transformers-compiled"], CPU, "bench"
+            decode.DecodingCase("gpt2", 1, prompt_length=16, new=128),
+            ["transformers-compiled"],
+            CPU,
+            "bench",
         )
 
 
@@ -85,10 +96,12 @@ def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(
         PEERS, "nanoGPT", (Figure(case, 1e9, 0.5), Figure({"model": "gpt2-tiny", "new": 4}, 1e9))
     )
-    small = train.Case("gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1)
-    written = decode.Case("gpt2-tiny", 1, given=3, new=4, rounds=1)
+    small = train.TrainingCase(
+        "gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1
+    )
+    written = decode.DecodingCase("gpt2-tiny", 1, prompt_length=3, new=4, rounds=1)
     for room, asked in ((train, small), (decode, written)):
-        monkeypatch.setattr(room, "accelerator", lambda device: MACHINE)
+        monkeypatch.setattr(room, "accelerator_name", lambda device: MACHINE)
         found: Report = room.run(asked, ["nanoGPT"], CPU, "bench")  # type: ignore[arg-type]
         assert [row.name for row in found.rows if row.published] == ["nanoGPT"]
         assert found.rows[0].ours
@@ -97,13 +110,15 @@ def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
     ours, peer = Row("regard", 300.0, 0.1, True), Row("transformers", 100.0, 0.05)
-    told, _ = split(["nanoGPT"], train.Case("gpt2", "equal", 1024, precision="bf16"), MACHINE)
+    told, _ = split(
+        ["nanoGPT"], train.TrainingCase("gpt2", "equal", 1024, precision="bf16"), MACHINE
+    )
     report = Report("regard bench x", "case", "here", "tokens/s", (ours, peer, *told))
     assert report.fastest == peer
     assert report.as_json()["ratios"] == {"regard": {"transformers": 3.0}}
-    assert [row["published"] for row in report.as_json()["rows"]] == ["", "", published.WHERE]
+    assert [row["published"] for row in report.as_json()["rows"]] == ["", "", published.SOURCE]
     assert Report("regard bench x", "case", "here", "tokens/s", (ours, *told)).fastest is None
-    keep(tmp_path / "RESULTS.md", report)
+    write_section(tmp_path / "RESULTS.md", report)
     lines = (tmp_path / "RESULTS.md").read_text().splitlines()
     cells = [
         [cell.strip() for cell in line.split("|")[1:-1]]
@@ -111,13 +126,13 @@ def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
         if line.startswith("| nanoGPT")
     ]
     assert cells == [["nanoGPT (published)", "506,000", "", "", "56 %"]]
-    assert f"published: {published.WHERE}" in lines
+    assert f"published: {published.SOURCE}" in lines
     alone = Report("regard bench x", "case", "here", "tokens/s", (ours, peer))
     assert not any("published" in line for line in alone.lines())
 
 
 def test_each_command_offers_what_there_are_figures_for() -> None:
-    for verb, key in ((command.train, "lengths"), (command.decode, "given")):
+    for verb, key in ((command.train, "lengths"), (command.decode, "prompt_length")):
         offered = next(option for option in verb.params if option.name == "against").type.choices  # type: ignore[attr-defined]
         known = {peer for peer, found in PEERS.items() if any(key in one.case for one in found)}
         assert known == {name for name in offered if name in PEERS}

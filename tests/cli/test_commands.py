@@ -60,7 +60,9 @@ def regard(*arguments: str, cwd: Path, text: str | bytes = "") -> subprocess.Com
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """A few lines that name the problem and the repair; no traceback, nothing on standard output."""
+    """A few lines that name the problem and the repair; no traceback, nothing on
+    standard output.
+    """
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     message = done.stderr[done.stderr.index("error: ") :]
@@ -369,7 +371,9 @@ def test_help_ends_with_examples(tmp_path: Path) -> None:
 
 
 def test_what_the_readme_says_runs(home: Path) -> None:
-    """Every `regard` line of the README's shell blocks, in a folder that has a run and the files they name."""
+    """Every `regard` line of the README's shell blocks, in a folder that has a run and the files
+    they name.
+    """
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     lines = [
         line.split("  #")[0]

@@ -11,7 +11,7 @@ import torch
 from regard.build import build
 from regard.cli.finetune import command
 from regard.errors import SettingError
-from regard.families import bert_presets
+from regard.families import bert
 from regard.families import folder as folders
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a"]
@@ -22,9 +22,7 @@ def model(tmp_path: Path) -> Path:
     torch.manual_seed(1)
     place = tmp_path / "bert"
     place.mkdir()
-    description = bert_presets.preset(
-        "tiny", len(WORDS), 16, d_model=16, d_ff=24, heads=2, layers=1
-    )
+    description = bert.preset("tiny", len(WORDS), 16, d_model=16, d_ff=24, heads=2, layers=1)
     (place / "config.json").write_text(json.dumps(folders.describe(description)))
     folders.write_weights(place / "model.safetensors", build(description), description)
     (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")

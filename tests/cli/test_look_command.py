@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click.testing
 import pytest
@@ -22,12 +23,13 @@ OTHER = "The cat sees a small dog."
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     held = translator()
-    ids = folders.SpecialTokenIds(
-        pad=WORDS.special_token_id("pad"),
-        start=WORDS.special_token_id("bos"),
-        end=WORDS.special_token_id("eos"),
-        unk=WORDS.special_token_id("unk"),
-    )
+    special: dict[str, Any] = {
+        "pad": WORDS.special_token_id("pad"),
+        "start": WORDS.special_token_id("bos"),
+        "end": WORDS.special_token_id("eos"),
+        "unk": WORDS.special_token_id("unk"),
+    }
+    ids = folders.SpecialTokenIds(**special)
     disk.write_json(folder / "config.json", folders.describe(held.spec, ids))
     folders.write_weights(folder / "model.safetensors", held.model, held.spec)
     WORDS.save(folder / "tokenizer.json")
@@ -36,9 +38,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_attention_in_the_terminal_and_as_files(model: Path, tmp_path: Path) -> None:
     done = regard(
-        "look", str(model), TEXT, "--target", TARGET, "--of", "cross", "--layer", "1", "--head", "2",
-        "--html", "a.html", "--png", "a.png", cwd=tmp_path,
-    )  # fmt: skip
+        "look",
+        str(model),
+        TEXT,
+        "--target",
+        TARGET,
+        "--of",
+        "cross",
+        "--layer",
+        "1",
+        "--head",
+        "2",
+        "--html",
+        "a.html",
+        "--png",
+        "a.png",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("decoder.1.cross, head 2")
     assert "\x1b" not in done.stdout

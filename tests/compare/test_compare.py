@@ -15,9 +15,15 @@ from click.testing import CliRunner
 from regard import spec
 from regard.build import build
 from regard.cli.compare import command
-from regard.compare import experiment as study
-from regard.compare.contenders import Contender, budget, entrants
-from regard.compare.cost import _exponent, _flops, _Plain, _remembered, _sentence
+from regard.compare import experiment
+from regard.compare.contenders import Contender, parse_budget, parse_contenders
+from regard.compare.cost import (
+    TranslationLoss,
+    activation_bytes,
+    count_flops,
+    growth_exponent,
+    random_sentence,
+)
 from regard.compare.report import lines, scene
 from regard.data import builtin
 from regard.errors import ModelError, SettingError
@@ -51,15 +57,15 @@ def test_all_models_get_as_many_parameters(parameters: int | None) -> None:
     recipe, _ = recipes.choose("builtin", {})
     wanted = parameters or parameter_count(describe(recipe, 2000, 2000))
     words = [*FAMILIES, "transformer", "transformer:performer", "transformer:linformer:64+softmax"]
-    for entrant in entrants(",".join(words)):
-        made = entrant.sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
-        found = describe(made, 2000, 2000)
-        assert abs(parameter_count(found) / wanted - 1) < 0.03, entrant.word
-        if parameters is None and entrant.word in ("transformer", "transformer:performer"):
-            assert found.d_model == 128
+    for contender in parse_contenders(",".join(words)):
+        sized = contender.sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
+        model = describe(sized, 2000, 2000)
+        assert abs(parameter_count(model) / wanted - 1) < 0.03, contender.word
+        if parameters is None and contender.word in ("transformer", "transformer:performer"):
+            assert model.d_model == 128
     if parameters is None:
-        own = Contender("transformer").sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
-        assert describe(own, 2000, 2000) == describe(recipe, 2000, 2000)
+        same = Contender("transformer").sized(recipe, wanted, lambda r: describe(r, 2000, 2000))
+        assert describe(same, 2000, 2000) == describe(recipe, 2000, 2000)
 
 
 def test_words_and_budgets() -> None:
@@ -76,15 +82,15 @@ def test_words_and_budgets() -> None:
     }
     recipe, _ = recipes.choose("builtin", {})
     assert Contender("gru@learning_rate=0.001").recipe(recipe).train.learning_rate == 0.001
-    assert budget("steps:2000").steps(lambda: 0.0, lambda: 0.0) == 2000
-    assert budget("flops:1e6").steps(lambda: 300.0, lambda: 0.0) == 3333
-    assert budget("seconds:60").steps(lambda: 0.0, lambda: 0.25) == 240
+    assert parse_budget("steps:2000").steps(0.0, 0.0) == 2000
+    assert parse_budget("flops:1e6").steps(300.0, 0.0) == 3333
+    assert parse_budget("seconds:60").steps(0.0, 0.25) == 240
     for word in ("steps", "steps:0", "hours:3", "flops:many"):
         with pytest.raises(SettingError, match="no budget"):
-            budget(word)
+            parse_budget(word)
     for words, message in (("", "nothing to compare"), ("gru,gru", "twice")):
         with pytest.raises(SettingError, match=message):
-            entrants(words)
+            parse_contenders(words)
     for word, message in (
         ("gruu", "model"),
         ("gru:window:3", "no setting of gru"),
@@ -111,7 +117,11 @@ def test_counted_multiplications_are_those_of_the_matrices(cell: Any) -> None:
     bridge = (2 if cell == "lstm" else 1) * d * d
     forward = 2 * (2 * n * gates * 2 * d * d + bridge + n * words * d)
     assert (
-        abs(_flops(_Plain(model), _sentence(n, words, torch.device("cpu"))) / (3 * forward) - 1)
+        abs(
+            count_flops(TranslationLoss(model), random_sentence(n, words, torch.device("cpu")))
+            / (3 * forward)
+            - 1
+        )
         < 0.03
     )
 
@@ -119,13 +129,13 @@ def test_counted_multiplications_are_those_of_the_matrices(cell: Any) -> None:
 def test_costs_grow_as_they_should() -> None:
     def growth(word: str) -> float:
         recipe = Contender(word).recipe(recipes.choose("builtin", {})[0], {"d_model": 16})
-        plain = _Plain(build(describe(recipe, 50, 50)))
+        plain = TranslationLoss(build(describe(recipe, 50, 50)))
         sizes = [128, 256, 512]
-        return _exponent(
-            sizes, [_flops(plain, _sentence(n, 50, torch.device("cpu"))) for n in sizes]
+        return growth_exponent(
+            sizes, [count_flops(plain, random_sentence(n, 50, torch.device("cpu"))) for n in sizes]
         )
 
-    assert _exponent([1, 2, 4], [3.0, 12.0, 48.0]) == pytest.approx(2.0)
+    assert growth_exponent([1, 2, 4], [3.0, 12.0, 48.0]) == pytest.approx(2.0)
     assert growth("rnn") == pytest.approx(1.0, abs=0.01)
     assert growth("transformer") > 1.5
     assert 1.1 < growth("transformer:performer") < 1.35  # cross-attention is still softmax
@@ -140,15 +150,15 @@ def test_what_backward_needs_is_counted_once() -> None:
             return (y.exp() * y.exp()).sum(), None
 
     x = torch.randn(7, 10)
-    assert _remembered(Task(), {"x": x}) == (x.numel() + 2 * 70) * 4  # type: ignore[arg-type]
+    assert activation_bytes(Task(), {"x": x}) == (x.numel() + 2 * 70) * 4  # type: ignore[arg-type]
 
 
 def test_a_comparison_is_kept_and_goes_on(
     base: recipes.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = entrants("transformer,bahdanau@clip=1,rnn")
+    contenders = parse_contenders("transformer,bahdanau@clip=1,rnn")
     trained: list[Path] = []
-    plain = study.run  # type: ignore[attr-defined]
+    plain = experiment.run  # type: ignore[attr-defined]
 
     def run(place: Any, *rest: Any, **more: Any) -> Any:
         if len(trained) == 3:
@@ -156,21 +166,21 @@ def test_a_comparison_is_kept_and_goes_on(
         trained.append(place.folder.relative_to(tmp_path))
         return plain(place, *rest, **more)
 
-    monkeypatch.setattr(study, "run", run)
-    arguments = (base, "test", asked, budget("steps:3"), (1, 2), tmp_path)
+    monkeypatch.setattr(experiment, "run", run)
+    arguments = (base, "test", contenders, parse_budget("steps:3"), (1, 2), tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        study.compare(*arguments)
+        experiment.compare(*arguments)
     assert [str(path) for path in trained] == [
         "transformer/1",
         "transformer/2",
         "bahdanau_clip_1/1",
     ]
     trained.clear()
-    result = study.compare(*arguments)
+    result = experiment.compare(*arguments)
     # The run that was interrupted had begun, and goes on as any other run does.
     assert [str(path) for path in trained] == ["rnn/1", "rnn/2"]
     trained.clear()
-    assert study.compare(*arguments) == result
+    assert experiment.compare(*arguments) == result
     assert not trained
     assert json.loads((tmp_path / "compare.json").read_text()) == json.loads(
         json.dumps(result.data())
@@ -189,21 +199,21 @@ def test_a_comparison_is_kept_and_goes_on(
     drawn = ElementTree.fromstring(drawing.svg(scene(result), "test"))
     assert len(list(drawn.iter())) > 50
     with pytest.raises(SettingError, match="other settings"):
-        study.compare(base, "test", asked, budget("steps:2"), (1,), tmp_path)
+        experiment.compare(base, "test", contenders, parse_budget("steps:2"), (1,), tmp_path)
     other = recipes.load(
         None, {**TINY, "source": base.data.source, "target": base.data.target, "vocabulary": 200}
     )
     with pytest.raises(SettingError, match="other data"):
-        study.compare(other, "test", asked, budget("steps:3"), (1,), tmp_path)
+        experiment.compare(other, "test", contenders, parse_budget("steps:3"), (1,), tmp_path)
 
 
 def test_the_command(base: recipes.Recipe, tmp_path: Path) -> None:
-    given = {
+    paths = {
         key: value
         for key, value in base.data.model_dump().items()
         if key.endswith(("source", "target"))
     }
-    files = [f"--{key.replace('_', '-')}={value}" for key, value in given.items()]
+    files = [f"--{key.replace('_', '-')}={value}" for key, value in paths.items()]
     sizes = [
         f"--{key.replace('_', '-')}={value}"
         for key, value in TINY.items()
@@ -220,8 +230,8 @@ def test_the_command(base: recipes.Recipe, tmp_path: Path) -> None:
         str(tmp_path / "c"),
     ]
     done = CliRunner().invoke(command, [*words, *files, *sizes, "--json"], catch_exceptions=False)
-    found = json.loads(done.stdout.splitlines()[-1])
-    spent = [one["steps"] * one["cost"]["flops"] for one in found["contestants"]]
+    result = json.loads(done.stdout.splitlines()[-1])
+    spent = [one["steps"] * one["cost"]["flops"] for one in result["contestants"]]
     assert all(total <= 5e7 for total in spent)
     assert (tmp_path / "c" / "compare.svg").exists()
     with pytest.raises(SettingError, match="no budget"):

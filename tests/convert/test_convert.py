@@ -18,12 +18,12 @@ from tokenizers import models
 from regard import disk, spec
 from regard.build import build
 from regard.convert import convert as converting
-from regard.convert import ctranslate2, onnx
+from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.convert.convert import convert
 from regard.errors import DataError, DiskError, ModelError, SettingError
 from regard.families import folder as folders
-from regard.families import gpt_presets, recurrent
-from regard.families.folder_write import write_model
+from regard.families import gpt2, recurrent
+from regard.families.folder import write_model
 from regard.families.transformer import transformer
 from regard.verify.parity import parity
 from zoo import ZOO, save
@@ -33,18 +33,21 @@ transformers = pytest.importorskip("transformers")
 
 def own(folder: Path, **changes: Any) -> Path:
     """A translator with odd heads, which no family of Hugging Face's can say."""
-    made = transformer(
+    model_spec = transformer(
         37,
         37,
         **{"d_model": 24, "d_ff": 40, "heads": 5, "layers": 1, "d_k": 4, "d_v": 4, **changes},
     )
     ids = folders.SpecialTokenIds(0, 1, 2, 3)
-    weights = {name: tensor.detach() for name, tensor in build(made).named_parameters()}
+    weights = {name: tensor.detach() for name, tensor in build(model_spec).named_parameters()}
     folder.mkdir()
     write_model(
         folder,
         folders.ModelFolder(
-            made, weights, ids, {**folders.describe(made, ids), "max_position_embeddings": 40}
+            model_spec,
+            weights,
+            ids,
+            {**folders.describe(model_spec, ids), "max_position_embeddings": 40},
         ),
     )
     return folder
@@ -53,20 +56,15 @@ def own(folder: Path, **changes: Any) -> Path:
 def vocabulary(folder: Path) -> None:
     """A tokenizer whose token n is called wn, but for two that Whisper's library looks for by name."""
     config = json.loads((folder / "config.json").read_text())
-    special = (
-        {1: "<|startoftranscript|>", 50: "<|notimestamps|>"}
-        if config["model_type"] == "whisper"
-        else {}
-    )
-    words = {special.get(i, f"w{i}"): i for i in range(37)} | {
-        special.get(i, f"w{i}"): i for i in range(37, 53)
-    }
-    tokenizers.Tokenizer(models.WordLevel(words, unk_token="w3")).save(
-        str(folder / "tokenizer.json")
-    )
+    special = {}
+    if config["model_type"] == "whisper":
+        special = {1: "<|startoftranscript|>", 50: "<|notimestamps|>"}
+    tokens = {special.get(i, f"w{i}"): i for i in range(53)}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(tokens, unk_token="w3"))
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def held(done: converting.Converted) -> None:
+def all_hold(done: converting.Converted) -> None:
     assert {finding.verdict for finding in done.findings} == {"holds"}, done.findings
 
 
@@ -78,7 +76,7 @@ def test_there_and_back_again(name: str, tmp_path: Path) -> None:
     """theirs → theirs keeps every byte; → ours → theirs comes back to it, where the family is told by its choices alone."""
     save(name, tmp_path / "in")
     done = convert(tmp_path / "in", tmp_path / "out")
-    held(done)
+    all_hold(done)
     before, after = (load_file(tmp_path / place / "model.safetensors") for place in ("in", "out"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -87,9 +85,9 @@ def test_there_and_back_again(name: str, tmp_path: Path) -> None:
         config["model_type"]
         == json.loads((tmp_path / "in" / "config.json").read_text())["model_type"]
     )
-    held(convert(tmp_path / "out", tmp_path / "own", "regard"))
+    all_hold(convert(tmp_path / "out", tmp_path / "own", "regard"))
     assert folders.peek(tmp_path / "own").spec == folders.peek(tmp_path / "in").spec
-    held(convert(tmp_path / "own", tmp_path / "again", "huggingface"))
+    all_hold(convert(tmp_path / "own", tmp_path / "again", "huggingface"))
     model, opened = folders.open_model(tmp_path / "again")
     assert parity(tmp_path / "again", model, opened).verdict == "holds"
 
@@ -131,7 +129,7 @@ def test_a_card_and_a_generation_config_are_written_where_there_are_none(tmp_pat
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_precision_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
     save("llama", tmp_path / "in", dtype=dtype)
-    held(convert(tmp_path / "in", tmp_path / "out"))
+    all_hold(convert(tmp_path / "in", tmp_path / "out"))
     assert {
         tensor.dtype for tensor in load_file(tmp_path / "out" / "model.safetensors").values()
     } == {dtype}
@@ -141,7 +139,7 @@ def test_precision_is_kept(dtype: torch.dtype, tmp_path: Path) -> None:
 def test_shards(tmp_path: Path) -> None:
     save("gpt2", tmp_path / "in")
     done = convert(tmp_path / "in", tmp_path / "out", shard=20_000)
-    held(done)
+    all_hold(done)
     parts = [name for name in done.files if name.endswith(".safetensors")]
     assert len(parts) > 3
     assert parts[0] == f"model-00001-of-{len(parts):05}.safetensors"
@@ -154,7 +152,7 @@ def test_shards(tmp_path: Path) -> None:
         tmp_path / "out", output_loading_info=True
     )
     assert not any(report.values()), report
-    held(convert(tmp_path / "out", tmp_path / "whole"))
+    all_hold(convert(tmp_path / "out", tmp_path / "whole"))
 
 
 def test_what_no_family_can_say_is_refused_there_and_kept_here(tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_what_no_family_can_say_is_refused_there_and_kept_here(tmp_path: Path) -
     with pytest.raises(ModelError, match="--to regard"):
         convert(folder, tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == ["in"]
-    held(convert(folder, tmp_path / "out", "regard"))
+    all_hold(convert(folder, tmp_path / "out", "regard"))
 
 
 def test_nothing_is_overwritten_and_nothing_is_half_written(
@@ -210,7 +208,7 @@ def test_ctranslate2_computes_the_same(name: str, tmp_path: Path) -> None:
     save(name, tmp_path / "in")
     vocabulary(tmp_path / "in")
     done = convert(tmp_path / "in", tmp_path / "out", "ctranslate2")
-    held(done)
+    all_hold(done)
     assert "model.bin" in done.files
     assert all(finding.tolerance < 1e-3 for finding in done.findings)
 
@@ -223,7 +221,7 @@ def test_ctranslate2_translates_a_model_of_our_own(tmp_path: Path) -> None:
 
     folder = own(tmp_path / "in", residual=spec.PreNorm(), position=spec.Sinusoidal("interleaved"))
     vocabulary(folder)
-    held(convert(folder, tmp_path / "out", "ctranslate2"))
+    all_hold(convert(folder, tmp_path / "out", "ctranslate2"))
     model, _ = folders.open_model(folder)
     sources = [[5, 9, 12, 2], [30, 7, 2]]
     theirs = ct2.Translator(str(tmp_path / "out"), compute_type="float32").translate_batch(
@@ -257,11 +255,10 @@ def test_a_difference_to_ctranslate2_is_seen(tmp_path: Path) -> None:
     vocabulary(tmp_path / "in")
     model, opened = folders.open_model(tmp_path / "in")
     (tmp_path / "out").mkdir()
-    names = ctranslate2.write(tmp_path / "out", tmp_path / "in", model, opened)
+    vocabularies = ctranslate2.write(tmp_path / "out", tmp_path / "in", model, opened)
     model.stack.blocks[1].feedforward.outer.bias.data[3] += 0.01  # type: ignore[union-attr, operator]
-    assert [
-        finding.verdict for finding in ctranslate2.compare(tmp_path / "out", names, model, opened)
-    ] == ["fails"]
+    findings = ctranslate2_check.compare(tmp_path / "out", vocabularies, model, opened)
+    assert [finding.verdict for finding in findings] == ["fails"]
 
 
 # ------------------------------------------------------------------ ONNX
@@ -282,7 +279,7 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
             convert(tmp_path / "in", tmp_path / "out", "onnx")
         return
     done = convert(tmp_path / "in", tmp_path / "out", "onnx")
-    held(done)
+    all_hold(done)
     assert {"config.json", "model.onnx"} <= done.files.keys()
     if name == "gpt2":
         model, opened = folders.open_model(tmp_path / "in")
@@ -294,17 +291,23 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
 
 _LM: dict[str, Any] = {"d_model": 8, "heads": 2, "layers": 1}
 OURS = {
-    "compressed": gpt_presets.preset("tiny", 30, 16, memory=5, compressed="4:2", **_LM),
+    "compressed": gpt2.preset("tiny", 30, 16, memory=5, compressed="4:2", **_LM),
     "convs2s": recurrent.preset("convs2s", "tiny", 30, 30, d_model=8),
     "bytenet": recurrent.preset("bytenet", "tiny", 30, 30, d_model=8),
 }
 
 
-def written(folder: Path, made: Any) -> Path:
-    ids = folders.SpecialTokenIds(0, 1, 2, 3) if isinstance(made, spec.SequenceToSequence) else None
-    weights = {name: tensor.detach() for name, tensor in build(made).named_parameters()}
+def written(folder: Path, model_spec: Any) -> Path:
+    ids = (
+        folders.SpecialTokenIds(0, 1, 2, 3)
+        if isinstance(model_spec, spec.SequenceToSequence)
+        else None
+    )
+    weights = {name: tensor.detach() for name, tensor in build(model_spec).named_parameters()}
     folder.mkdir()
-    write_model(folder, folders.ModelFolder(made, weights, ids, folders.describe(made, ids)))
+    write_model(
+        folder, folders.ModelFolder(model_spec, weights, ids, folders.describe(model_spec, ids))
+    )
     return folder
 
 
@@ -312,16 +315,16 @@ def written(folder: Path, made: Any) -> Path:
 def test_onnxruntime_computes_what_no_family_has(name: str, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    held(convert(written(tmp_path / "in", OURS[name]), tmp_path / "out", "onnx"))
+    all_hold(convert(written(tmp_path / "in", OURS[name]), tmp_path / "out", "onnx"))
 
 
 @pytest.mark.parametrize("kind", ["gru", "bahdanau"])
 def test_recurrent_models_are_no_graph(kind: str, tmp_path: Path) -> None:
     models = [recurrent.preset(kind, "tiny", 30, 30, d_model=8)]
-    models += [recurrent.language("gru", "tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
-    for i, made in enumerate(models):
+    models += [recurrent.language_model("gru", "tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
+    for i, model_spec in enumerate(models):
         with pytest.raises(ModelError, match="one length only"):
-            convert(written(tmp_path / f"in{i}", made), tmp_path / "out", "onnx")
+            convert(written(tmp_path / f"in{i}", model_spec), tmp_path / "out", "onnx")
         assert not (tmp_path / "out").exists()
 
 
@@ -350,9 +353,9 @@ def test_the_command(tmp_path: Path) -> None:
         "convert", str(tmp_path / "in"), str(tmp_path / "out"), "--shard-size", "20KB", "--json"
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [check["verdict"] for check in told["checks"]] == ["holds", "holds"]
-    assert "model.safetensors.index.json" in told["files"]
+    report = json.loads(done.stdout)
+    assert [check["verdict"] for check in report["checks"]] == ["holds", "holds"]
+    assert "model.safetensors.index.json" in report["files"]
     for arguments, word in (
         ([str(tmp_path / "in"), str(tmp_path / "out")], "exists"),
         (

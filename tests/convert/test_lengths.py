@@ -1,4 +1,4 @@
-"""What is traced once computes every length: nothing about the length of the example may be taken for a number.
+"""What is traced once computes every length: that of the example is no constant of the graph.
 
 Tracing alone is quick. The slow tests of `test_convert` go on to ONNX with every family.
 """
@@ -18,7 +18,7 @@ from regard.core import softmax_attention
 from regard.core.stack import Stack
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.families import gpt_presets
+from regard.families import gpt2
 from regard.model import Function
 from regard.verify.invariants import with_kernel
 
@@ -37,15 +37,14 @@ def test_a_stack_is_traced_for_any_length(
     model = build(
         spec.Encoder(8, spec.Tokens(20, None), spec.Stack(1, block, pattern, position))
     ).eval()
-    whole = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
+    function = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
     with torch.no_grad(), with_kernel(model, softmax_attention.explicit):
-        given, length = torch.randint(20, (2, 7)), torch.export.Dim("length")
-        program = torch.export.export(
-            whole, (given,), dynamic_shapes={"given": ({1: length},)}
-        ).module()
+        example = torch.randint(20, (2, 7))
+        axes = {"given": ({1: torch.export.Dim("length")},)}
+        program = torch.export.export(function, (example,), dynamic_shapes=axes).module()
         for other in (5, 12):
             tokens = torch.randint(20, (2, other))
-            torch.testing.assert_close(program(tokens), whole(tokens), rtol=0, atol=1e-5)
+            torch.testing.assert_close(program(tokens), function(tokens), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -53,14 +52,14 @@ def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     """The exporter makes one without a word where the length is taken for a number."""
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
-    made = gpt_presets.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
-    opened = folders.ModelFolder(made, {}, None, folders.describe(made, None))
-    padding_mask = Stack.attention_mask
+    model_spec = gpt2.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
+    opened = folders.ModelFolder(model_spec, {}, None, folders.describe(model_spec, None))
+    attention_mask = Stack.attention_mask
 
-    def counted(self: Stack, start: int, length: int, *more: Any) -> Any:
-        return padding_mask(self, start, int(length), *more)
+    def fixed(self: Stack, start: int, length: int, *more: Any) -> Any:
+        return attention_mask(self, start, int(length), *more)
 
-    monkeypatch.setattr(Stack, "sight", counted)
+    monkeypatch.setattr(Stack, "attention_mask", fixed)
     with pytest.raises(ModelError, match="one size only"):
-        onnx.write(tmp_path, build(made), opened)
+        onnx.write(tmp_path, build(model_spec), opened)
     assert not list(tmp_path.iterdir())

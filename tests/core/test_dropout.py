@@ -1,4 +1,6 @@
-"""Dropout by its definition: independent zeros at the rate, the rest scaled, the same mask backward."""
+"""Dropout by its definition: independent zeros at the rate, the rest scaled, the same mask
+backward.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from regard.core.dropout import Dropout
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.97])
 def test_zeros_come_at_the_rate_in_every_place(rate: float) -> None:
-    """Each of the four decisions made from one draw, and each pair of them, must be right on its own."""
+    """Each of the four decisions made from one draw, and each pair of them, must be right on its
+    own.
+    """
     out = Dropout(rate).train()(torch.ones(1_000_000))
     zero = (out == 0).view(-1, 4)
     assert zero.float().mean(0).tolist() == pytest.approx([rate] * 4, abs=0.004)

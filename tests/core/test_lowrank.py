@@ -9,13 +9,13 @@ from regard import edit
 from regard.build import build, trainable
 from regard.core.linear import Linear
 from regard.errors import SettingError
-from regard.families import bert_presets
+from regard.families import bert
 from regard.model import Encoder
 
 
 def encoder() -> Encoder:
     torch.manual_seed(3)
-    return build(bert_presets.preset("tiny", 50, 32, d_model=24, d_ff=40, heads=3, layers=2)).eval()
+    return build(bert.preset("tiny", 50, 32, d_model=24, d_ff=40, heads=3, layers=2)).eval()
 
 
 def stirred(model: Encoder) -> Encoder:

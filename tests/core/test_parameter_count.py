@@ -15,8 +15,10 @@ from regard.errors import ModelError, SettingError
 from regard.families.transformer import PRESETS, preset, transformer
 from regard.parameter_count import parameter_count
 
-# Table 3 of the paper: what each row changes, and its parameters in millions. The paper's own effective vocabulary is
-# about 41,000; `big` is the one row whose printed figure (213) no vocabulary of the others explains.
+# Table 3 of the paper: what each row changes, and its parameters in millions. The paper's own
+# effective vocabulary is
+# about 41,000; `big` is the one row whose printed figure (213) no vocabulary of the others
+# explains.
 TABLE_3 = [
     ({}, 65),
     ({"d_k": 16}, 58),
@@ -55,10 +57,18 @@ def test_the_sizes_of_the_presets() -> None:
 
 @settings(max_examples=40)
 @given(
-    st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6), st.integers(1, 9),
-    st.sampled_from(["all", "target", "none"]), st.sampled_from([spec.PostNorm(), spec.PreNorm()]),
-    st.sampled_from([spec.Sinusoidal(), spec.Sinusoidal("interleaved"), spec.LearnedPosition(7), None]), st.integers(5, 9),
-)  # fmt: skip
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.integers(1, 9),
+    st.sampled_from(["all", "target", "none"]),
+    st.sampled_from([spec.PostNorm(), spec.PreNorm()]),
+    st.sampled_from(
+        [spec.Sinusoidal(), spec.Sinusoidal("interleaved"), spec.LearnedPosition(7), None]
+    ),
+    st.integers(5, 9),
+)
 def test_the_count_on_the_meta_device_is_that_of_the_built_model(
     layers: int,
     heads: int,
@@ -71,9 +81,18 @@ def test_the_count_on_the_meta_device_is_that_of_the_built_model(
     vocabulary: int,
 ) -> None:
     description = transformer(
-        vocabulary, vocabulary if share == "all" else vocabulary + 2,
-        d_model=6, d_ff=d_ff, heads=heads, layers=layers, d_k=d_k, d_v=d_v, share=share, residual=residual, position=position,
-    )  # fmt: skip
+        vocabulary,
+        vocabulary if share == "all" else vocabulary + 2,
+        d_model=6,
+        d_ff=d_ff,
+        heads=heads,
+        layers=layers,
+        d_k=d_k,
+        d_v=d_v,
+        share=share,
+        residual=residual,
+        position=position,
+    )
     model = build(description)
     assert parameter_count(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -81,7 +100,9 @@ def test_the_count_on_the_meta_device_is_that_of_the_built_model(
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_have_as_many_as_a_formula_says(name: str) -> None:
-    """Section 3 of the paper: four maps in an attention, two in a feed-forward, a norm after each."""
+    """Section 3 of the paper: four maps in an attention, two in a feed-forward, a norm
+    after each.
+    """
     model = preset(name, 1000, 1000)
     d = model.d_model
     d_ff = model.encoder.block.feedforward.d_ff

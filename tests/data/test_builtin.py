@@ -1,4 +1,6 @@
-"""The built-in language: correct German, one translation per sentence, fair pronouns and disjoint splits."""
+"""The built-in language: correct German, one translation per sentence, fair pronouns and disjoint
+splits.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ROLES = ("subject", "object")
 
 @pytest.fixture(scope="module")
 def streams() -> dict[str, list[Sentence]]:
-    """Sixty thousand train sentences and a few thousand of the others, a part of them with pronouns only."""
+    """Sixty thousand train sentences and a few thousand of the others, a part of them with pronouns
+    only.
+    """
     sizes = {"train": (60_000, 2_000), "valid": (1_000, 2_500), "test": (1_000, 2_500)}
     return {
         split: [
@@ -51,7 +55,8 @@ def possible_triples() -> dict[tuple[str, str, str], tuple[str, bool]]:
     }
 
 
-# --- streams and splits ---------------------------------------------------------------------------------------------
+# --- streams and splits
+# ---------------------------------------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 10**9), split=st.sampled_from(builtin.SPLITS), pronouns=st.booleans())
@@ -113,7 +118,8 @@ def test_tsv_has_one_pair_per_line() -> None:
     assert lines == [[s.source, s.target] for s in islice(sentences("test", seed=3), 50)]
 
 
-# --- pronouns -------------------------------------------------------------------------------------------------------
+# --- pronouns -------------------------------------------------------------------------------------
+# ------------------
 
 
 def test_a_tenth_of_the_triples_is_held_out() -> None:
@@ -191,7 +197,8 @@ def test_the_german_pronoun_has_the_gender_of_the_referent(
         assert clause[1] == IT[noun.gender]
 
 
-# --- links ----------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
+# ------------------
 
 
 def test_links_join_the_right_words(streams: dict[str, list[Sentence]]) -> None:
@@ -222,7 +229,8 @@ def test_links_join_the_right_words(streams: dict[str, list[Sentence]]) -> None:
                 assert tokens[link.end] == sentence.triple[ROLES.index(sentence.referent or "")]
 
 
-# --- the German -----------------------------------------------------------------------------------------------------
+# --- the German -----------------------------------------------------------------------------------
+# ------------------
 
 
 def german_number(number: int) -> str:
@@ -332,7 +340,8 @@ def test_the_verb_closes_subordinate_clauses(streams: dict[str, list[Sentence]])
     assert all(target[:-1].split()[-1] in closing for target in trailing)
 
 
-# --- a parser: the grammar run backwards by trying every choice that can still yield the wanted English -------------
+# --- a parser: the grammar run backwards by trying every choice that can still yield the wanted
+# English -------------
 
 
 class DeadEnd(Exception):
@@ -340,7 +349,9 @@ class DeadEnd(Exception):
 
 
 class Guided(Draft):
-    """A draft that takes its choices from a path and gives up as soon as the English differs from what is wanted."""
+    """A draft that takes its choices from a path and gives up as soon as the English differs from
+    what is wanted.
+    """
 
     def __init__(self, wanted: list[str], path: list[int]) -> None:
         super().__init__(self.toss)

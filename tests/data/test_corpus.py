@@ -1,4 +1,6 @@
-"""Prepared corpora: what was written is read, what was skipped is counted, what is damaged is noticed."""
+"""Prepared corpora: what was written is read, what was skipped is counted, what is damaged is
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -206,7 +208,8 @@ def test_files_are_synced_before_the_rename(
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", note_rename)
     make(tmp_path / "c", PAIRS)
-    # Four files of numbers, the manifest and the folder itself; then the rename, then the folder that holds it.
+    # Four files of numbers, the manifest and the folder itself; then the rename, then the folder
+    # that holds it.
     assert events == ["sync"] * 6 + ["rename", "sync"]
 
 

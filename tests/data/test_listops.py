@@ -17,8 +17,14 @@ SMALL = Shape(10, 60, 4, 5)
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("7", 7), ("[MAX 2 9 [MIN 4 7 ] 0 ]", 9), ("[SM 9 8 [MED 1 5 2 ] ]", 9), ("[MED 1 4 ]", 2), ("[MED 0 [SM 5 5 ] 3 9 ]", 1)],
-)  # fmt: skip
+    [
+        ("7", 7),
+        ("[MAX 2 9 [MIN 4 7 ] 0 ]", 9),
+        ("[SM 9 8 [MED 1 5 2 ] ]", 9),
+        ("[MED 1 4 ]", 2),
+        ("[MED 0 [SM 5 5 ] 3 9 ]", 1),
+    ],
+)
 def test_values_are_those_of_the_definition(text: str, value: int) -> None:
     assert evaluate(text) == value
 

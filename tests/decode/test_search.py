@@ -30,7 +30,7 @@ from regard.decode.strategy import (
 )
 from regard.decode.topk import top_tokens
 from regard.errors import SettingError
-from regard.families.gpt_presets import preset
+from regard.families.gpt2 import preset
 from regard.model import Decoder, EncoderDecoder
 
 SPECIAL_TOKENS = SpecialTokens(pad=0, start=1, end=2, banned=(0, 1, 3))

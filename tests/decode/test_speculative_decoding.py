@@ -14,14 +14,14 @@ import torch
 
 import regard
 from regard import spec
-from regard.bench.models import measured
+from regard.bench.models import benchmark_model
 from regard.build import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.sampling import filtered_distribution
 from regard.decode.speculative_decoding import DraftModel, accept_or_resample
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
 from regard.errors import ModelError, SettingError
-from regard.families import gpt_presets
+from regard.families import gpt2
 from regard.model import Decoder
 from regard.models.language_model import LanguageModel
 
@@ -30,12 +30,10 @@ SPECIAL_TOKENS = SpecialTokens(0, None, 2, (0,))
 
 def small_decoder(seed: int, vocabulary: int = 9, layers: int = 1) -> Decoder:
     torch.manual_seed(seed)
-    model = build(
-        gpt_presets.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)
-    ).eval()
+    model = build(gpt2.preset("tiny", vocabulary, 64, layers=layers, d_model=16, heads=2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
     assert isinstance(model, Decoder)
     return model
 
@@ -51,7 +49,7 @@ class StepCounter:
             self.calls += 1
             return step(*arguments)  # type: ignore[arg-type]
 
-        model.step = counting  # type: ignore[method-assign]
+        model.step = counting  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.parametrize("proposals", [1, 3, 7])
@@ -143,14 +141,14 @@ def test_what_cannot_have_a_draft_is_refused() -> None:
 
 
 def test_a_language_model_takes_a_draft(tmp_path: Path) -> None:
-    measured("gpt2-tiny").write(tmp_path)
+    benchmark_model("gpt2-tiny").write(tmp_path)
     model = regard.load(tmp_path)
     draft = regard.load(tmp_path)
     assert isinstance(model, LanguageModel)
     assert isinstance(draft, LanguageModel)
     with torch.no_grad():
         for parameter in draft.model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
     expected = model.generate("w10 w11", max_new_tokens=12)
     assert expected
     assert model.generate("w10 w11", max_new_tokens=12, draft=draft) == expected

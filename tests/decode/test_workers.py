@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from regard.bench.models import measured
+from regard.bench.models import benchmark_model
 from regard.decode import worker_pool
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
@@ -32,7 +33,7 @@ def test_a_call_neither_forks_nor_sets_threads_unless_asked(
 ) -> None:
     for name in ("ProcessPoolExecutor", "ThreadPoolExecutor"):
         monkeypatch.setattr(worker_pool, name, lambda *_, **__: pytest.fail("a pool was started"))
-    model = measured("tiny").build()
+    model: Any = benchmark_model("tiny").build()
     sources = [[4, 5, 6]] * 40
     threads = torch.get_num_threads()
     torch.set_num_threads(2)

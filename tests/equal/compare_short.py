@@ -1,10 +1,11 @@
-"""The kernel for short sequences against the definition, forward and backward; run by test_kernels.py."""
+"""The kernel for short sequences against the definition of attention; run by test_kernels.py."""
 
 from __future__ import annotations
 
 import itertools
 
 import torch
+from torch import Tensor
 
 from regard.core.kernels import short_attention
 from regard.core.softmax_attention import attention_weights
@@ -13,58 +14,73 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 
 
-def mixed(q, k, v, mask, scale, kept):
-    return (attention_weights(q, k, mask, scale) * kept) @ v
+def definition(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, dropout_factors: Tensor | float
+) -> Tensor:
+    return (attention_weights(q, k, mask, scale) * dropout_factors) @ v
 
 
+def random_mask(kind: str, queries: int, keys: int) -> Tensor | None:
+    if kind in ("all", "causal"):
+        return None
+    return torch.rand(2, 1, queries if kind == "pairs" else 1, keys, device=device) > 0.4
+
+
+def full_mask(kind: str, mask: Tensor | None, queries: int, keys: int) -> Tensor:
+    """[2, 1, T, S] what the kernel is told by `kind` and `mask`."""
+    if mask is None:
+        mask = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
+        if kind == "causal":
+            mask = mask.tril()
+    return mask.expand(2, 1, queries, keys)
+
+
+# Outputs and gradients, with all kinds of masks.
 for t, s, (heads, d_v), kind in itertools.product(
     (1, 5, 17), (3, 17), ((1, 8), (3, 24)), ("all", "causal", "rows", "pairs")
 ):
     if kind == "causal" and t != s:
         continue
-    whole = [torch.randn(2, n, heads, d, device=device) for n, d in ((t, 8), (s, 8), (s, d_v))]
-    given = [x.transpose(1, 2).requires_grad_() for x in whole]  # as projections hand them over
-    mask = (
-        None
-        if kind in ("all", "causal")
-        else torch.rand(2, 1, t if kind == "pairs" else 1, s, device=device) > 0.4
-    )
-    whole_mask = torch.ones(t, s, dtype=torch.bool, device=device)
-    full = (
-        (whole_mask.tril() if kind == "causal" else whole_mask)[None, None]
-        if mask is None
-        else mask
-    )
-    above = torch.randn(2, heads, t, d_v, device=device)
-    found = []
-    for ours in (True, False):
-        if ours:
-            out = short_attention.attention(*given, mask, kind == "causal", 0.3, 0.0)
-        else:
-            out = mixed(*given, full.expand(2, 1, t, s), 0.3, 1.0)
-        found.append((out.detach(), *torch.autograd.grad(out, given, above)))
-    for one, other in zip(*found, strict=True):
+    # [B, T, H, K] in memory, as projections write them.
+    projected = [torch.randn(2, n, heads, d, device=device) for n, d in ((t, 8), (s, 8), (s, d_v))]
+    qkv = [x.transpose(1, 2).requires_grad_() for x in projected]
+    mask = random_mask(kind, t, s)
+    gradient = torch.randn(2, heads, t, d_v, device=device)
+    actual = short_attention.attention(*qkv, mask, kind == "causal", 0.3, 0.0)
+    expected = definition(*qkv, full_mask(kind, mask, t, s), 0.3, 1.0)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    actual_gradients = torch.autograd.grad(actual, qkv, gradient)
+    expected_gradients = torch.autograd.grad(expected, qkv, gradient)
+    for one, other in zip(actual_gradients, expected_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
-# Dropout: what is kept can be read off when values are places; the rate is right, and gradients go where values came from.
-t, s, rate = 16, 32, 0.25
-every = torch.ones(1, 1, t, s, dtype=torch.bool, device=device)
-q, k = (torch.randn(20, 2, n, 8, device=device).requires_grad_() for n in (t, s))
-v = torch.eye(s, device=device).expand(20, 2, s, s).contiguous().requires_grad_()
+# Dropout: with the identity as values, the output is the weights, so that the dropped ones are
+# seen. The rate is right, and gradients follow the same weights.
+queries = 16
+keys = 32
+rate = 0.25
+no_mask = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
+q = torch.randn(20, 2, queries, 8, device=device).requires_grad_()
+k = torch.randn(20, 2, keys, 8, device=device).requires_grad_()
+v = torch.eye(keys, device=device).expand(20, 2, keys, keys).contiguous().requires_grad_()
 torch.manual_seed(1)
 out = short_attention.attention(q, k, v, None, False, 0.3, rate)
-weights = attention_weights(q, k, every, 0.3)
-kept = (out != 0).float() / (1 - rate)
-torch.testing.assert_close(out, weights * kept, rtol=1e-4, atol=1e-5)
-share = float((out == 0).float().mean())
-assert abs(share - rate) < 0.01, share
-above = torch.randn_like(out)
-ours = torch.autograd.grad(out, (q, k, v), above)
-theirs = torch.autograd.grad(mixed(q, k, v, every, 0.3, kept), (q, k, v), above)
-for one, other in zip(ours, theirs, strict=True):
+weights = attention_weights(q, k, no_mask, 0.3)
+dropout_factors = (out != 0).float() / (1 - rate)
+torch.testing.assert_close(out, weights * dropout_factors, rtol=1e-4, atol=1e-5)
+dropped = float((out == 0).float().mean())
+assert abs(dropped - rate) < 0.01, dropped
+gradient = torch.randn_like(out)
+actual_gradients = torch.autograd.grad(out, (q, k, v), gradient)
+expected_gradients = torch.autograd.grad(
+    definition(q, k, v, no_mask, 0.3, dropout_factors), (q, k, v), gradient
+)
+for one, other in zip(actual_gradients, expected_gradients, strict=True):
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+# The seed of PyTorch decides what is dropped.
 torch.manual_seed(1)
 again = short_attention.attention(q, k, v, None, False, 0.3, rate)
 assert torch.equal(out, again)
-other = short_attention.attention(q, k, v, None, False, 0.3, rate)
-assert not torch.equal(out, other)
+different = short_attention.attention(q, k, v, None, False, 0.3, rate)
+assert not torch.equal(out, different)

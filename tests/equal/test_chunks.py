@@ -17,7 +17,7 @@ from regard.core.context import Context
 from regard.core.lsh_attention import Hashing, LshAttention, auto_buckets
 from regard.core.mask import CausalMask, FullMask, PaddingMask
 from regard.core.positional_encoding import AxialPosition
-from regard.core.probe import AttentionCall, Probe
+from regard.core.probe import NO_PROBE, AttentionCall, Probe
 from regard.errors import DataError, ModelError
 from regard.parameter_count import parameter_count
 
@@ -154,7 +154,7 @@ def test_gradients_of_both_streams_are_the_ordinary_ones(dropout: float) -> None
     torch.manual_seed(0)
     model, tokens = build(decoder(dropout)).double().train(), torch.randint(0, 19, (2, 30))
     found = []
-    for probe in (None, Probe()):
+    for probe in (NO_PROBE, Probe()):
         torch.manual_seed(1)
         out, _ = model(tokens, context=Context(probe=probe))
         wanted = [p for name, p in model.named_parameters() if not name.startswith("head")]

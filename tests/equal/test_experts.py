@@ -1,4 +1,6 @@
-"""Mixtures of experts: one expert is the plain network; routing is what a loop over places says; overflow is dropped."""
+"""Mixtures of experts: one expert is the plain network; routing is what a loop over places says;
+overflow is dropped.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Kernels for GPUs are the functions that they stand in for. They run on a GPU, or in triton's interpreter where that is
-installed, which must be chosen before anything is imported: each comparison is a program of its own."""
+"""Triton kernels compute what their definitions in PyTorch compute.
+
+They run on a GPU, or else in Triton's interpreter. The interpreter must be chosen before Triton is
+imported, so each comparison is a program of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ import torch
 @pytest.mark.parametrize("name", ["compare_short.py", "compare_steps.py"])
 def test_kernels_compute_the_same(name: str) -> None:
     pytest.importorskip("triton")
-    script = Path(__file__).with_name(name)
-    environment = {**os.environ, **({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})}
+    program = Path(__file__).with_name(name)
+    environment = dict(os.environ)
+    if not torch.cuda.is_available():
+        environment["TRITON_INTERPRET"] = "1"
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -214,7 +214,7 @@ def test_probes_see_the_effective_weights(name: str) -> None:
     probe = Probe(["*.self"])
     model(tokens, padding_mask, context=Context(probe=probe))
     for attention, call in probe.attentions.items():
-        mixed = call.mixer(call.q, call.k, call.v, call.attention_mask)  # type: ignore[operator]
+        mixed = call.mixer(call.q, call.k, call.v, call.mask)  # type: ignore[operator]
         weights = probe.weights(attention)
         torch.testing.assert_close(
             weights @ softmax_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
@@ -454,7 +454,7 @@ def test_large_keys_do_not_overflow() -> None:
                 k[:, :, piece],
                 q[:, :, piece],
                 AttentionMask(CausalMask(), places[piece], places[: i + 1]),
-                past,
+                cache=past,
             )
         )
     assert whole.isfinite().all()
@@ -482,7 +482,7 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
 def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, rounds: int) -> None:
     q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
     k = torch.nn.functional.normalize(q, dim=-1)
-    options = {"buckets": (4,), "rounds": rounds, "seed": 0, "dropout": 0.0}
+    options = {"hashing": Hashing((4,), rounds), "dropout": 0.0}
     places = torch.arange(9)
     attention_mask = AttentionMask(CausalMask() if hidden else FullMask(), places, places, 2)
     scores = (

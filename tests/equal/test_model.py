@@ -1,4 +1,6 @@
-"""The whole model, two ways: cached and uncached, padded and unpadded, probed and not, recomputed and not."""
+"""The whole model, two ways: cached and uncached, padded and unpadded, probed and not, recomputed
+and not.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_cached_equals_uncached(model: EncoderDecoder, batch: tuple[torch.Tensor
 
 
 def test_beams_share_memory_and_reorder(batch: tuple[torch.Tensor, ...]) -> None:
-    """Two rows a sentence, swapped after two tokens and one sentence dropped: as if each had been run whole."""
+    """Two rows a sentence, swapped after two tokens and one sentence dropped: as if each had been
+    run whole.
+    """
     model, (source, target, padding_mask) = small_model().double(), batch
     both = torch.stack([target, target.flip(1)], dim=1).flatten(0, 1)  # [B·2, T]
     state = model.start(model.encode(source, padding_mask), width=2, capacity=7)

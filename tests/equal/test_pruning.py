@@ -28,9 +28,10 @@ from regard.data import builtin
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
 from regard.errors import ModelError, SettingError
-from regard.look import ablation, importance
+from regard.look import ablation, batch, importance, translate, written
+from regard.look.forward import forward
 from regard.look.head_importance import Importance
-from regard.look.target import Head, attentions, batch, run, switched_off, translate, written
+from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
 from regard.parameter_count import parameter_count
@@ -115,7 +116,7 @@ def said(held: Model, off: list[Head] | None = None) -> Tensor:
     outputs = torch.randint(31, (2, 7)) if isinstance(held.spec, spec.EncoderDecoder) else None
     probe = Probe(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
     with torch.inference_mode():
-        found = run(held.model, tokens, outputs, padding_mask, probe)  # type: ignore[arg-type]
+        found = forward(held.model, tokens, outputs, padding_mask, probe)  # type: ignore[arg-type]
     return found * padding_mask[..., None] if outputs is None and found.ndim == 3 else found
 
 
@@ -220,12 +221,10 @@ def test_decoding_with_a_cache_is_the_same(beams: int) -> None:
     held = translator(heads=4)
     off = some(held, 4)
     settings = DecodingSettings(BeamSearch(beams))
-    wanted = translate(held.subject(), TEXT, settings, off=off)
-    found = translate(prune_heads(held, off).subject(), TEXT, settings)
+    wanted = translate(held, TEXT, settings, off=off)
+    found = translate(prune_heads(held, off), TEXT, settings)
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    assert prune_heads(held, off).translate(TEXT, BeamSearch(beams)) == written(
-        held.subject(), wanted[0]
-    )
+    assert prune_heads(held, off).translate(TEXT, BeamSearch(beams)) == written(held, wanted[0])
 
 
 # ------------------------------------------------------------------ importance
@@ -233,7 +232,7 @@ def test_decoding_with_a_cache_is_the_same(beams: int) -> None:
 
 def test_importance_is_the_gradient_of_gates() -> None:
     held = translator(heads=4)
-    data = batch(held.subject(), [TEXT, "The cat sees."], [TARGET, "Die Katze sieht."])
+    data = batch(held, [TEXT, "The cat sees."], [TARGET, "Die Katze sieht."])
     gates: dict[str, Tensor] = {}
 
     def gated(name: str) -> Any:
@@ -244,9 +243,9 @@ def test_importance_is_the_gradient_of_gates() -> None:
         return edit
 
     probe = Probe(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
-    scores = run(held.model, data.inputs, data.outputs, data.padding_mask, probe)
+    scores = forward(held.model, data.inputs, data.decoder_inputs, data.padding_mask, probe)
     functional.cross_entropy(
-        scores.flatten(0, 1), data.asked.flatten(), ignore_index=-1, reduction="sum"
+        scores.flatten(0, 1), data.labels.flatten(), ignore_index=-1, reduction="sum"
     ).backward()
     found = importance(held, [TEXT, "The cat sees."], [TARGET, "Die Katze sieht."])
     for name, values in zip(found.names, found.values, strict=True):

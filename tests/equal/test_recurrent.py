@@ -404,7 +404,7 @@ def test_the_fused_kernel_is_the_definition() -> None:
         sentences(),
     )
     assert isinstance(made.decoder, RecurrentDecoder)
-    assert isinstance(made.decoder.looking, AlignmentAttention)
+    assert isinstance(made.decoder.attention, AlignmentAttention)
     fused = made(source, target, padding_mask)[0]
     made.decoder.attention.mixer.kernel = softmax_attention.explicit  # type: ignore[union-attr, assignment]
     torch.testing.assert_close(made(source, target, padding_mask)[0], fused, rtol=1e-9, atol=1e-9)
@@ -421,7 +421,9 @@ def test_alignments_are_recorded_for_all_steps(family: str) -> None:
     )
     probe = Probe(["decoder.*"])
     plain = made(source, target, padding_mask)[0]
-    torch.testing.assert_close(made(source, target, padding_mask, probe)[0], plain, rtol=0, atol=0)
+    torch.testing.assert_close(
+        made(source, target, padding_mask, Context(probe=probe))[0], plain, rtol=0, atol=0
+    )
     weights = probe.weights("decoder.0.cross")
     assert weights.shape == (3, 1, 11, 9)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 11).double())

@@ -1,4 +1,6 @@
-"""The Universal Transformer: one step is plain, halting is Graves' mean, and what is decoded is what was read."""
+"""The Universal Transformer: one step is plain, halting is Graves' mean, and what is decoded is
+what was read.
+"""
 
 from __future__ import annotations
 

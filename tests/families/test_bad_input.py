@@ -20,7 +20,7 @@ from regard import models as api
 from regard.build import build
 from regard.errors import CheckpointError, DataError, ModelError
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.families.transformer import transformer
 from zoo import ZOO, save
 
@@ -62,8 +62,8 @@ def test_tensors_that_are_missing_extra_or_misshapen(good: Path, tmp_path: Path)
 
 def test_files_that_are_cut(good: Path, tmp_path: Path) -> None:
     copy(good, tmp_path)
-    whole = (good / WEIGHTS).read_bytes()
-    for part in (whole[: len(whole) // 2], whole[:-1], whole[:9], b""):
+    content = (good / WEIGHTS).read_bytes()
+    for part in (content[: len(content) // 2], content[:-1], content[:9], b""):
         (tmp_path / WEIGHTS).write_bytes(part)
         with pytest.raises(CheckpointError, match="damaged or incomplete"):
             folders.open_model(tmp_path)
@@ -96,6 +96,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(
 
 
 def test_a_fresh_model_that_does_not_fit_is_refused_too() -> None:
+    # Sinusoids are a table of 512 × d_model even on the meta device: a wider one takes gigabytes.
     with pytest.raises(ModelError, match="TB of memory"):
         build(transformer(37, 37, d_model=2_000_000, heads=8))
 
@@ -167,7 +168,8 @@ def test_a_tokenizer_that_makes_its_library_panic(tmp_path: Path) -> None:
         models.WordLevel({"<pad>": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
     ).to_str()
     broken = json.loads(good)
-    broken["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+    broken["post_processor"] = {"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
                                 "pair": [], "special_tokens": {}}  # fmt: skip
     unigram = json.loads(good)
     unigram["model"] = {
@@ -224,10 +226,12 @@ def test_nothing_of_a_folder_is_executed(tmp_path: Path) -> None:
 
 
 def test_a_config_of_our_own_can_be_shown_without_weights(tmp_path: Path) -> None:
-    made = transformer(37, 37, d_model=24, heads=3, layers=1, position=spec.LearnedPosition(9))
-    disk.write_json(
-        tmp_path / "config.json", folders.describe(made, folders.SpecialTokenIds(0, 1, 2))
+    model_spec = transformer(
+        37, 37, d_model=24, heads=3, layers=1, position=spec.LearnedPosition(9)
     )
-    assert folders.peek(tmp_path).spec == made
+    disk.write_json(
+        tmp_path / "config.json", folders.describe(model_spec, folders.SpecialTokenIds(0, 1, 2))
+    )
+    assert folders.peek(tmp_path).spec == model_spec
     with pytest.raises(ModelError, match="holds no model"):
         folders.open_model(tmp_path)

@@ -17,17 +17,18 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import models
 
+import zoo
 from regard import disk, spec
 from regard.build import build
 from regard.core.positional_encoding import Sinusoidal
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (
     SpecialTokenIds,
+    append_end_token,
     describe,
     generation_config,
     open_model,
     read,
-    with_end,
     write_weights,
 )
 from regard.families.transformer import transformer
@@ -148,6 +149,27 @@ def test_an_opened_model_draws_no_numbers_and_has_its_positions(tmp_path: Path) 
         assert torch.equal(model.source(long), fresh.eval().source(long))
 
 
+@pytest.mark.parametrize("name", ["marian", "gpt2", "llama"])
+def test_a_model_opens_in_the_precision_that_is_asked_for(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    zoo.save(name, tmp_path, dtype=torch.bfloat16)
+    tokens = torch.randint(5, 40, (2, 7))
+    for dtype, expected in (
+        (None, torch.float32),
+        ("auto", torch.bfloat16),
+        (torch.float64, torch.float64),
+    ):
+        model, opened = open_model(tmp_path, dtype=dtype)  # type: ignore[arg-type]
+        assert {parameter.dtype for parameter in model.parameters()} == {expected}
+        assert {tensor.dtype for tensor in opened.weights.values()} == {torch.bfloat16}
+        with torch.inference_mode():
+            if isinstance(model, EncoderDecoder):
+                hidden = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool)).memory
+            else:
+                hidden, _ = model(tokens)  # type: ignore[misc]
+        assert hidden.dtype == expected
+
+
 def test_the_file_says_what_wrote_it_and_leaves_nothing_else(tmp_path: Path) -> None:
     write(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -242,10 +264,12 @@ NORM = "model.decoder.layers.1.final_layer_norm.weight"
 
 BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), ModelError, "not a model or run folder"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), ModelError, "holds no model.safetensors"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), ModelError,
+    "holds no model.safetensors"),
     "a pickle": (as_pickle, ModelError, "safe_serialization=True"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), ModelError, "not valid JSON"),
-    "no UTF-8": (lambda f: (f / "config.json").write_bytes(b'{"\xff": 1}'), ModelError, "not valid JSON"),
+    "no UTF-8": (lambda f: (f / "config.json").write_bytes(b'{"\xff": 1}'), ModelError,
+    "not valid JSON"),
     "no object": (lambda f: (f / "config.json").write_text("[]"), ModelError, "holds no object"),
     "unknown type": (edit_config(model_type="mariann"), ModelError, "did you mean 'marian'"),
     "strange type": (edit_config(model_type="rwkv7"), ModelError, "known: .*marian"),
@@ -256,22 +280,30 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "remote code": (edit_config(auto_map={"AutoModel": "evil.Model"}), ModelError, "auto_map"),
     "activation": (edit_config(activation_function="mish"), ModelError, "mish"),
     "heads": (edit_config(decoder_attention_heads=5), ModelError, "does not divide by 5"),
-    "half tied": (edit_config(tie_word_embeddings=False), ModelError, "share_encoder_decoder_embeddings"),
+    "half tied": (edit_config(tie_word_embeddings=False), ModelError,
+    "share_encoder_decoder_embeddings"),
     "vocabularies": (edit_config(decoder_vocab_size=36), ModelError, "one vocabulary"),
     "no padding": (edit_config(pad_token_id=None), ModelError, "pad_token_id"),
     "two ends": (edit_config(eos_token_id=[2, 5]), ModelError, "eos_token_id"),
     "more layers": (edit_config(encoder_layers=3), ModelError, "lacks model.encoder.layers.2"),
     "fewer layers": (edit_config(encoder_layers=1), ModelError, "and 11 more, which nothing uses"),
-    "wider": (edit_config(encoder_ffn_dim=41), ModelError, r"fc1\S+ has the shape \(40, 24\), but \(41, 24\)"),
+    "wider": (edit_config(encoder_ffn_dim=41), ModelError,
+    r"fc1\S+ has the shape \(40, 24\), but \(41, 24\)"),
     "absurd": (edit_config(d_model=3 * 10**19), ModelError, "no model of these sizes can be built"),
-    "too large": (edit_config(encoder_ffn_dim=10**12), ModelError, r"take \S+ TB of memory, and \S+ \SB are free"),
-    "trained bias": (edit_tensors(lambda t: t["final_logits_bias"].add_(1)), ModelError, "final_logits_bias"),
+    "too large": (edit_config(encoder_ffn_dim=10**12), ModelError,
+    r"take \S+ TB of memory, and \S+ \SB are free"),
+    "trained bias": (edit_tensors(lambda t: t["final_logits_bias"].add_(1)), ModelError,
+    "final_logits_bias"),
     "missing": (edit_tensors(lambda t: t.pop(NORM)), ModelError, f"lacks {NORM}"),
-    "extra": (edit_tensors(lambda t: t.update(more=torch.zeros(1))), ModelError, "has more, which nothing uses"),
-    "shape": (edit_tensors(lambda t: t.update({NORM: torch.zeros(5)})), ModelError, r"\(5,\), but \(24,\)"),
-    "untied": (edit_tensors(lambda t: t.update({"lm_head.weight": torch.zeros(37, 24)})), ModelError, "are tied"),
+    "extra": (edit_tensors(lambda t: t.update(more=torch.zeros(1))), ModelError,
+    "has more, which nothing uses"),
+    "shape": (edit_tensors(lambda t: t.update({NORM: torch.zeros(5)})), ModelError,
+    r"\(5,\), but \(24,\)"),
+    "untied": (edit_tensors(lambda t: t.update({"lm_head.weight": torch.zeros(37, 24)})),
+    ModelError, "are tied"),
     "positions": (
-        edit_tensors(lambda t: t.update({"model.encoder.embed_positions.weight": torch.zeros(1024, 24)})),
+        edit_tensors(lambda t: t.update({"model.encoder.embed_positions.weight": torch.zeros(1024,
+        24)})),
         ModelError,
         "not what config.json implies",
     ),
@@ -279,7 +311,8 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "cut in the header": (edit_bytes(lambda b: b[:50]), CheckpointError, "damaged or incomplete"),
     "empty": (edit_bytes(lambda b: b""), CheckpointError, "damaged or incomplete"),
     "longer": (edit_bytes(lambda b: b + b"\0"), CheckpointError, "damaged or incomplete"),
-    "altered header": (edit_bytes(lambda b: b[:12] + b"\xff" + b[13:]), CheckpointError, "damaged or incomplete"),
+    "altered header": (edit_bytes(lambda b: b[:12] + b"\xff" + b[13:]), CheckpointError,
+    "damaged or incomplete"),
 }  # fmt: skip
 
 
@@ -315,9 +348,12 @@ def test_the_way_old_versions_wrote_marian_is_understood(tmp_path: Path) -> None
     """Keys as in the folders of Helsinki-NLP, whose files hold tied copies and position tables too."""
     model = write(tmp_path)
     edit_config(
-        add_bias_logits=False, add_final_layer_norm=False, bad_words_ids=[[0]], classif_dropout=0.0, num_beams=6,
-        extra_pos_embeddings=37, id2label={"0": "LABEL_0"}, max_length=512, normalize_before=False, hidden_size=24,
-        normalize_embedding=False, num_hidden_layers=2, static_position_embeddings=True, transformers_version="4.22.0",
+        add_bias_logits=False, add_final_layer_norm=False, bad_words_ids=[[0]],
+        classif_dropout=0.0, num_beams=6,
+        extra_pos_embeddings=37, id2label={"0": "LABEL_0"}, max_length=512, normalize_before=False,
+        hidden_size=24,
+        normalize_embedding=False, num_hidden_layers=2, static_position_embeddings=True,
+        transformers_version="4.22.0",
     )(tmp_path)  # fmt: skip
     names = [
         "lm_head.weight",
@@ -342,22 +378,23 @@ def test_the_way_old_versions_wrote_marian_is_understood(tmp_path: Path) -> None
 
 def test_generation_config_speaks_of_beams_only_to_beams() -> None:
     assert generation_config(IDS, length_penalty=0.6, max_length=9) == {
-        "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2, "num_beams": 1,
+        "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2,
+        "num_beams": 1,
         "bad_words_ids": [[0]], "renormalize_logits": True, "max_length": 9, "regard_search": {},
     }  # fmt: skip
     beams = generation_config(IDS, beam=4, length_penalty=0.6)
     assert (beams["num_beams"], beams["length_penalty"], beams["early_stopping"]) == (4, 0.6, True)
     assert "length_penalty" not in generation_config(IDS, beam=4)
-    assert generation_config(IDS, own={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
+    assert generation_config(IDS, search={"gnmt": 0.6})["regard_search"] == {"gnmt": 0.6}
     assert "bad_words_ids" not in generation_config(SpecialTokenIds(pad=2, start=1, end=2))
 
 
-def test_with_end_appends_the_end_for_others_only() -> None:
+def test_the_end_token_is_appended_for_other_libraries_only() -> None:
     plain = tokenizers.Tokenizer(
         models.WordLevel({"a": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>")
     )
-    ended = tokenizers.Tokenizer.from_str(with_end(plain.to_str(), "</s>"))
+    ended = tokenizers.Tokenizer.from_str(append_end_token(plain.to_str(), "</s>"))
     assert ended.encode("a").ids == [0, 1]
     assert ended.encode("a", add_special_tokens=False).ids == [0]
     with pytest.raises(DataError, match="<end>"):
-        with_end(plain.to_str(), "<end>")
+        append_end_token(plain.to_str(), "<end>")

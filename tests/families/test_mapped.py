@@ -16,7 +16,7 @@ from regard import disk, edit
 from regard.allocator import give_back
 from regard.build import build
 from regard.families.folder import describe, open_model, write_weights
-from regard.families.gpt_presets import preset
+from regard.families.gpt2 import preset
 from regard.model import Decoder
 
 LINUX = pytest.mark.skipif(
@@ -36,13 +36,13 @@ def folder(tmp_path: Path) -> Path:
 
 def mappings(path: Path) -> list[int]:
     """Kilobytes in memory of each mapping of this file."""
-    found, ours = [], False
+    result, ours = [], False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split()[0]:
             ours = line.endswith(str(path))
         elif ours and line.startswith("Rss:"):
-            found.append(int(line.split()[1]))
-    return found
+            result.append(int(line.split()[1]))
+    return result
 
 
 @pytest.mark.parametrize("addresses", ["enough", "limited"])
@@ -60,12 +60,12 @@ def test_tensors_are_what_is_stored(
     save_file(stored, path)
     if addresses == "limited":
         monkeypatch.setattr(torch, "from_file", _refuse)
-    found = disk.mapped(path)
-    assert found.keys() == stored.keys()
+    result = disk.mapped(path)
+    assert result.keys() == stored.keys()
     for name, tensor in stored.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor), name
-        found[name].zero_()  # private: the file keeps what it has
+        assert result[name].dtype == tensor.dtype
+        assert torch.equal(result[name], tensor), name
+        result[name].zero_()  # private: the file keeps what it has
     assert all(torch.equal(tensor, stored[name]) for name, tensor in load_file(path).items())
 
 
@@ -78,9 +78,9 @@ def test_a_file_that_is_replaced_meanwhile_is_told(
 ) -> None:
     path, plain = folder / "model.safetensors", disk._alone
 
-    def slow(*given: object) -> Tensor:
+    def slow(*arguments: object) -> Tensor:
         disk.write_file(path, path.read_bytes())
-        return plain(*given)  # type: ignore[arg-type]
+        return plain(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(disk, "_alone", slow)
     with pytest.raises(OSError, match="replaced"):
@@ -90,12 +90,12 @@ def test_a_file_that_is_replaced_meanwhile_is_told(
 @LINUX
 def test_what_is_given_up_is_given_back(folder: Path) -> None:
     path = folder / "model.safetensors"
-    found = disk.mapped(path)
-    assert len(mappings(path)) == len(found)
-    kept = found[TABLE]
-    found.clear()
+    result = disk.mapped(path)
+    assert len(mappings(path)) == len(result)
+    retained = result[TABLE]
+    result.clear()
     assert len(mappings(path)) == 1
-    assert torch.equal(kept, load_file(path)[TABLE])
+    assert torch.equal(retained, load_file(path)[TABLE])
 
 
 @LINUX
@@ -150,8 +150,8 @@ def test_freezing_keeps_what_was_learnt_since_the_file_was_opened(folder: Path) 
         torch.optim.SGD(one.parameters(), 0.1).step()
     edit.freeze(model)
     with torch.inference_mode():
-        wanted, found = (one.head(one(tokens)[0]) for one in (plain, model))
-    assert (wanted - found).abs().max() <= 1e-5 * wanted.abs().max()
+        wanted, result = (one.head(one(tokens)[0]) for one in (plain, model))
+    assert (wanted - result).abs().max() <= 1e-5 * wanted.abs().max()
     assert torch.equal(model.tokens.table.weight, plain.tokens.table.weight)
     write_weights(folder / "again.safetensors", plain, SPEC)
     assert not torch.equal(
@@ -164,12 +164,12 @@ def test_freezing_keeps_what_was_learnt_since_the_file_was_opened(folder: Path) 
 def test_what_is_opened_is_written_as_it_was(folder: Path) -> None:
     model = open_model(folder)[0]
     write_weights(folder / "again.safetensors", model, SPEC)
-    found, wanted = (load_file(folder / f"{name}.safetensors") for name in ("again", "model"))
-    assert found.keys() == wanted.keys()
-    assert all(found[name].numpy().tobytes() == wanted[name].numpy().tobytes() for name in wanted)
+    result, wanted = (load_file(folder / f"{name}.safetensors") for name in ("again", "model"))
+    assert result.keys() == wanted.keys()
+    assert all(result[name].numpy().tobytes() == wanted[name].numpy().tobytes() for name in wanted)
 
 
 def test_free_memory_can_be_given_back() -> None:
-    kept = torch.ones(2**20)
+    retained = torch.ones(2**20)
     assert give_back() in (True, False)
-    assert kept.sum() == 2**20
+    assert retained.sum() == 2**20

@@ -10,7 +10,7 @@ from looked import TEXT, translator
 from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.core.softmax_attention import per_query_head
-from regard.look.attention_maps import entropy
+from regard.look import entropy
 
 WORDS = [
     "softmax", "window:2", "dilated:2:2", "strided:3", "blocks:2", "longformer:1", "bigbird:2", "topk:2", "linear",
@@ -29,13 +29,13 @@ def test_effective_weights_and_what_could_be_seen(word: str) -> None:
         weights = call.weights()
         mixed = weights @ per_query_head(call.v, call.q.shape[1])
         torch.testing.assert_close(mixed, probe.tensors[f"{name}.mixed"], rtol=1e-6, atol=1e-6)
-        seen = call.visible(rows).expand_as(weights)
-        assert (weights[~seen] == 0).all()
-        assert seen.diagonal(dim1=-2, dim2=-1).all()
+        allowed = call.visible(rows).expand_as(weights)
+        assert (weights[~allowed] == 0).all()
+        assert allowed.diagonal(dim1=-2, dim2=-1).all()
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_entropies_are_told_of_every_kind(word: str) -> None:
-    found = entropy(translator(attention=word, decoder_attention="softmax").look(TEXT))
-    assert np.isfinite(found.nats).all()
-    assert (found.nats >= 0).all()
+    result = entropy(translator(attention=word, decoder_attention="softmax").look(TEXT))
+    assert np.isfinite(result.nats).all()
+    assert (result.nats >= 0).all()

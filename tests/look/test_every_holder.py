@@ -50,12 +50,12 @@ def test_encoders_and_language_models_are_looked_at_by_their_words(tmp_path: Pat
         (bert, True, "encoder.1.self", 7),
         (gpt, False, "decoder.1.self", 5),
     ):
-        held = regard.load(folder(model, tmp_path / station, framed))
-        seen = held.look("the dog sees a cat")
-        weights = seen.weights(station)
+        loaded = regard.load(folder(model, tmp_path / station, framed))
+        run = loaded.look("the dog sees a cat")
+        weights = run.weights(station)
         assert weights.shape[-2:] == (count, count)
         assert np.allclose(weights.sum(-1), 1.0, atol=1e-5)
-        assert [token for token in seen.source if "[" not in token] == [
+        assert [token for token in run.source if "[" not in token] == [
             "the",
             "dog",
             "sees",

@@ -44,23 +44,23 @@ EVIL = '<script>alert("1")</script>'
 
 
 def results() -> dict[str, Result]:
-    held = translator()
-    found = held.look(TEXT, target=TARGET, ask=["*.weights", "*.embedded", "*.residual"])
-    made: list[Result] = [
-        found.attention("encoder.0.self"),
-        found.attention("decoder.1.cross", heads=[1], rows=[0, 3]),
-        alignment(found),
-        entropy(found),
-        rollout(found),
-        lens(found),
-        roles(held, [Sentence(TEXT, TARGET)]),
-        ablation(held, [TEXT], [TARGET]),
-        patching(held, TEXT, "The cat sees a small dog.", target=TARGET),
-        attribution(held, TEXT, target=TARGET),
-        positions(held, 8),
-        steps(held, TEXT, DecodingSettings(Greedy(), Limit(1, 3))),
-        beam(held, TEXT, DecodingSettings(BeamSearch(3), Limit(1, 3))),
-        cache(held, TEXT),
+    model = translator()
+    run = model.look(TEXT, target=TARGET, ask=["*.weights", "*.embedded", "*.residual"])
+    examples: list[Result] = [
+        run.attention("encoder.0.self"),
+        run.attention("decoder.1.cross", heads=[1], rows=[0, 3]),
+        alignment(run),
+        entropy(run),
+        rollout(run),
+        lens(run),
+        roles(model, [Sentence(TEXT, TARGET)]),
+        ablation(model, [TEXT], [TARGET]),
+        patching(model, TEXT, "The cat sees a small dog.", target=TARGET),
+        attribution(model, TEXT, target=TARGET),
+        positions(model, 8),
+        steps(model, TEXT, DecodingSettings(Greedy(), Limit(1, 3))),
+        beam(model, TEXT, DecodingSettings(BeamSearch(3), Limit(1, 3))),
+        cache(model, TEXT),
         Circuit(
             (("encoder.0.self", 1),),
             0.9,
@@ -72,9 +72,9 @@ def results() -> dict[str, Result]:
             True,
             {"encoder.0.self head 1": 0.5},
         ),
-        referents(held, list(islice(sentences("test", pronouns=True), 3))),
+        referents(model, list(islice(sentences("test", pronouns=True), 3))),
     ]
-    return {f"{type(result).__name__} {i}": result for i, result in enumerate(made)}
+    return {f"{type(result).__name__} {i}": result for i, result in enumerate(examples)}
 
 
 MADE = results()
@@ -120,9 +120,9 @@ def test_a_result_is_one_page_a_picture_json_and_lines(name: str, tmp_path: Path
     with Image.open(tmp_path / "picture.png") as picture:
         assert min(picture.size) > 20
         assert len(picture.convert("RGB").getcolors(1 << 24)) > 4
-    held = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert held["kind"] == type(result).__name__
-    assert held["title"] == result.title
+    content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert content["kind"] == type(result).__name__
+    assert content["title"] == result.title
     assert isinstance(result.numpy(), np.ndarray)
     assert all(len(line) <= 100 for line in result.lines(100)), max(result.lines(100), key=len)
     assert str(result).isprintable() or "\x1b" not in str(result)
@@ -144,10 +144,10 @@ def test_text_is_only_ever_text(tmp_path: Path) -> None:
 
 
 def test_json_holds_the_very_numbers() -> None:
-    found = translator().look(TEXT, target=TARGET)
-    view = found.attention("encoder.1.self", heads=[2])
+    run = translator().look(TEXT, target=TARGET)
+    view = run.attention("encoder.1.self", heads=[2])
     again = np.array(json.loads(json.dumps(view.to_dict()))["weights"], dtype=np.float32)
-    assert (again == found.weights("encoder.1.self", heads=[2])).all()
+    assert (again == run.weights("encoder.1.self", heads=[2])).all()
 
 
 def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:

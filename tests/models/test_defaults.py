@@ -71,7 +71,7 @@ def test_translations_are_those_of_a_bare_generate(said: dict[str, Any], tmp_pat
         ids = ours.encode([line])
         wanted = model.generate(torch.tensor(ids))[0, 1:].tolist()
         found = ours.hypotheses([line], ours.settings())[0][0]
-        assert [*found.tokens, *[ours.ends.end] * found.finished] == wanted
+        assert [*found.tokens, *[ours.special_tokens.end] * found.finished] == wanted
         assert ours.translate(line) == ours.target_tokenizer.decode(wanted)
     assert ours.settings(Greedy(), Limit(0.0, 3)).limit == Limit(0.0, 3)
 
@@ -123,7 +123,7 @@ def test_texts_are_those_of_a_bare_generate(said: dict[str, Any], tmp_path: Path
     for line, text in zip(LINES, found, strict=False):
         ids = ours.words.input_ids(line)
         new = model.generate(torch.tensor([ids]), pad_token_id=0)[0, len(ids) :].tolist()
-        assert text == ours.words.decode([i for i in new if i != ours.ends.end])
+        assert text == ours.words.decode([i for i in new if i != ours.special_tokens.end])
 
 
 def test_words_of_transformers() -> None:

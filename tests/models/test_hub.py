@@ -1,4 +1,6 @@
-"""Fetching by name from a server on this machine: only what can be read, whole, and from where it broke off."""
+"""Fetching by name from a server on this machine: only what can be read, whole, and from where it
+broke off.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NAME = "someone/tiny-bert"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves what `files` holds under /owner/name/resolve/main; breaks off after `patience` bytes of a file, if told to."""
+    """Serves what `files` holds under /owner/name/resolve/main; breaks off after `patience` bytes
+    of a file, if told to.
+    """
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

@@ -21,9 +21,15 @@ from regard.models import CTCModel, SpeechToText
 transformers = pytest.importorskip("transformers")
 
 SPECIAL = [
-    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|fr|>", "<|translate|>", "<|transcribe|>",
+    "<|endoftext|>",
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|de|>",
+    "<|fr|>",
+    "<|translate|>",
+    "<|transcribe|>",
     "<|notimestamps|>",
-]  # fmt: skip
+]
 END, BEGIN = 256, 257
 
 
@@ -53,11 +59,24 @@ def whisper(place: Path, **generation: Any) -> Any:
     backend.add_special_tokens(SPECIAL)
     backend.add_tokens([AddedToken("<|0.00|>"), AddedToken("<|0.02|>")])
     config = transformers.WhisperConfig(
-        vocab_size=backend.get_vocab_size(), num_mel_bins=80, d_model=24, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=3, decoder_attention_heads=3, encoder_ffn_dim=30, decoder_ffn_dim=30,
-        max_source_positions=100, max_target_positions=20, pad_token_id=END, bos_token_id=END, eos_token_id=END,
-        decoder_start_token_id=BEGIN, suppress_tokens=None, begin_suppress_tokens=None,
-    )  # fmt: skip
+        vocab_size=backend.get_vocab_size(),
+        num_mel_bins=80,
+        d_model=24,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=3,
+        decoder_attention_heads=3,
+        encoder_ffn_dim=30,
+        decoder_ffn_dim=30,
+        max_source_positions=100,
+        max_target_positions=20,
+        pad_token_id=END,
+        bos_token_id=END,
+        eos_token_id=END,
+        decoder_start_token_id=BEGIN,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
     model = transformers.WhisperForConditionalGeneration(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -85,9 +104,13 @@ def expected(model: Any, place: Path, samples: Any, prompt: list[int], **options
             samples[i : i + 32000], sampling_rate=16000, return_tensors="pt"
         ).input_features
         tokens = transformers.GenerationMixin.generate(
-            model, input_features=features, decoder_input_ids=torch.tensor([prompt]), do_sample=False, max_length=20,
+            model,
+            input_features=features,
+            decoder_input_ids=torch.tensor([prompt]),
+            do_sample=False,
+            max_length=20,
             **options,
-        )[0, len(prompt) :].tolist()  # fmt: skip
+        )[0, len(prompt) :].tolist()
         tokens = tokens[: tokens.index(END)] if END in tokens else tokens
         parts.append(backend.decode([i for i in tokens if i <= BEGIN + 6]).strip())
     return " ".join(part for part in parts if part)
@@ -186,10 +209,19 @@ def test_wav2vec2(norm: str, normalize: bool, tmp_path: Path) -> None:
         name: i for i, name in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAON"])
     }
     config = transformers.Wav2Vec2Config(
-        vocab_size=len(vocabulary), hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=30,
-        conv_dim=[8, 8], conv_stride=[40, 8], conv_kernel=[60, 8], num_conv_pos_embeddings=6,
-        num_conv_pos_embedding_groups=2, feat_extract_norm=norm, do_stable_layer_norm=norm == "layer",
-    )  # fmt: skip
+        vocab_size=len(vocabulary),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=30,
+        conv_dim=[8, 8],
+        conv_stride=[40, 8],
+        conv_kernel=[60, 8],
+        num_conv_pos_embeddings=6,
+        num_conv_pos_embedding_groups=2,
+        feat_extract_norm=norm,
+        do_stable_layer_norm=norm == "layer",
+    )
     model = transformers.Wav2Vec2ForCTC(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

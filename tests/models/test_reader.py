@@ -1,4 +1,6 @@
-"""What a reader says of texts, against transformers' pipelines and models on the same tiny folders."""
+"""What a reader says of texts, against transformers' pipelines and models on the same
+tiny folders.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,14 @@ def folder(place: Path, task: str, family: str = "Bert", **changes: Any) -> Path
     """A tiny random model with its tokenizer; parameters so large that it has opinions."""
     torch.manual_seed(1)
     sizes = {
-        "vocab_size": len(VOCABULARY), "hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 2,
-        "num_attention_heads": 3, "max_position_embeddings": 40, "pad_token_id": 0,
-    }  # fmt: skip
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 24,
+        "intermediate_size": 30,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "max_position_embeddings": 40,
+        "pad_token_id": 0,
+    }
     config = getattr(transformers, f"{family}Config")(**sizes, **changes)
     model = getattr(transformers, family + task)(config).eval()
     with torch.no_grad():
@@ -198,8 +205,13 @@ def test_modules_that_are_not_understood(tmp_path: Path) -> None:
 )
 def test_classify(problem: str | None, names: str, tmp_path: Path) -> None:
     labels = dict(enumerate(names))
-    folder(tmp_path, "ForSequenceClassification", id2label=labels, label2id={n: i for i, n in labels.items()},
-           problem_type=problem)  # fmt: skip
+    folder(
+        tmp_path,
+        "ForSequenceClassification",
+        id2label=labels,
+        label2id={n: i for i, n in labels.items()},
+        problem_type=problem,
+    )
     ours, theirs = reader(tmp_path), pipeline("text-classification", tmp_path, top_k=None)
     for found, wanted in zip(ours.classify(TEXTS), theirs(TEXTS), strict=True):
         assert list(found) == [one["label"] for one in wanted]
@@ -332,9 +344,13 @@ def test_fill_where_tokens_carry_their_space(tmp_path: Path) -> None:
     ]
     torch.manual_seed(0)
     config = transformers.RobertaConfig(
-        vocab_size=len(tokens), hidden_size=24, intermediate_size=30, num_hidden_layers=2, num_attention_heads=3,
+        vocab_size=len(tokens),
+        hidden_size=24,
+        intermediate_size=30,
+        num_hidden_layers=2,
+        num_attention_heads=3,
         max_position_embeddings=40,
-    )  # fmt: skip
+    )
     model = transformers.RobertaForMaskedLM(config)
     torch.nn.init.normal_(model.lm_head.bias)
     model.save_pretrained(tmp_path)
@@ -361,7 +377,9 @@ def test_fill_where_tokens_carry_their_space(tmp_path: Path) -> None:
 
 
 def best_span(place: Path, question: str, context: str) -> tuple[str, float, float]:
-    """One window, by hand: the product of both probabilities, over the context and the first token."""
+    """One window, by hand: the product of both probabilities, over the context and the
+    first token.
+    """
     tokenizer = transformers.BertTokenizer.from_pretrained(place)
     model = transformers.BertForQuestionAnswering.from_pretrained(place).eval()
     batch = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)

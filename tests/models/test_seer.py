@@ -18,9 +18,13 @@ transformers = pytest.importorskip("transformers")
 Image = pytest.importorskip("PIL.Image")
 
 SIZES = {
-    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 30, "image_size": 12,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 30,
+    "image_size": 12,
     "patch_size": 4,
-}  # fmt: skip
+}
 
 
 @torch.no_grad()
@@ -113,10 +117,16 @@ def clip(place: Path) -> Any:
     vocabulary = {token: i for i, token in enumerate(tokens)}
     end = vocabulary["<|endoftext|>"]
     text = {
-        "vocab_size": len(tokens), "hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 2,
-        "num_attention_heads": 3, "max_position_embeddings": 20, "bos_token_id": end - 1, "eos_token_id": end,
+        "vocab_size": len(tokens),
+        "hidden_size": 24,
+        "intermediate_size": 30,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "max_position_embeddings": 20,
+        "bos_token_id": end - 1,
+        "eos_token_id": end,
         "pad_token_id": end,
-    }  # fmt: skip
+    }
     config = transformers.CLIPConfig(text_config=text, vision_config=SIZES, projection_dim=9)
     model = saved(transformers.CLIPModel(config), place)
     (place / "vocab.json").write_text(json.dumps(vocabulary))

@@ -14,7 +14,7 @@ import regard
 from regard.decode.strategy import BeamSearch, Limit, PowerPenalty
 from regard.errors import DataError, SettingError
 from regard.models import LanguageModel, Translator
-from regard.text.sentencepiece import read_pieces
+from regard.text.sentencepiece import read_sentencepiece
 
 spm = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -58,7 +58,7 @@ def test_opus_mt(tmp_path: Path) -> None:
     found = {
         p.text: p
         for name in ("target.spm", "source.spm")
-        for p in read_pieces(place / name).pieces
+        for p in read_sentencepiece(place / name).pieces
         if p.kind == 1
     }
     order = ["</s>", "<unk>", *found, ">>fra<<", ">>deu<<", "<pad>"]
@@ -76,7 +76,7 @@ def test_opus_mt(tmp_path: Path) -> None:
     for line in LINES:
         given = words(f">>fra<< {line}", return_tensors="pt")
         assert ours.encode([f">>fra<< {line}"]) == given["input_ids"].tolist()
-        bad = [[i] for i in ours.ends.banned]
+        bad = [[i] for i in ours.special_tokens.banned]
         search: dict[str, Any] = {"num_beams": 3, "early_stopping": True, "max_new_tokens": 9}
         out = model.generate(**given, **search, bad_words_ids=bad, renormalize_logits=True)
         settings = ours.settings(

@@ -128,7 +128,7 @@ def test_what_is_forced_is_saved(tmp_path: Path) -> None:
     again = regard.load(ours.save(tmp_path / "two"))
     assert isinstance(ours, Translator)
     assert isinstance(again, Translator)
-    assert (again.ends.forced_bos, again.ends.forced_eos) == (0, True)
+    assert (again.special_tokens.forced_bos, again.special_tokens.forced_eos) == (0, True)
     assert again.translate(LINES) == ours.translate(LINES)
 
 

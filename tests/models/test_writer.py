@@ -67,7 +67,11 @@ def test_it_answers_as_transformers_does(folder: Path, model: LanguageModel) -> 
         torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0
     )
     tokens = out[0, len(prompt) :].tolist()
-    stop = tokens.index(model.ends.end) if model.ends.end in tokens else len(tokens)
+    stop = (
+        tokens.index(model.special_tokens.end)
+        if model.special_tokens.end in tokens
+        else len(tokens)
+    )
     assert model.generate("The dog", max_new_tokens=12) == model.words.decode(tokens[:stop])
     with torch.inference_mode():
         loss = theirs(input_ids=torch.tensor([prompt]), labels=torch.tensor([prompt])).loss.item()
@@ -103,7 +107,7 @@ def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:
     while len(expected) < 50:
         seen = seen[-12:] if len(seen) > 24 or (len(seen) == 24 and not expected) else seen
         token = int(model(torch.tensor([seen])).logits[0, -1].argmax())
-        if token == model.ends.end:
+        if token == model.special_tokens.end:
             break
         expected.append(token)
         seen = [*seen, token]
@@ -135,7 +139,8 @@ def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     )  # begins with the token that ends texts
     said = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(said | {"eos_token_id": [7, 8]}))
-    assert regard.load(folder).ends.extra_ends == (8,)
+    opened: Any = regard.load(folder)
+    assert opened.special_tokens.extra_ends == (8,)
     (folder / "generation_config.json").write_text(json.dumps(said))
 
 
@@ -184,7 +189,7 @@ def test_mistakes_are_answered(folder: Path, model: LanguageModel, tmp_path: Pat
     for path in folder.iterdir():
         if path.name != "tokenizer.json":
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    bare = regard.load(tmp_path)
+    bare: Any = regard.load(tmp_path)
     assert bare(input_ids=torch.tensor([[1, 2]])).logits.shape[:2] == (1, 2)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         bare.generate("a")

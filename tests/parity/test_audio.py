@@ -1,4 +1,6 @@
-"""Log-mel features against WhisperFeatureExtractor, and WAV files against the numbers that were written."""
+"""Log-mel features against WhisperFeatureExtractor, and WAV files against the numbers that were
+written.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,15 @@ def test_features_are_whispers(mels: int, seconds: float) -> None:
     samples = sound(seconds, mels)
     extractor = transformers.WhisperFeatureExtractor(feature_size=mels)
     wanted = extractor(samples, sampling_rate=RATE, return_tensors="np").input_features
-    found = log_mel(samples, mels)
-    assert found.shape == wanted.shape == (1, mels, 3000)
-    assert np.abs(found.numpy() - wanted).max() <= 1e-5
-    # Their way without torch is in float64: both of theirs differ by this much, in bands that are nearly silent.
+    result = log_mel(samples, mels)
+    assert result.shape == wanted.shape == (1, mels, 3000)
+    assert np.abs(result.numpy() - wanted).max() <= 1e-5
+    # Their way without torch is in float64: both of theirs differ by this much, in bands that are
+    # nearly silent.
     padded = np.zeros(30 * RATE, np.float32)
     padded[: len(samples)] = samples
     plain = extractor._np_extract_fbank_features(padded[None], "cpu")
-    assert np.abs(found.numpy() - plain).max() <= 2e-4
+    assert np.abs(result.numpy() - plain).max() <= 2e-4
 
 
 def test_long_recordings_are_windows_that_follow_each_other() -> None:
@@ -46,12 +49,12 @@ def test_long_recordings_are_windows_that_follow_each_other() -> None:
     parts = windows(samples)
     assert [len(part) for part in parts] == [30 * RATE] * 3
     assert np.array_equal(np.concatenate(parts)[: len(samples)], samples)
-    whole = log_mel(samples)
-    assert whole.shape == (3, 80, 3000)
+    full = log_mel(samples)
+    assert full.shape == (3, 80, 3000)
     alone = torch.cat(
         [log_mel(samples[start : start + 30 * RATE]) for start in range(0, len(samples), 30 * RATE)]
     )
-    assert (whole - alone).abs().max() <= 1e-6
+    assert (full - alone).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -65,9 +68,9 @@ def test_wav_files_are_read_as_fractions(width: int, channels: int, tmp_path: Pa
         file.writeframes(
             b"".join(int(n).to_bytes(width, "little", signed=width > 1) for n in stored.ravel())
         )
-    found = read_wav(tmp_path / "a.wav")
-    assert found.dtype == np.float32
-    assert np.abs(found - (numbers / top).mean(axis=1)).max() <= 1e-7
+    result = read_wav(tmp_path / "a.wav")
+    assert result.dtype == np.float32
+    assert np.abs(result - (numbers / top).mean(axis=1)).max() <= 1e-7
 
 
 def test_what_cannot_be_heard_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Every architecture through `regard.load(folder)(**inputs)` against transformers: the same names, the same tensors; and
-saved again, a folder that transformers opens with nothing missing."""
+"""Every architecture through `regard.load(folder)(**inputs)` against transformers: the same names,
+the same tensors; and saved again, a folder that transformers opens with nothing missing.
+"""
 
 from __future__ import annotations
 
@@ -129,8 +130,12 @@ def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
 DEBERTAS = ("bare", "masked", "classes", "tags", "answers")
 DECODERS = ("llama", "mistral, window", "qwen2", "gemma", "gpt2", "gpt", "neox")
 CLIPS = [
-    "CLIPModel", "CLIPTextModel", "CLIPTextModelWithProjection", "CLIPVisionModel", "CLIPVisionModelWithProjection",
-]  # fmt: skip
+    "CLIPModel",
+    "CLIPTextModel",
+    "CLIPTextModelWithProjection",
+    "CLIPVisionModel",
+    "CLIPVisionModelWithProjection",
+]
 CASES: dict[str, Any] = {
     **{f + t: lambda out, f=f, t=t: encoder(f, t, out) for f, t in test_encoders.ARCHITECTURES},
     **{f"deberta, {name}": lambda out, name=name: deberta(name, out) for name in DEBERTAS},
@@ -168,19 +173,19 @@ def quiet(folder: Path) -> Model:
 @torch.inference_mode()
 def tensors(model: Any, inputs: Inputs) -> dict[str, Tensor]:
     """The main ones, in their order; what Wav2Vec2 gives of its convolutions is none."""
-    made = model(**inputs).items()
+    their_items = model(**inputs).items()
     return {
         name: value
-        for name, value in made
+        for name, value in their_items
         if isinstance(value, Tensor) and name != "extract_features"
     }
 
 
-def seen(output: Tensor, inputs: Inputs, held: Model) -> Tensor:
+def without_padding(output: Tensor, inputs: Inputs, loaded: Model) -> Tensor:
     """At positions that are no padding, where there are positions."""
     mask = inputs.get("attention_mask")
     if "input_values" in inputs:
-        mask = held.model.input.places(mask.bool())  # type: ignore[union-attr, operator]
+        mask = loaded.model.input.places(mask.bool())  # type: ignore[union-attr, operator]
     if (
         "decoder_attention_mask" in inputs
         and output.shape[1] == inputs["decoder_input_ids"].shape[1]
@@ -194,24 +199,27 @@ def seen(output: Tensor, inputs: Inputs, held: Model) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_called_and_saved(name: str, tmp_path: Path) -> None:
     theirs, inputs = CASES[name](tmp_path / "theirs")
-    held = quiet(tmp_path / "theirs")
-    wanted, found = tensors(theirs, inputs), tensors(held, inputs)
+    loaded = quiet(tmp_path / "theirs")
+    wanted, result = tensors(theirs, inputs), tensors(loaded, inputs)
     kind = type(theirs).__name__
-    assert list(found) == list(wanted)
+    assert list(result) == list(wanted)
     for key, value in wanted.items():
-        mine, value = seen(found[key], inputs, held), seen(value, inputs, held)
+        mine, value = (
+            without_padding(result[key], inputs, loaded),
+            without_padding(value, inputs, loaded),
+        )
         assert mine.shape == value.shape, key
         tolerance = (2e-5 if kind.startswith(LOOSE) else 1e-5) * max(1.0, value.abs().mean().item())
         assert (mine - value).abs().max().item() <= tolerance, key
 
-    held.save(tmp_path / "back")
+    loaded.save(tmp_path / "back")
     same = {"attn_implementation": theirs.config._attn_implementation, "output_loading_info": True}
     again, report = type(theirs).from_pretrained(tmp_path / "back", **same)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     for key, value in tensors(again.eval(), inputs).items():
         assert (
-            seen(value, inputs, held) - seen(wanted[key], inputs, held)
+            without_padding(value, inputs, loaded) - without_padding(wanted[key], inputs, loaded)
         ).abs().max().item() <= 1e-6, key
     for key in (
         "pad_token_id",
@@ -222,10 +230,10 @@ def test_called_and_saved(name: str, tmp_path: Path) -> None:
     ):
         assert getattr(again.config, key, None) == getattr(theirs.config, key, None), key
     reopened = quiet(tmp_path / "back")
-    assert type(reopened) is type(held)
-    assert reopened.spec == held.spec
+    assert type(reopened) is type(loaded)
+    assert reopened.spec == loaded.spec
     for key, value in tensors(reopened, inputs).items():
-        torch.testing.assert_close(value, found[key], rtol=0, atol=1e-6)
+        torch.testing.assert_close(value, result[key], rtol=0, atol=1e-6)
 
 
 def test_what_is_made_of_a_folder(tmp_path: Path) -> None:
@@ -246,24 +254,24 @@ def test_what_is_made_of_a_folder(tmp_path: Path) -> None:
 def test_one_file_called_as_several_architectures(tmp_path: Path) -> None:
     """bert-base-uncased holds all of pre-training; its config names one architecture."""
     model, inputs = encoder("Bert", "ForPreTraining", tmp_path)
-    whole = tensors(model, inputs)
+    expected_tensors = tensors(model, inputs)
     for architecture, names in (
         ("BertForMaskedLM", {"logits": "prediction_logits"}),
         ("BertForNextSentencePrediction", {"logits": "seq_relationship_logits"}),
-        ("BertForPreTraining", {name: name for name in whole}),
+        ("BertForPreTraining", {name: name for name in expected_tensors}),
     ):
         test_encoders.edit(tmp_path, architectures=[architecture])
-        found = tensors(quiet(tmp_path), inputs)
-        assert found.keys() == names.keys()
+        result = tensors(quiet(tmp_path), inputs)
+        assert result.keys() == names.keys()
         for ours, theirs in names.items():
-            torch.testing.assert_close(found[ours], whole[theirs], rtol=0, atol=2e-5)
+            torch.testing.assert_close(result[ours], expected_tensors[theirs], rtol=0, atol=2e-5)
     test_encoders.edit(tmp_path, architectures=["BertModel"])
     assert list(tensors(quiet(tmp_path), inputs)) == ["last_hidden_state", "pooler_output"]
 
 
 def test_arguments(tmp_path: Path) -> None:
     _, inputs = encoder("Bert", "Model", tmp_path / "bert")
-    held = quiet(tmp_path / "bert")
+    loaded = quiet(tmp_path / "bert")
     for wrong, word in (
         (
             {"input_id": inputs["input_ids"]},
@@ -273,21 +281,21 @@ def test_arguments(tmp_path: Path) -> None:
         ({"attention_mask": inputs["attention_mask"]}, "needs input_ids"),
     ):
         with pytest.raises(SettingError, match=word):
-            held(**wrong)  # type: ignore[arg-type]
+            loaded(**wrong)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="3 arguments"):
-        held(*[inputs["input_ids"]] * 4)
-    out = held(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
+        loaded(*[inputs["input_ids"]] * 4)
+    out = loaded(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
     assert torch.equal(out[0], out.last_hidden_state)
-    assert torch.equal(out[1], held(**inputs)["pooler_output"])
+    assert torch.equal(out[1], loaded(**inputs)["pooler_output"])
     assert out.last_hidden_state.requires_grad  # as in transformers, the caller decides
     with pytest.raises(AttributeError, match="has last_hidden_state, pooler_output"):
         _ = out.logits
     _, inputs = whisper(tmp_path / "whisper")
-    held = quiet(tmp_path / "whisper")
+    loaded = quiet(tmp_path / "whisper")
     with pytest.raises(SettingError, match="start token first"):
-        held(input_features=inputs["input_features"])
+        loaded(input_features=inputs["input_features"])
     with pytest.raises(SettingError, match="behind"):
-        held(**inputs, decoder_attention_mask=torch.arange(17).expand(3, -1) > 2)
+        loaded(**inputs, decoder_attention_mask=torch.arange(17).expand(3, -1) > 2)
 
 
 # ------------------------------------------------------------------ saving
@@ -309,10 +317,10 @@ def test_what_a_saved_folder_carries(tmp_path: Path) -> None:
     (tmp_path / "theirs/1_Pooling/config.json").write_text("{}")
     (tmp_path / "theirs/pytorch_model.bin").write_text("no")
     (tmp_path / "theirs/modeling.py").write_text("no")
-    held = quiet(tmp_path / "theirs")
-    assert held.save(tmp_path / "new/ours") == tmp_path / "new/ours"
-    said = json.loads((tmp_path / "new/ours/config.json").read_text())
-    assert {key: said[key] for key in more} == more
+    loaded = quiet(tmp_path / "theirs")
+    assert loaded.save(tmp_path / "new/ours") == tmp_path / "new/ours"
+    config_json = json.loads((tmp_path / "new/ours/config.json").read_text())
+    assert {key: config_json[key] for key in more} == more
     files = [p for p in (tmp_path / "new").rglob("*") if p.is_file()]
     held_files = sorted(p.relative_to(tmp_path / "new/ours").as_posix() for p in files)
     assert held_files == ["1_Pooling/config.json", "config.json", "model.safetensors", "vocab.txt"]
@@ -324,9 +332,9 @@ def test_what_a_saved_folder_carries(tmp_path: Path) -> None:
 
 def test_what_is_there_is_kept_unless_it_is_a_model(tmp_path: Path) -> None:
     CASES["ViTModel"](tmp_path / "theirs")
-    held = quiet(tmp_path / "theirs")
-    held.save(tmp_path / "ours")
-    held.save(tmp_path / "ours")  # a model in place of a model
+    loaded = quiet(tmp_path / "theirs")
+    loaded.save(tmp_path / "ours")
+    loaded.save(tmp_path / "ours")  # a model in place of a model
     (tmp_path / "file").write_text("x")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter.txt").write_text("x")
@@ -338,21 +346,21 @@ def test_what_is_there_is_kept_unless_it_is_a_model(tmp_path: Path) -> None:
         ("ours", r"state/recipe\.json"),
     ):
         with pytest.raises(DiskError, match=word):
-            held.save(tmp_path / place)
+            loaded.save(tmp_path / place)
     assert (tmp_path / "thesis/chapter.txt").read_text() == "x"
     assert (tmp_path / "ours/model.safetensors").is_file()
 
 
 def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASES["ViTModel"](tmp_path / "theirs")
-    held = quiet(tmp_path / "theirs")
+    loaded = quiet(tmp_path / "theirs")
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("regard.disk.write_tensors", full)
     with pytest.raises(DiskError, match="full"):
-        held.save(tmp_path / "ours")
+        loaded.save(tmp_path / "ours")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
@@ -360,12 +368,12 @@ def test_a_model_that_came_from_no_folder(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(["a dog runs", "the small house"] * 9, "bpe", 40)
     size = len(tokenizer)
     description = transformer(size, size, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0)
-    made = Translator(
+    their_items = Translator(
         small_model(size), description, tokenizer, tokenizer, tokenizer.required_token_id("bos")
     )
-    made.save(tmp_path / "ours")
+    their_items.save(tmp_path / "ours")
     opened = regard.load(tmp_path / "ours")
     assert isinstance(opened, Translator)
-    assert opened.translate("the dog") == made.translate("the dog")
+    assert opened.translate("the dog") == their_items.translate("the dog")
     again = regard.load(opened.save(tmp_path / "again"))
-    assert again.translate("the dog") == made.translate("the dog")  # type: ignore[attr-defined]
+    assert again.translate("the dog") == their_items.translate("the dog")  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""CLIP and its two towers against transformers: tiny random models, odd sizes, three seeds, both directions."""
+"""CLIP and its two towers against transformers: tiny random models, odd sizes, three seeds, both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,27 @@ transformers = pytest.importorskip("transformers")
 
 END = 36
 TEXT = {
-    "vocab_size": 37, "hidden_size": 20, "intermediate_size": 31, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "max_position_embeddings": 13, "bos_token_id": 35, "eos_token_id": END, "pad_token_id": 1, "projection_dim": 9,
-}  # fmt: skip
+    "vocab_size": 37,
+    "hidden_size": 20,
+    "intermediate_size": 31,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 13,
+    "bos_token_id": 35,
+    "eos_token_id": END,
+    "pad_token_id": 1,
+    "projection_dim": 9,
+}
 VISION = {
-    "hidden_size": 12, "intermediate_size": 30, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 14,
-    "patch_size": 4, "num_channels": 2, "projection_dim": 9,
-}  # fmt: skip
+    "hidden_size": 12,
+    "intermediate_size": 30,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 14,
+    "patch_size": 4,
+    "num_channels": 2,
+    "projection_dim": 9,
+}
 OTHER = {"hidden_act": "gelu", "layer_norm_eps": 1e-3, "attention_dropout": 0.2}
 CASES: dict[str, Any] = {
     "plain": (TEXT, VISION),
@@ -39,7 +55,9 @@ RAGGED = [11, 5, 8]
 
 
 def texts(end: int) -> tuple[Tensor, Tensor]:
-    """Rows that end with the end token and go on with padding, which is the end token again, as CLIP's tokenizer has it."""
+    """Rows that end with the end token and go on with padding, which is the end token again, as
+    CLIP's tokenizer has it.
+    """
     padding_mask = torch.arange(11) < torch.tensor(RAGGED)[:, None]
     tokens = torch.randint(3, 20, padding_mask.shape)
     tokens[:, 3] = 21  # above an end inside the vocabulary
@@ -131,11 +149,11 @@ def test_files_of_other_times(tmp_path: Path) -> None:
     config = transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=7)
     transformers.CLIPModel(config).save_pretrained(tmp_path / "pair")
     before = load_file(tmp_path / "pair" / "model.safetensors")
-    said = json.loads((tmp_path / "pair" / "config.json").read_text())
+    config_json = json.loads((tmp_path / "pair" / "config.json").read_text())
     doubled = {
-        **said,
-        "text_config_dict": said["text_config"],
-        "text_config": {**said["text_config"], "hidden_act": "relu"},
+        **config_json,
+        "text_config_dict": config_json["text_config"],
+        "text_config": {**config_json["text_config"], "hidden_act": "relu"},
     }
     (tmp_path / "pair" / "config.json").write_text(json.dumps(doubled))
     ids = {

@@ -17,14 +17,19 @@ from regard.errors import ModelError
 from regard.families import deberta
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
-# As published for version 3, but for the sizes; inputs are longer than the exact buckets and than the distance.
+# As published for version 3, but for the sizes; inputs are longer than the exact buckets and than
+# the distance.
 V3: dict[str, Any] = {
-    "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 50,
-    "max_position_embeddings": 24, "relative_attention": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm",
-    "share_att_key": True, "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7, "max_relative_positions": -1,
+    "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "intermediate_size": 50,
+    "max_position_embeddings": 24, "relative_attention": True, "position_buckets": 6,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True, "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7,
+    "max_relative_positions": -1,
     "position_biased_input": False, "type_vocab_size": 0, "pad_token_id": 0,
 }  # fmt: skip
 PLAIN = {
@@ -74,9 +79,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     top, config = CASES[name]
     model = getattr(transformers, f"DebertaV2{top}")(transformers.DebertaV2Config(**config)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+    perturb(model, 0.1)
     model.save_pretrained(out)
     return model
 
@@ -113,26 +116,27 @@ def legacy(name: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
-    found, opened = folders.open_model(tmp_path / "theirs")
-    assert trainable(found) == parameter_count(opened.spec)
+    our_model, opened = folders.open_model(tmp_path / "theirs")
+    assert trainable(our_model) == parameter_count(opened.spec)
     batch = (
         torch.randint(1, 61, (3, 23)),
         torch.arange(23) < torch.tensor([23, 9, 1])[:, None],
         torch.randint(0, 3, (3, 23)),
     )
-    wanted, mine = run(model, *batch), ours(found, *batch)
+    wanted, mine = run(model, *batch), ours(our_model, *batch)
     assert wanted.shape == mine.shape
-    seen = batch[1] if wanted.ndim == 3 else slice(None)
-    tolerance = 2e-5 * max(1.0, wanted[seen].abs().mean().item())
-    assert (mine - wanted)[seen].abs().max().item() <= tolerance
+    unpadded = batch[1] if wanted.ndim == 3 else slice(None)
+    tolerance = 2e-5 * max(1.0, wanted[unpadded].abs().mean().item())
+    assert (mine - wanted)[unpadded].abs().max().item() <= tolerance
 
     back = tmp_path / "ours"
     back.mkdir()
     disk.write_json(
-        back / "config.json", folders.describe(opened.spec, None, opened.positions, opened.kind)
+        back / "config.json",
+        folders.describe(opened.spec, None, opened.positions, opened.model_type),
     )
     folders.write_weights(
-        back / "model.safetensors", found, opened.spec, opened.positions, opened.kind
+        back / "model.safetensors", our_model, opened.spec, opened.positions, opened.model_type
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
@@ -142,7 +146,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert all(torch.equal(before[key], after[key]) for key in before)
     again, report = type(model).from_pretrained(back, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    torch.testing.assert_close(run(again.eval(), *batch)[seen], wanted[seen], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        run(again.eval(), *batch)[unpadded], wanted[unpadded], rtol=0, atol=1e-6
+    )
     assert folders.read(back).spec == opened.spec
 
 
@@ -176,9 +182,9 @@ def test_files_of_pretraining_open_whole(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({k: v for k, v in config.items() if k not in ("architectures", "legacy")})
     )
-    _, whole = folders.open_model(tmp_path)
-    assert whole.spec == small.spec
-    assert all(torch.equal(tensor, whole.weights[name]) for name, tensor in small.weights.items())
+    _, full = folders.open_model(tmp_path)
+    assert full.spec == small.spec
+    assert all(torch.equal(tensor, full.weights[name]) for name, tensor in small.weights.items())
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
@@ -217,13 +223,18 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "millions"),
     [
-        ({"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "intermediate_size": 1536}, 70.7),
-        ({"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 3072}, 141.3),
-        ({"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}, 183.8),
-        ({"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}, 434.0),
+        ({"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6,
+        "intermediate_size": 1536}, 70.7),
+        ({"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12,
+        "intermediate_size": 3072}, 141.3),
+        ({"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072}, 183.8),
+        ({"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "intermediate_size": 4096}, 434.0),
         (
             {
-                "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
+                "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
+                "intermediate_size": 6144,
                 "attention_head_size": 64, "conv_kernel_size": 3, "conv_act": "gelu",
             },
             884.6,
@@ -241,6 +252,6 @@ def test_published_sizes(changes: dict[str, Any], millions: float) -> None:
     }
     with torch.device("meta"):
         model = transformers.DebertaV2Model(transformers.DebertaV2Config(**config))
-    counted = parameter_count(deberta.spec({"model_type": "deberta-v2", **config}))
+    counted = parameter_count(deberta.to_spec({"model_type": "deberta-v2", **config}))
     assert counted == sum(parameter.numel() for parameter in model.parameters())
     assert counted / 1e6 == pytest.approx(millions, abs=0.05)

@@ -14,11 +14,13 @@ from regard.build import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 LONG = {
@@ -26,7 +28,8 @@ LONG = {
     "original_max_position_embeddings": 8, "rope_theta": 500.0,
 }  # fmt: skip
 NEOX = {
-    "vocab_size": 61, "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 5,
+    "vocab_size": 61, "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 5,
     "max_position_embeddings": 64,
 }  # fmt: skip
 CASES: dict[str, Any] = {
@@ -35,25 +38,32 @@ CASES: dict[str, Any] = {
         **SMALL, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=LONG
     ),
     "llama, all heads, linear": lambda: transformers.LlamaConfig(
-        **{**SMALL, "num_key_value_heads": 6}, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+        **{**SMALL, "num_key_value_heads": 6}, rope_parameters={"rope_type": "linear",
+        "factor": 2.0, "rope_theta": 1e4}
     ),
     "mistral, window": lambda: transformers.MistralConfig(**SMALL, sliding_window=4),
-    "mistral, wide heads": lambda: transformers.MistralConfig(**SMALL, sliding_window=None, head_dim=10),
+    "mistral, wide heads": lambda: transformers.MistralConfig(**SMALL, sliding_window=None,
+    head_dim=10),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL),
     "gemma": lambda: transformers.GemmaConfig(**SMALL, head_dim=8),
-    "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3, n_head=6, pad_token_id=0),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3,
+    n_head=6, pad_token_id=0),
     "gpt2, untied": lambda: transformers.GPT2Config(
-        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, n_inner=50, tie_word_embeddings=False,
+        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, n_inner=50,
+        tie_word_embeddings=False,
         activation_function="gelu",
     ),
-    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=61, n_positions=40, n_embd=36, n_layer=3, n_head=6),
+    "gpt": lambda: transformers.OpenAIGPTConfig(vocab_size=61, n_positions=40, n_embd=36,
+    n_layer=3, n_head=6),
     "gpt, untied": lambda: transformers.OpenAIGPTConfig(
-        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, tie_word_embeddings=False, afn="swish",
+        vocab_size=61, n_positions=40, n_embd=36, n_layer=2, n_head=4, tie_word_embeddings=False,
+        afn="swish",
         layer_norm_epsilon=1e-3,
     ),
     "neox": lambda: transformers.GPTNeoXConfig(**NEOX),
     "neox, in sequence, tied": lambda: transformers.GPTNeoXConfig(
-        **NEOX, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False, hidden_act="gelu_fast",
+        **NEOX, use_parallel_residual=False, tie_word_embeddings=True, attention_bias=False,
+        hidden_act="gelu_fast",
         rotary_pct=0.7, rotary_emb_base=500.0,
     ),
     "neox, stretched": lambda: transformers.GPTNeoXConfig(
@@ -70,9 +80,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager"
     ).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+    perturb(model)
     model.save_pretrained(out)
     return model
 
@@ -93,11 +101,11 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         wanted = model(
             input_ids=tokens, attention_mask=padding_mask.long(), position_ids=positions
         ).logits
-        found = ours.head(ours(tokens, padding_mask)[0])  # type: ignore[misc]
+        result = ours.head(ours(tokens, padding_mask)[0])  # type: ignore[misc]
     tolerance = (2e-5 if name == "gemma" else 1e-5) * max(
         1.0, wanted[padding_mask].abs().mean().item()
     )
-    assert (found - wanted)[padding_mask].abs().max().item() <= tolerance
+    assert (result - wanted)[padding_mask].abs().max().item() <= tolerance
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -147,15 +155,17 @@ def test_rotary_positions_in_old_and_new_words() -> None:
         ("linear", {"factor": 2}),
         ("llama3", {k: v for k, v in LONG.items() if "rope" not in k}),
     ):
-        new = LLAMA.spec(
+        new = LLAMA.to_spec(
             {**SMALL, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **options}}
         )
         for word in ("type", "rope_type"):
             assert (
-                LLAMA.spec({**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}})
+                LLAMA.to_spec(
+                    {**SMALL, "rope_theta": 500.0, "rope_scaling": {word: kind, **options}}
+                )
                 == new
             )
-        assert LLAMA.spec(LLAMA.config(new, 64)) == new
+        assert LLAMA.to_spec(LLAMA.to_config(new, 64)) == new
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window", "gemma"])
@@ -170,7 +180,7 @@ def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> N
     prompts = [torch.randint(3, 61, (n,), generator=chance).tolist() for n in (1, 4, 7, 4)]
     ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit(0.0, 12)
     greedy = decode(ours, prompts, ends, DecodingSettings(Greedy(), limit))  # type: ignore[arg-type]
-    for prompt, found in zip(prompts, greedy, strict=True):
+    for prompt, result in zip(prompts, greedy, strict=True):
         wanted = model.generate(
             torch.tensor([prompt]),
             max_new_tokens=12,
@@ -179,7 +189,7 @@ def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> N
             pad_token_id=0,
         )
         new = wanted[0, len(prompt) :].tolist()
-        assert list(found[0].tokens) == (new[: new.index(2)] if 2 in new else new)
+        assert list(result[0].tokens) == (new[: new.index(2)] if 2 in new else new)
     one = decode(ours, prompts, ends, DecodingSettings(BeamSearch(1), limit))  # type: ignore[arg-type]
     assert [h[0].tokens for h in one] == [h[0].tokens for h in greedy]
     wide = decode(ours, prompts, ends, DecodingSettings(BeamSearch(3), limit))  # type: ignore[arg-type]
@@ -209,12 +219,14 @@ def test_neox_as_its_authors_released_it(tmp_path: Path) -> None:
     theirs("neox", 0, tmp_path)
     before = load_file(tmp_path / "model.safetensors")
     for i in range(3):
-        held = {
+        old_buffers = {
             "bias": torch.ones(1, 1, 64, 64).tril().bool(),
             "masked_bias": torch.tensor(-1e9),
             "rotary_emb.inv_freq": torch.tensor([1.0]),
         }
-        before |= {f"gpt_neox.layers.{i}.attention.{name}": tensor for name, tensor in held.items()}
+        before |= {
+            f"gpt_neox.layers.{i}.attention.{name}": tensor for name, tensor in old_buffers.items()
+        }
     save_file(before, tmp_path / "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
     new = config.pop("rope_parameters")
@@ -256,12 +268,18 @@ def test_a_window_that_is_not_said(tmp_path: Path) -> None:
     from regard.families.mistral import MISTRAL
     from regard.families.qwen2 import QWEN2
 
-    for said, window in (({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 7}, 7)):
-        assert transformers.MistralConfig(**SMALL, **said).sliding_window == window
-        assert MISTRAL.spec({**SMALL, **said}).stack.pattern == kinds.CausalMask(window)
+    for window_options, window in (
+        ({}, 4096),
+        ({"sliding_window": None}, None),
+        ({"sliding_window": 7}, 7),
+    ):
+        assert transformers.MistralConfig(**SMALL, **window_options).sliding_window == window
+        assert MISTRAL.to_spec({**SMALL, **window_options}).stack.pattern == kinds.CausalMask(
+            window
+        )
     assert (
-        QWEN2.spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
+        QWEN2.to_spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
         == kinds.CausalMask()
     )
     with pytest.raises(ModelError, match="use_sliding_window"):
-        QWEN2.spec({**SMALL, "sliding_window": 7, "use_sliding_window": True})
+        QWEN2.to_spec({**SMALL, "sliding_window": 7, "use_sliding_window": True})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from encoder_outputs import assert_close, encoder_outputs, write_back
 from safetensors.torch import load_file, save_file
 
 from regard import disk
@@ -18,11 +19,13 @@ from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import Encoder
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
 SIZES = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6,
     "max_position_embeddings": 40,
 }  # fmt: skip
 PAIRS = {**SIZES, "type_vocab_size": 3, "layer_norm_eps": 1e-5, "num_hidden_layers": 2}
@@ -44,13 +47,16 @@ DISTIL = {
 }
 # For each family, one config for each seed.
 CONFIGS: dict[str, list[dict[str, Any]]] = {
-    "Bert": [SIZES, {**PAIRS, "hidden_act": "gelu_new", "num_labels": 5}, {**OTHER, "hidden_act": "relu"}],
-    "Roberta": [SIZES, {**PAIRS, "pad_token_id": 0, "hidden_act": "silu", "num_labels": 5}, {**OTHER, "pad_token_id": 4}],
+    "Bert": [SIZES, {**PAIRS, "hidden_act": "gelu_new", "num_labels": 5}, {**OTHER,
+    "hidden_act": "relu"}],
+    "Roberta": [SIZES, {**PAIRS, "pad_token_id": 0, "hidden_act": "silu", "num_labels": 5},
+    {**OTHER, "pad_token_id": 4}],
     "Camembert": [PAIRS, OTHER, SIZES],
     "XLMRoberta": [OTHER, SIZES, PAIRS],
     "DistilBert": [
         DISTIL,
-        {**DISTIL, "activation": "relu", "num_labels": 5, "qa_dropout": 0.3, "attention_dropout": 0.0},
+        {**DISTIL, "activation": "relu", "num_labels": 5, "qa_dropout": 0.3,
+        "attention_dropout": 0.0},
         {**DISTIL, "n_heads": 4, "seq_classif_dropout": 0.0, "dropout": 0.2},
     ],
     "Albert": [
@@ -98,24 +104,25 @@ UNUSED: dict[str, tuple[str, ...]] = {
 }
 
 
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
 def saved(family: str, task: str, seed: int, out: Path, **extra: Any) -> Any:
     """Their model, with every parameter shaken, so that biases and norms matter."""
     torch.manual_seed(seed)
-    said = dict(CONFIGS[family][seed])
+    options = dict(CONFIGS[family][seed])
     if task == "ForQuestionAnswering" or (family, task) == ("Albert", "ForPreTraining"):
-        said.pop("num_labels", None)
-    config = getattr(transformers, f"{family}Config")(**said)
+        options.pop("num_labels", None)
+    config = getattr(transformers, f"{family}Config")(**options)
     config._attn_implementation = "eager"
     model = getattr(transformers, family + task)(config, **extra).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+    perturb(model)
     model.save_pretrained(out)
     return model
 
 
-def batch(family: str, config: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Tokens, padded behind; which are real; and segments where the family has them."""
+def batch(family: str, config: Any) -> Inputs:
+    """Tokens padded on the right, their padding mask, and segments where the family has them."""
     pad = config.pad_token_id
     padding_mask = torch.arange(13) < torch.tensor([13, 8, 5])[:, None]
     tokens = torch.randint(5, 61, (3, 13)).masked_fill(~padding_mask, pad)
@@ -123,11 +130,9 @@ def batch(family: str, config: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
     return tokens, padding_mask, segments
 
 
-def wanted(
-    model: Any, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-) -> dict[str, torch.Tensor]:
+def their_outputs(model: Any, inputs: Inputs) -> dict[str, torch.Tensor]:
     """Their outputs under our names."""
-    tokens, padding_mask, segments = given
+    tokens, padding_mask, segments = inputs
     extra = {} if segments is None else {"token_type_ids": segments}
     with torch.inference_mode():
         out = model(input_ids=tokens, attention_mask=padding_mask.long(), **extra)
@@ -145,45 +150,10 @@ def wanted(
     return {"head" if task.endswith("MaskedLM") else "labels": out.logits}
 
 
-def found(
-    model: Encoder, given: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None], names: Any
-) -> dict[str, torch.Tensor]:
-    tokens, padding_mask, segments = given
-    with torch.inference_mode():
-        hidden, _ = model(tokens, padding_mask, segments=segments)
-        made: dict[str, Any] = {
-            "hidden": lambda: hidden,
-            "pool": lambda: model.pool(hidden, padding_mask),  # type: ignore[misc]
-            "head": lambda: model.head(hidden),  # type: ignore[misc]
-            "labels": lambda: model.classes(hidden, padding_mask),
-        }
-        return {name: made[name]() for name in names}
-
-
-def assert_close(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], padding_mask: torch.Tensor
-) -> None:
-    assert one.keys() == other.keys()
-    for name, theirs in other.items():
-        ours = one[name]
-        assert ours.shape == theirs.shape
-        if theirs.ndim == 3:
-            ours, theirs = ours[padding_mask], theirs[padding_mask]
-        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), (
-            name
-        )
-
-
-def write(model: Any, opened: folders.ModelFolder, out: Path) -> Path:
-    out.mkdir()
-    disk.write_json(
-        out / "config.json",
-        folders.describe(opened.spec, positions=opened.positions, kind=opened.kind),
-    )
-    folders.write_weights(
-        out / "model.safetensors", model, opened.spec, opened.positions, opened.kind
-    )
-    return out
+def our_outputs(model: Any, inputs: Inputs, names: Any) -> dict[str, torch.Tensor]:
+    """Our outputs of these names, from tokens, padding mask and segments."""
+    tokens, padding_mask, segments = inputs
+    return encoder_outputs(model, tokens, padding_mask, names, segments=segments)
 
 
 def assert_same_file(one: Path, other: Path) -> None:
@@ -207,11 +177,11 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     model, opened = folders.open_model(tmp_path / "theirs")
     assert isinstance(model, Encoder)
     assert trainable(model) == parameter_count(opened.spec)
-    given = batch(family, theirs.config)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given[1])
+    inputs = batch(family, theirs.config)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs[1])
 
-    back = write(model, opened, tmp_path / "ours")
+    back = write_back(model, opened, tmp_path / "ours")
     assert_same_file(tmp_path / "theirs", back)
     again, report = getattr(transformers, family + task).from_pretrained(
         back, attn_implementation="eager", output_loading_info=True
@@ -219,7 +189,7 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert json.loads((back / "config.json").read_text())["architectures"] == [family + task]
-    for name, output in wanted(again.eval(), given).items():
+    for name, output in their_outputs(again.eval(), inputs).items():
         torch.testing.assert_close(output, expected[name], rtol=0, atol=1e-6)
     for key, value in CONFIGS[family][seed].items():
         if key not in UNUSED.get(task, ()):
@@ -236,9 +206,9 @@ def test_far_words_of_mpnet_fall_into_the_same_buckets(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     model, _ = folders.open_model(tmp_path)
     tokens = torch.randint(5, 61, (1, 200))
-    given = tokens, torch.ones_like(tokens, dtype=torch.bool), None
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
+    inputs = tokens, torch.ones_like(tokens, dtype=torch.bool), None
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs[1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "Albert", "MPNet"])
@@ -247,13 +217,13 @@ def test_models_without_a_pooler(family: str, tmp_path: Path) -> None:
     model, opened = folders.open_model(tmp_path / "theirs")
     assert isinstance(opened.spec, kinds.Encoder)
     assert opened.spec.pool is None
-    given = batch(family, theirs.config)
+    inputs = batch(family, theirs.config)
     assert_close(
-        found(model, given, ["hidden"]),  # type: ignore[arg-type]
-        {"hidden": wanted(theirs, given)["hidden"]},
-        given[1],
+        our_outputs(model, inputs, ["hidden"]),  # type: ignore[arg-type]
+        {"hidden": their_outputs(theirs, inputs)["hidden"]},
+        inputs[1],
     )
-    back = write(model, opened, tmp_path / "ours")
+    back = write_back(model, opened, tmp_path / "ours")
     assert_same_file(tmp_path / "theirs", back)
     assert folders.read(back, weights={}).spec == opened.spec
 
@@ -270,10 +240,10 @@ def test_a_pooler_beside_another_head_is_kept(family: str, task: str, tmp_path: 
     model, opened = folders.open_model(tmp_path / "theirs")
     assert isinstance(model, Encoder)
     assert model.pool is not None
-    given = batch(family, theirs.config)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given[1])
-    back = write(model, opened, tmp_path / "ours")
+    inputs = batch(family, theirs.config)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs[1])
+    back = write_back(model, opened, tmp_path / "ours")
     assert_same_file(tmp_path / "theirs", back)
     assert folders.read(back, weights={}).spec == opened.spec
 
@@ -302,10 +272,10 @@ def test_bert_as_its_authors_released_it(tmp_path: Path) -> None:
     ):
         edit(tmp_path / "theirs", architectures=architectures)
         model, opened = folders.open_model(tmp_path / "theirs")
-        given = batch("Bert", theirs.config)
-        expected = wanted(theirs, given)
-        assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
-    after = load_file(write(model, opened, tmp_path / "ours") / "model.safetensors")
+        inputs = batch("Bert", theirs.config)
+        expected = their_outputs(theirs, inputs)
+        assert_close(our_outputs(model, inputs, expected), expected, inputs[1])  # type: ignore[arg-type]
+    after = load_file(write_back(model, opened, tmp_path / "ours") / "model.safetensors")
     assert before.keys() == after.keys()
     old["cls.predictions.decoder.bias"][3] += 1
     save_file(old, tmp_path / "theirs/model.safetensors")
@@ -313,22 +283,24 @@ def test_bert_as_its_authors_released_it(tmp_path: Path) -> None:
         folders.open_model(tmp_path / "theirs")
 
 
-@pytest.mark.parametrize(("family", "said"), [("Bert", "BertModel"), ("MPNet", "MPNetForMaskedLM")])
-def test_sentence_transformers(family: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "options"), [("Bert", "BertModel"), ("MPNet", "MPNetForMaskedLM")]
+)
+def test_sentence_transformers(family: str, options: str, tmp_path: Path) -> None:
     """all-MiniLM-L6-v2 and all-mpnet-base-v2: files of the bare model, whatever the architecture; with places."""
     theirs = saved(family, "Model", 0, tmp_path)
-    edit(tmp_path, architectures=[said])
+    edit(tmp_path, architectures=[options])
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(
         {**tensors, "embeddings.position_ids": torch.arange(40)[None]},
         tmp_path / "model.safetensors",
     )
     model, opened = folders.open_model(tmp_path)
-    given = batch(family, theirs.config)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
+    inputs = batch(family, theirs.config)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs[1])  # type: ignore[arg-type]
     assert (
-        load_file(write(model, opened, tmp_path / "ours") / "model.safetensors").keys()
+        load_file(write_back(model, opened, tmp_path / "ours") / "model.safetensors").keys()
         == tensors.keys()
     )
     save_file(
@@ -352,11 +324,11 @@ def test_a_pooler_beside_a_classifier_of_its_own_is_left_behind(
     }
     save_file({**tensors, **extra}, tmp_path / "model.safetensors")
     model, opened = folders.open_model(tmp_path)
-    given = batch(family, theirs.config)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given[1])  # type: ignore[arg-type]
+    inputs = batch(family, theirs.config)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs[1])  # type: ignore[arg-type]
     assert (
-        load_file(write(model, opened, tmp_path / "ours") / "model.safetensors").keys()
+        load_file(write_back(model, opened, tmp_path / "ours") / "model.safetensors").keys()
         == tensors.keys()
     )
 
@@ -376,9 +348,12 @@ def test_without_a_hint_the_first_family_that_can_say_it_writes(tmp_path: Path) 
         again = (
             getattr(transformers, written).from_pretrained(back, attn_implementation="eager").eval()
         )
-        given = batch(family, theirs.config)
+        inputs = batch(family, theirs.config)
         torch.testing.assert_close(
-            wanted(again, given)["labels"], wanted(theirs, given)["labels"], rtol=0, atol=1e-6
+            their_outputs(again, inputs)["labels"],
+            their_outputs(theirs, inputs)["labels"],
+            rtol=0,
+            atol=1e-6,
         )
 
 
@@ -392,7 +367,7 @@ def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> N
     ):
         saved(family, "Model", 0, tmp_path / family)
         model = dataclasses.replace(folders.read(tmp_path / family).spec, **change)  # type: ignore[arg-type]
-        assert folders.describe(model, kind=family.lower())["model_type"] == "regard"
+        assert folders.describe(model, model_type=family.lower())["model_type"] == "regard"
 
 
 @pytest.mark.parametrize(
@@ -404,7 +379,7 @@ def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> N
             "ForSequenceClassification",
             0.0,
             0.1,
-        ),  # as in the layers, where nothing else is said
+        ),  # as in the layers, where nothing else is options
         ("Bert", 2, "ForSequenceClassification", 0.0, 0.3),
         ("Bert", 2, "ForTokenClassification", None, 0.3),
         ("Bert", 2, "ForQuestionAnswering", None, 0.0),
@@ -500,64 +475,91 @@ def test_a_task_has_its_number_of_scores() -> None:
 # ------------------------------------------------------------------ configs as they were published
 
 BASE = {
-    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
-    "initializer_range": 0.02, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12,
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072, "num_attention_heads": 12,
+    "num_hidden_layers": 12,
 }  # fmt: skip
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base-uncased": ({
-        **BASE, "architectures": ["BertForMaskedLM"], "gradient_checkpointing": False, "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0, "position_embedding_type": "absolute",
-        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522,
+        **BASE, "architectures": ["BertForMaskedLM"], "gradient_checkpointing": False,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True,
+        "vocab_size": 30522,
     }, 109_514_298),
     "bert-base-multilingual-cased": ({
-        **BASE, "architectures": ["BertForMaskedLM"], "directionality": "bidi", "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0, "pooler_fc_size": 768,
+        **BASE, "architectures": ["BertForMaskedLM"], "directionality": "bidi",
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "pad_token_id": 0,
+        "pooler_fc_size": 768,
         "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
         "pooler_type": "first_token_transform", "type_vocab_size": 2, "vocab_size": 119547,
     }, 177_974_523),
     "all-MiniLM-L6-v2": ({
         **BASE, "_name_or_path": "nreimers/MiniLM-L6-H384-uncased", "architectures": ["BertModel"],
-        "gradient_checkpointing": False, "hidden_size": 384, "intermediate_size": 1536, "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "bert", "num_hidden_layers": 6, "pad_token_id": 0,
-        "position_embedding_type": "absolute", "transformers_version": "4.8.2", "type_vocab_size": 2,
+        "gradient_checkpointing": False, "hidden_size": 384, "intermediate_size": 1536,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "bert", "num_hidden_layers": 6,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute", "transformers_version": "4.8.2",
+        "type_vocab_size": 2,
         "use_cache": True, "vocab_size": 30522,
     }, 22_713_216),
     "roberta-base": ({
-        **BASE, "architectures": ["RobertaForMaskedLM"], "bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1,
+        **BASE, "architectures": ["RobertaForMaskedLM"], "bos_token_id": 0, "eos_token_id": 2,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 514, "model_type": "roberta", "pad_token_id": 1,
+        "type_vocab_size": 1,
         "vocab_size": 50265,
     }, 124_697_433),
     "xlm-roberta-base": ({
         **BASE, "architectures": ["XLMRobertaForMaskedLM"], "bos_token_id": 0, "eos_token_id": 2,
-        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "xlm-roberta", "output_past": True,
-        "pad_token_id": 1, "position_embedding_type": "absolute", "transformers_version": "4.17.0.dev0",
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "xlm-roberta",
+        "output_past": True,
+        "pad_token_id": 1, "position_embedding_type": "absolute",
+        "transformers_version": "4.17.0.dev0",
         "type_vocab_size": 1, "use_cache": True, "vocab_size": 250002,
     }, 278_295_186),
     "distilbert-base-uncased": ({
-        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1, "dim": 768,
-        "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02, "max_position_embeddings": 512,
-        "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0, "qa_dropout": 0.1,
+        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1,
+        "dim": 768,
+        "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02,
+        "max_position_embeddings": 512,
+        "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0,
+        "qa_dropout": 0.1,
         "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True,
         "transformers_version": "4.10.0.dev0", "vocab_size": 30522,
     }, 66_985_530),
     "albert-base-v2": ({
-        **BASE, "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0, "bos_token_id": 2,
-        "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128, "eos_token_id": 3, "gap_size": 0,
-        "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "inner_group_num": 1, "layer_norm_eps": 1e-12,
-        "max_position_embeddings": 512, "model_type": "albert", "net_structure_type": 0, "num_hidden_groups": 1,
+        **BASE, "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0,
+        "bos_token_id": 2,
+        "classifier_dropout_prob": 0.1, "down_scale_factor": 1, "embedding_size": 128,
+        "eos_token_id": 3, "gap_size": 0,
+        "hidden_act": "gelu_new", "hidden_dropout_prob": 0, "inner_group_num": 1,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "albert", "net_structure_type": 0,
+        "num_hidden_groups": 1,
         "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000,
     }, 11_221_680),
     "electra-small-discriminator": ({
-        **BASE, "architectures": ["ElectraForPreTraining"], "embedding_size": 128, "hidden_size": 256,
-        "intermediate_size": 1024, "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "electra",
+        **BASE, "architectures": ["ElectraForPreTraining"], "embedding_size": 128,
+        "hidden_size": 256,
+        "intermediate_size": 1024, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "model_type": "electra",
         "num_attention_heads": 4, "pad_token_id": 0, "position_embedding_type": "absolute",
-        "summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first", "summary_use_proj": True,
+        "summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first",
+        "summary_use_proj": True,
         "transformers_version": "4.4.0", "type_vocab_size": 2, "vocab_size": 30522,
     }, 13_549_057),
     "all-mpnet-base-v2": ({
-        **BASE, "_name_or_path": "microsoft/mpnet-base", "architectures": ["MPNetForMaskedLM"], "bos_token_id": 0,
-        "eos_token_id": 2, "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "mpnet",
-        "pad_token_id": 1, "relative_attention_num_buckets": 32, "transformers_version": "4.8.2", "vocab_size": 30527,
+        **BASE, "_name_or_path": "microsoft/mpnet-base", "architectures": ["MPNetForMaskedLM"],
+        "bos_token_id": 0,
+        "eos_token_id": 2, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,
+        "model_type": "mpnet",
+        "pad_token_id": 1, "relative_attention_num_buckets": 32, "transformers_version": "4.8.2",
+        "vocab_size": 30527,
     }, 109_518_527),
 }  # fmt: skip
 
@@ -565,7 +567,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_are_read_and_counted(name: str) -> None:
     config, count = PUBLISHED[name]
-    model = folders.FAMILIES[config["model_type"]].spec(config)
+    model = folders.FAMILIES[config["model_type"]].to_spec(config)
     with torch.device("meta"):
         theirs = getattr(transformers, config["architectures"][0])(
             transformers.AutoConfig.for_model(**config)

@@ -1,4 +1,6 @@
-"""Greedy and beam search give the tokens of transformers' `generate`: padded batches, every stopping rule, all n-best."""
+"""Greedy and beam search give the tokens of transformers' `generate`: padded batches, every
+stopping rule, all n-best.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, PowerPenalty, Strategy
 from regard.families import folder as folders
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -20,14 +23,32 @@ KIN = {
     "num_attention_heads": 4, "max_position_embeddings": 64,
 }  # fmt: skip
 PAIR = {
-    "vocab_size": VOCABULARY, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 34, "decoder_ffn_dim": 30, "max_position_embeddings": 32,
-    "decoder_start_token_id": 1, "bos_token_id": 1, "pad_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": None,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 34,
+    "decoder_ffn_dim": 30,
+    "max_position_embeddings": 32,
+    "decoder_start_token_id": 1,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "forced_eos_token_id": None,
+}
 T5 = {
-    "vocab_size": VOCABULARY, "d_model": 24, "d_kv": 5, "d_ff": 34, "num_layers": 2, "num_heads": 3,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13, "decoder_start_token_id": 0,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "d_kv": 5,
+    "d_ff": 34,
+    "num_layers": 2,
+    "num_heads": 3,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 13,
+    "decoder_start_token_id": 0,
+}
 CAUSAL: dict[str, Any] = {
     "llama": lambda: transformers.LlamaConfig(**KIN, num_key_value_heads=2),
     "mistral": lambda: transformers.MistralConfig(**KIN, num_key_value_heads=2, sliding_window=4),
@@ -77,22 +98,27 @@ class Case(NamedTuple):
             )
             tokens[row, place], padding_mask[row, place] = torch.tensor(prompt), 1
         out = self.theirs.generate(
-            input_ids=tokens, attention_mask=padding_mask, do_sample=False, max_new_tokens=STEPS, eos_token_id=self.end,
-            pad_token_id=0, **settings,
-        )  # fmt: skip
+            input_ids=tokens,
+            attention_mask=padding_mask,
+            do_sample=False,
+            max_new_tokens=STEPS,
+            eos_token_id=self.end,
+            pad_token_id=0,
+            **settings,
+        )
         rows = out[:, longest if self.start is None else 1 :].tolist()
         return [row[: row.index(self.end) + 1] if self.end in row else row for row in rows]
 
     def decoded(
         self, strategy: Strategy, ends: SpecialTokens | None = None, **rules: int
     ) -> list[list[int]]:
-        found = decode(
+        result = decode(
             self.ours,
             self.prompts,
             ends or self.ends,
             DecodingSettings(strategy, Limit(0.0, STEPS), **rules),
         )
-        return [self.row(hypothesis) for hypotheses in found for hypothesis in hypotheses]
+        return [self.row(hypothesis) for hypotheses in result for hypothesis in hypotheses]
 
     def row(self, hypothesis: Hypothesis) -> list[int]:
         return [*hypothesis.tokens, self.end] if hypothesis.finished else [*hypothesis.tokens]
@@ -105,9 +131,7 @@ def case(name: str, seed: int, out: Path) -> Case:
         transformers.AutoModelForCausalLM if name in CAUSAL else transformers.AutoModelForSeq2SeqLM
     )
     model = kind.from_config({**CAUSAL, **SEQUENCES}[name](), attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in (p for p in model.parameters() if p.requires_grad):
-            parameter.add_(torch.randn_like(parameter) * 0.15)
+    perturb(model, 0.15)
     model.save_pretrained(out)
     ours, opened = folders.open_model(out)
     chance = torch.Generator().manual_seed(seed)
@@ -115,9 +139,9 @@ def case(name: str, seed: int, out: Path) -> Case:
         (5, 5, 5) if name == "gpt" else (5, 2, 8, 5)
     )  # transformers' GPT does not skip the padding's positions
     prompts = [torch.randint(3, VOCABULARY, (n,), generator=chance).tolist() for n in lengths]
-    found = Case(model, ours, prompts, -1, opened.ids.start if opened.ids else None)
-    said = [row[3] for row in found.generated(num_beams=4, early_stopping=True)]
-    return found._replace(end=next(token for token in said if token != 0))
+    result = Case(model, ours, prompts, -1, opened.ids.start if opened.ids else None)
+    fourth_tokens = [row[3] for row in result.generated(num_beams=4, early_stopping=True)]
+    return result._replace(end=next(token for token in fourth_tokens if token != 0))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -147,9 +171,9 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
     changed = 0
     for size, least in ((1, 0), (2, 0), (3, 0), (0, 5), (2, 7), (STEPS + 20, 1)):
         theirs: dict[str, Any] = {"no_repeat_ngram_size": size, "min_new_tokens": least}
-        found = models.decoded(Greedy(), min_new_tokens=least, no_repeat_ngram_size=size)
-        assert found == models.generated(num_beams=1, **theirs), (size, least)
-        changed += found != free
+        result = models.decoded(Greedy(), min_new_tokens=least, no_repeat_ngram_size=size)
+        assert result == models.generated(num_beams=1, **theirs), (size, least)
+        changed += result != free
         for width, stop in ((3, "full"), (4, "likely")):
             strategy = BeamSearch(width, PowerPenalty(1.5), width, "refilled", stop)  # type: ignore[arg-type]
             early: dict[str, Any] = {"early_stopping": STOPS[stop], "num_return_sequences": width}

@@ -17,11 +17,13 @@ from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.models.text_encoder import TextEncoder
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 2,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
 GPT = {
@@ -52,9 +54,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     auto = transformers.AutoModelForSequenceClassification
     model = auto.from_config(CASES[name](), attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+    perturb(model)
     model.save_pretrained(out)
     return model
 
@@ -67,28 +67,32 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     assert trainable(ours) == parameter_count(opened.spec)
     padding_mask = torch.arange(11) < torch.tensor([11, 8, 1])[:, None]
     tokens = torch.randint(1, 61, (3, 11)) * padding_mask
-    held = regard.load(tmp_path / "theirs", device="cpu")
-    assert isinstance(held, TextEncoder)
+    loaded = regard.load(tmp_path / "theirs", device="cpu")
+    assert isinstance(loaded, TextEncoder)
     with torch.inference_mode():
         wanted = model(input_ids=tokens, attention_mask=padding_mask.long()).logits
         tolerance = (2e-5 if name == "gemma" else 1e-5) * max(1.0, wanted.abs().mean().item())
-        for found in (
-            held(input_ids=tokens, attention_mask=padding_mask.long()),
-            held(input_ids=tokens),
+        for result in (
+            loaded(input_ids=tokens, attention_mask=padding_mask.long()),
+            loaded(input_ids=tokens),
         ):
-            assert found.logits.shape == wanted.shape
-            assert (found.logits - wanted).abs().max().item() <= tolerance
-        alone = held(input_ids=tokens[1:2, :8]).logits
+            assert result.logits.shape == wanted.shape
+            assert (result.logits - wanted).abs().max().item() <= tolerance
+        alone = loaded(input_ids=tokens[1:2, :8]).logits
         assert (alone - wanted[1:2]).abs().max().item() <= tolerance
 
     back = tmp_path / "ours"
     back.mkdir()
-    said = folders.describe(opened.spec, positions=opened.positions, kind=opened.kind) | {
-        "pad_token_id": 0
-    }
-    disk.write_json(back / "config.json", said)
+    config_json = folders.describe(
+        opened.spec, positions=opened.positions, model_type=opened.model_type
+    ) | {"pad_token_id": 0}
+    disk.write_json(back / "config.json", config_json)
     folders.write_weights(
-        back / "model.safetensors", ours, opened.spec, opened.positions, kind=opened.kind
+        back / "model.safetensors",
+        ours,
+        opened.spec,
+        opened.positions,
+        model_type=opened.model_type,
     )
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)

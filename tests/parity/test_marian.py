@@ -16,12 +16,12 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.families.folder import (
     SpecialTokenIds,
+    append_end_token,
     describe,
     generation_config,
     open_model,
     read,
     tokenizer_config,
-    with_end,
     write_weights,
 )
 from regard.families.transformer import transformer
@@ -102,8 +102,10 @@ def open_theirs(folder: Path) -> Any:
 
 def random_theirs(kind: Any, config: Any, **changes: Any) -> Any:
     sizes: dict[str, Any] = {
-        "vocab_size": 37, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 28, "max_position_embeddings": 64,
+        "vocab_size": 37, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3,
+        "encoder_attention_heads": 3,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 28,
+        "max_position_embeddings": 64,
         "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     model = kind(config(**{**sizes, **changes}))
@@ -199,7 +201,7 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
     model = build(model_spec)
     stir(model.parameters())
     write(tmp_path, model, model_spec)
-    (tmp_path / "tokenizer.json").write_text(with_end(tokenizer.to_json(), END))
+    (tmp_path / "tokenizer.json").write_text(append_end_token(tokenizer.to_json(), END))
     disk.write_json(
         tmp_path / "tokenizer_config.json", tokenizer_config(PAD, START, END, UNKNOWN, positions=64)
     )
@@ -217,7 +219,7 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
         3,
     )
 
-    found = decode(
+    result = decode(
         model,
         sources,
         SpecialTokens(0, 1, 2, banned=(0,)),
@@ -228,7 +230,7 @@ def test_a_whole_folder_translates_alike(tmp_path: Path) -> None:
         .generate(**{k: rows[k] for k in ("input_ids", "attention_mask")})
         .tolist()
     )
-    for (mine,), row in zip(found, generated, strict=True):
+    for (mine,), row in zip(result, generated, strict=True):
         ended = row[1:].index(IDS.end) if IDS.end in row[1:] else len(row[1:])
         assert list(mine.tokens) == row[1 : 1 + ended]
 

@@ -1,4 +1,6 @@
-"""Pre-norm models and PegasusForConditionalGeneration of transformers: the same logits and files, in both directions."""
+"""Pre-norm models and PegasusForConditionalGeneration of transformers: the same logits and files,
+in both directions.
+"""
 
 from __future__ import annotations
 

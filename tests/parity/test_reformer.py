@@ -1,5 +1,6 @@
-"""Reformer against transformers, hash_seed set: chunks of neighbours and of hashes, in any order, on a ring; padding, lengths
-around those of the chunks, three seeds, both directions."""
+"""Reformer against transformers, hash_seed set: chunks of neighbours and of hashes, in any order,
+on a ring; padding, lengths around those of the chunks, three seeds, both directions.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +23,25 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 61, "hidden_size": 36, "attention_head_size": 7, "num_attention_heads": 3, "feed_forward_size": 50,
-    "attn_layers": ["local", "lsh"], "axial_pos_shape": [6, 8], "axial_pos_embds_dim": [17, 19], "num_buckets": 4,
-    "max_position_embeddings": 55, "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6, "hash_seed": 3,
-}  # fmt: skip
+    "vocab_size": 61,
+    "hidden_size": 36,
+    "attention_head_size": 7,
+    "num_attention_heads": 3,
+    "feed_forward_size": 50,
+    "attn_layers": ["local", "lsh"],
+    "axial_pos_shape": [6, 8],
+    "axial_pos_embds_dim": [17, 19],
+    "num_buckets": 4,
+    "max_position_embeddings": 55,
+    "local_attn_chunk_length": 4,
+    "lsh_attn_chunk_length": 6,
+    "hash_seed": 3,
+}
 CAUSAL: dict[str, Any] = {**SMALL, "is_decoder": True}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "both kinds": ("Model", {**SMALL, "num_hashes": 2}),
@@ -83,9 +95,7 @@ LENGTHS = (1, 4, 5, 6, 7, 12, 13, 24, 31, 36, 47)
 def saved(task: str, config: dict[str, Any], seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     model = getattr(transformers, f"Reformer{task}")(transformers.ReformerConfig(**config)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+    perturb(model, 0.2)
     model.save_pretrained(out)
     return model
 
@@ -116,7 +126,9 @@ def wanted(
 
 
 @torch.inference_mode()
-def found(model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor | None) -> torch.Tensor:
+def our_outputs(
+    model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor | None
+) -> torch.Tensor:
     hidden, _ = model(tokens, padding_mask)
     if getattr(model, "labels", None) is not None:
         return model.classes(hidden, padding_mask)  # type: ignore[no-any-return]
@@ -142,22 +154,22 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         tokens, padding_mask = batch(length, seed)
         for mask in (None, padding_mask):
             everywhere = torch.ones_like(padding_mask) if mask is None else mask
-            assert_close(found(ours, tokens, mask), wanted(model, tokens, mask), everywhere)
+            assert_close(our_outputs(ours, tokens, mask), wanted(model, tokens, mask), everywhere)
 
     back = tmp_path / "ours"
     back.mkdir()
-    said = folders.describe(opened.spec, positions=opened.positions)
-    assert said["model_type"] == "reformer"
-    disk.write_json(back / "config.json", said)
+    config_json = folders.describe(opened.spec, positions=opened.positions)
+    assert config_json["model_type"] == "reformer"
+    disk.write_json(back / "config.json", config_json)
     folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
     )
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
-    again, told = type(model).from_pretrained(back, output_loading_info=True)
-    assert not told["missing_keys"]
-    assert not told["unexpected_keys"]
+    again, report = type(model).from_pretrained(back, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
     torch.testing.assert_close(
         wanted(again.eval(), tokens, None), wanted(model, tokens, None), rtol=0, atol=1e-5
     )
@@ -165,7 +177,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["both kinds", "language model"])
 def test_padding_in_front(name: str, tmp_path: Path) -> None:
-    """Where positions are told to transformers, which it takes for lengths that need no filling up."""
+    """Where positions are told to transformers, which it takes for lengths that need no
+    filling up.
+    """
     task, config = CASES[name]
     model = saved(task, config, 0, tmp_path)
     ours, _ = folders.open_model(tmp_path)
@@ -174,7 +188,7 @@ def test_padding_in_front(name: str, tmp_path: Path) -> None:
         tokens, padding_mask = tokens.flip(1), padding_mask.flip(1)
         positions = (padding_mask.long().cumsum(1) - 1).clamp_min(0)
         assert_close(
-            found(ours, tokens, padding_mask),
+            our_outputs(ours, tokens, padding_mask),
             wanted(model, tokens, padding_mask, position_ids=positions),
             padding_mask,
         )
@@ -190,7 +204,7 @@ def test_buckets_that_the_length_decides(chunk: int, length: int, tmp_path: Path
     assert folders.describe(opened.spec)["num_buckets"] is None
     tokens, padding_mask = batch(length, 0)
     assert_close(
-        found(ours, tokens, padding_mask), wanted(model, tokens, padding_mask), padding_mask
+        our_outputs(ours, tokens, padding_mask), wanted(model, tokens, padding_mask), padding_mask
     )
     chosen = model.config.num_buckets
     assert chosen is None or isinstance(chosen, list) == (
@@ -202,21 +216,23 @@ def test_every_hash_is_that_of_the_seed(tmp_path: Path) -> None:
     tokens, padding_mask = batch(36, 0)
     model = saved("Model", {**SMALL, "hash_seed": 8}, 0, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    made = []
+    results = []
     for seed in (8, 9, None, 0):
         (tmp_path / "config.json").write_text(json.dumps({**config, "hash_seed": seed}))
         ours, _ = folders.open_model(tmp_path)
-        made.append(found(ours, tokens, None))
-    assert_close(made[0], wanted(model, tokens, None), torch.ones_like(padding_mask))
-    assert (made[0] - made[1]).abs().max() > 0.01
-    assert torch.equal(made[2], made[3])
+        results.append(our_outputs(ours, tokens, None))
+    assert_close(results[0], wanted(model, tokens, None), torch.ones_like(padding_mask))
+    assert (results[0] - results[1]).abs().max() > 0.01
+    assert torch.equal(results[2], results[3])
 
 
 # ------------------------------------------------------------------ language models
 
 
 def test_greedy_generation_gives_the_same_tokens(tmp_path: Path) -> None:
-    """Against transformers one by one, which reads the whole text anew, too: its cache gives something else."""
+    """Against transformers one by one, which reads the whole text anew, too: its cache gives
+    something else.
+    """
     model = saved("ModelWithLMHead", {**CAUSAL, "num_hashes": 2}, 5, tmp_path)
     ours, _ = folders.open_model(tmp_path)
     chance = torch.Generator().manual_seed(1)
@@ -224,12 +240,12 @@ def test_greedy_generation_gives_the_same_tokens(tmp_path: Path) -> None:
     ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit(0.0, 12)
     greedy = decode(ours, prompts, ends, DecodingSettings(Greedy(), limit))  # type: ignore[arg-type]
     for prompt, best in zip(prompts, greedy, strict=True):
-        seen = torch.tensor([prompt])
-        while seen.shape[1] < len(prompt) + 12 and seen[0, -1] != 2:
-            scores = wanted(model, seen, None)[:, -1]
-            seen = torch.cat([seen, scores.argmax(dim=-1)[:, None]], dim=1)
+        sequence = torch.tensor([prompt])
+        while sequence.shape[1] < len(prompt) + 12 and sequence[0, -1] != 2:
+            scores = wanted(model, sequence, None)[:, -1]
+            sequence = torch.cat([sequence, scores.argmax(dim=-1)[:, None]], dim=1)
         assert list(best[0].tokens) == [
-            token for token in seen[0, len(prompt) :].tolist() if token != 2
+            token for token in sequence[0, len(prompt) :].tolist() if token != 2
         ]
     wide = decode(ours, prompts, ends, DecodingSettings(BeamSearch(3), limit))  # type: ignore[arg-type]
     alone = [decode(ours, [p], ends, DecodingSettings(BeamSearch(3), limit))[0] for p in prompts]  # type: ignore[arg-type]
@@ -243,22 +259,22 @@ def test_texts_are_scored_and_written(tmp_path: Path) -> None:
     )
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
-    held: Any = regard.load(str(tmp_path))
+    loaded: Any = regard.load(str(tmp_path))
     tokens = batch(29, 0)[0][0]
     text = " ".join(f"w{i}" for i in tokens)
     scores = wanted(model, tokens[None, :-1], None)[0].log_softmax(-1)
     expected = -scores.gather(1, tokens[1:, None]).sum().item()
-    total, count = held.nll(text)
+    total, count = loaded.nll(text)
     assert count == 28
     assert total == pytest.approx(expected, rel=1e-5)
-    assert held.perplexity(text) == pytest.approx(math.exp(expected / 28), rel=1e-5)
-    assert held.positions == 48
-    assert len(held.generate(text, max_new_tokens=3).split()) <= 3
+    assert loaded.perplexity(text) == pytest.approx(math.exp(expected / 28), rel=1e-5)
+    assert loaded.positions == 48
+    assert len(loaded.generate(text, max_new_tokens=3).split()) <= 3
     with pytest.raises(DataError, match="48"):
-        held.model(torch.ones(1, 49, dtype=torch.long))
+        loaded.model(torch.ones(1, 49, dtype=torch.long))
 
 
-# ------------------------------------------------------------------ other files, and what is refused
+# -------------------------------------------------------------- other files, and what is refused
 
 
 def test_old_files_hold_more(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""T5, BART and mBART against transformers: tiny random models, odd sizes, padding, three seeds, both directions."""
+"""T5, BART and mBART against transformers: tiny random models, odd sizes, padding, three seeds,
+both directions.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,29 @@ from regard.parameter_count import parameter_count
 transformers = pytest.importorskip("transformers")
 
 T5 = {
-    "vocab_size": 53, "d_model": 30, "d_kv": 7, "d_ff": 41, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 13, "decoder_start_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 53,
+    "d_model": 30,
+    "d_kv": 7,
+    "d_ff": 41,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 13,
+    "decoder_start_token_id": 0,
+}
 BART = {
-    "vocab_size": 53, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3,
-    "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37, "max_position_embeddings": 19,
+    "vocab_size": 53,
+    "d_model": 30,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5,
+    "encoder_ffn_dim": 41,
+    "decoder_ffn_dim": 37,
+    "max_position_embeddings": 19,
     "decoder_start_token_id": 2,
-}  # fmt: skip
+}
 CASES: dict[str, Any] = {
     "t5 1.0": lambda: transformers.T5Config(**T5),
     "t5 1.1": lambda: transformers.T5Config(
@@ -86,10 +103,10 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     batch = inputs()
     with torch.inference_mode():
         wanted = model(**batch).logits
-        found = ours.head(
+        result = ours.head(
             ours(batch["input_ids"], batch["decoder_input_ids"], batch["attention_mask"].bool())[0]
         )  # type: ignore
-    assert (found - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().mean().item())
+    assert (result - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().mean().item())
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -149,7 +166,9 @@ def test_what_is_not_understood_is_refused(
 
 
 def test_t5_as_its_authors_released_it(tmp_path: Path) -> None:
-    """Version 1.0 stores copies of the one matrix and a bias nobody uses; version 1.1 says tie_word_embeddings: false."""
+    """Version 1.0 stores copies of the one matrix and a bias nobody uses; version 1.1 says
+    tie_word_embeddings: false.
+    """
     theirs("t5 1.0", 0, tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")

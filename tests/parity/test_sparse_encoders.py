@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 import torch
+from encoder_outputs import assert_close, encoder_outputs, write_back
 from safetensors.torch import load_file, save_file
 
-from regard import disk
 from regard import spec as kinds
 from regard.build import trainable
-from regard.core.context import Context
 from regard.core.mask import FullMask
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import Encoder
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
 SIZES = {
-    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6,
     "max_position_embeddings": 90,
 }  # fmt: skip
 OTHER = {
@@ -74,15 +75,13 @@ LENGTH = 41  # longer than what BigBird of these sizes sees whole, and divided b
 
 def saved(family: str, task: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
-    said = dict(CONFIGS[family][seed])
+    options = dict(CONFIGS[family][seed])
     if task == "ForQuestionAnswering":
-        said.pop("num_labels", None)
-    config = getattr(transformers, f"{family}Config")(**said)
+        options.pop("num_labels", None)
+    config = getattr(transformers, f"{family}Config")(**options)
     config._attn_implementation = "eager"
     model = getattr(transformers, family + task)(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
+    perturb(model)
     model.save_pretrained(out)
     return model
 
@@ -90,28 +89,30 @@ def saved(family: str, task: str, seed: int, out: Path) -> Any:
 def batch(family: str, config: Any, length: int = LENGTH) -> dict[str, torch.Tensor]:
     padding_mask = torch.arange(length) < torch.tensor([length, length // 2, 7])[:, None]
     tokens = torch.randint(5, 61, (3, length)).masked_fill(~padding_mask, config.pad_token_id)
-    given = {
+    inputs = {
         "tokens": tokens,
         "padding_mask": padding_mask,
         "segments": torch.randint(0, config.type_vocab_size, (3, length)),
     }
     if family == "Longformer":
-        given["global_tokens"] = torch.zeros_like(padding_mask)
-        given["global_tokens"][:, 0] = True
-        given["global_tokens"][0, [5, 30]] = True
-        given["global_tokens"][1, 6] = True
-    return given
+        inputs["global_tokens"] = torch.zeros_like(padding_mask)
+        inputs["global_tokens"][:, 0] = True
+        inputs["global_tokens"][0, [5, 30]] = True
+        inputs["global_tokens"][1, 6] = True
+    return inputs
 
 
-def wanted(model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def their_outputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     extra = (
-        {"global_attention_mask": given["global_tokens"].long()} if "global_tokens" in given else {}
+        {"global_attention_mask": inputs["global_tokens"].long()}
+        if "global_tokens" in inputs
+        else {}
     )
     with torch.inference_mode():
         out = model(
-            input_ids=given["tokens"],
-            attention_mask=given["padding_mask"].long(),
-            token_type_ids=given["segments"],
+            input_ids=inputs["tokens"],
+            attention_mask=inputs["padding_mask"].long(),
+            token_type_ids=inputs["segments"],
             **extra,
         )
     if "start_logits" in out:
@@ -123,33 +124,16 @@ def wanted(model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
     return {"head" if type(model).__name__.endswith("MaskedLM") else "labels": out.logits}
 
 
-def found(model: Encoder, given: dict[str, torch.Tensor], names: Any) -> dict[str, torch.Tensor]:
-    padding_mask = given["padding_mask"]
-    with torch.inference_mode():
-        hidden, _ = model(
-            given["tokens"], padding_mask, segments=given["segments"], context=Context(global_tokens=given.get("global_tokens"))
-        )  # fmt: skip
-        made: dict[str, Any] = {
-            "hidden": lambda: hidden,
-            "pool": lambda: model.pool(hidden, padding_mask),  # type: ignore[misc]
-            "head": lambda: model.head(hidden),  # type: ignore[misc]
-            "labels": lambda: model.classes(hidden, padding_mask),
-        }
-        return {name: made[name]() for name in names}
-
-
-def assert_close(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], padding_mask: torch.Tensor
-) -> None:
-    assert one.keys() == other.keys()
-    for name, theirs in other.items():
-        ours = one[name]
-        assert ours.shape == theirs.shape
-        if theirs.ndim == 3:
-            ours, theirs = ours[padding_mask], theirs[padding_mask]
-        assert (ours - theirs).abs().max().item() <= 1e-5 * max(1.0, theirs.abs().mean().item()), (
-            name
-        )
+def our_outputs(model: Any, inputs: dict[str, torch.Tensor], names: Any) -> dict[str, torch.Tensor]:
+    """Our outputs of these names."""
+    return encoder_outputs(
+        model,
+        inputs["tokens"],
+        inputs["padding_mask"],
+        names,
+        segments=inputs["segments"],
+        global_tokens=inputs.get("global_tokens"),
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -160,19 +144,11 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     assert isinstance(model, Encoder)
     assert trainable(model) == parameter_count(opened.spec)
     assert kinds.from_dict(kinds.to_dict(opened.spec)) == opened.spec
-    given = batch(family, theirs.config)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["padding_mask"])
+    inputs = batch(family, theirs.config)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs["padding_mask"])
 
-    back = tmp_path / "ours"
-    back.mkdir()
-    disk.write_json(
-        back / "config.json",
-        folders.describe(opened.spec, positions=opened.positions, kind=opened.kind),
-    )
-    folders.write_weights(
-        back / "model.safetensors", model, opened.spec, opened.positions, opened.kind
-    )
+    back = write_back(model, opened, tmp_path / "ours")
     before, after = (
         load_file(place / "model.safetensors") for place in (tmp_path / "theirs", back)
     )
@@ -188,7 +164,7 @@ def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Pa
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    for name, output in wanted(again.eval(), given).items():
+    for name, output in their_outputs(again.eval(), inputs).items():
         torch.testing.assert_close(output, expected[name], rtol=0, atol=1e-6)
     for key in (
         "block_size",
@@ -206,9 +182,9 @@ def test_bigbird_of_any_length(length: int, tmp_path: Path) -> None:
     """28 is the longest input that sees everything; and both sides of whole blocks."""
     theirs = saved("BigBird", "Model", 0, tmp_path)
     model, _ = folders.open_model(tmp_path)
-    given = batch("BigBird", theirs.config, length)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["padding_mask"])  # type: ignore[arg-type]
+    inputs = batch("BigBird", theirs.config, length)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs["padding_mask"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("global_tokens", ["none", "all"])
@@ -217,12 +193,14 @@ def test_longformer_without_global_tokens_and_with_nothing_else(
 ) -> None:
     theirs = saved("Longformer", "Model", 0, tmp_path)
     model, _ = folders.open_model(tmp_path)
-    given = batch("Longformer", theirs.config)
-    given["global_tokens"] = (
-        given["padding_mask"] if global_tokens == "all" else torch.zeros_like(given["padding_mask"])
+    inputs = batch("Longformer", theirs.config)
+    inputs["global_tokens"] = (
+        inputs["padding_mask"]
+        if global_tokens == "all"
+        else torch.zeros_like(inputs["padding_mask"])
     )
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["padding_mask"])  # type: ignore[arg-type]
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs["padding_mask"])  # type: ignore[arg-type]
 
 
 def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
@@ -235,9 +213,9 @@ def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
     model, _ = folders.open_model(tmp_path)
     assert isinstance(model, Encoder)
     assert model.stack.attention_mask(0, 580, 3, FullMask()).sparse
-    given = batch("Longformer", config, 580)
-    expected = wanted(theirs, given)
-    assert_close(found(model, given, expected), expected, given["padding_mask"])
+    inputs = batch("Longformer", config, 580)
+    expected = their_outputs(theirs, inputs)
+    assert_close(our_outputs(model, inputs, expected), expected, inputs["padding_mask"])
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
@@ -245,15 +223,18 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (
             "Longformer", "ForMaskedLM",
             [
-                ({"attention_window": [4, 6, 4]}, "differ between layers"), ({"attention_window": 5}, "even"),
-                ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"), ({"rotary": 1}, "rotary"),
+                ({"attention_window": [4, 6, 4]}, "differ between layers"),
+                ({"attention_window": 5}, "even"),
+                ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"),
+                ({"rotary": 1}, "rotary"),
             ],
         ),
         (
             "BigBird", "ForMaskedLM",
             [
                 ({"use_bias": False}, "use_bias"), ({"attention_type": "sparse"}, "attention_type"),
-                ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"), ({"rotary": 1}, "rotary"),
+                ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"),
+                ({"rotary": 1}, "rotary"),
                 ({"architectures": ["BigBirdForQuestionAnswering"]}, "BigBirdForQuestionAnswering"),
             ],
         ),

@@ -1,4 +1,6 @@
-"""Image families against transformers: tiny random models, odd sizes, three seeds, both directions."""
+"""Image families against transformers: tiny random models, odd sizes, three seeds, both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from regard.build import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
@@ -28,10 +31,21 @@ SMALL = {
     "image_size": 12,
 }
 OTHER = {
-    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 30, "image_size": 11,
-    "patch_size": 3, "num_channels": 2, "qkv_bias": False, "hidden_act": "relu", "pooler_act": "silu",
-    "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "num_labels": 3,
-}  # fmt: skip
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 30,
+    "image_size": 11,
+    "patch_size": 3,
+    "num_channels": 2,
+    "qkv_bias": False,
+    "hidden_act": "relu",
+    "pooler_act": "silu",
+    "layer_norm_eps": 1e-3,
+    "hidden_dropout_prob": 0.2,
+    "attention_probs_dropout_prob": 0.3,
+    "num_labels": 3,
+}
 SIZES: dict[str, dict[str, Any]] = {
     "small": {**SMALL, "patch_size": 4, "num_labels": 5},
     "other": OTHER,
@@ -43,11 +57,9 @@ HEADS = {
 CASES = [(head, name) for heads in HEADS.values() for head in heads for name in SIZES]
 
 
-@torch.no_grad()
 def shaken(model: Any) -> Any:
-    """Moves every number, so that biases, norms and tokens matter."""
-    for parameter in model.parameters():
-        parameter.add_(torch.randn_like(parameter) * 0.05)
+    """The model with noise in all parameters, so that biases, norms and tokens matter."""
+    perturb(model)
     return model.eval()
 
 
@@ -59,8 +71,8 @@ def theirs(kind: str, name: str, seed: int, out: Path, **options: Any) -> Any:
     return model
 
 
-def close(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> bool:
-    return (found - wanted).abs().max().item() <= tolerance * max(1.0, wanted.abs().mean().item())
+def close(result: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> bool:
+    return (result - wanted).abs().max().item() <= tolerance * max(1.0, wanted.abs().mean().item())
 
 
 def check_back(
@@ -71,7 +83,9 @@ def check_back(
     run: Callable[[Any], dict[str, Tensor]],
     wanted: Any,
 ) -> None:
-    """Ours written again: the same tensors, and transformers opens them whole and computes the same."""
+    """Ours written again: the same tensors, and transformers opens them whole and computes the
+    same.
+    """
     back = place / "ours"
     back.mkdir()
     disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions))
@@ -124,7 +138,9 @@ def test_two_voters_are_heard_apart(tmp_path: Path) -> None:
 
 
 def test_without_a_pooler(tmp_path: Path) -> None:
-    """The weights say it where config.json cannot; ours says it again for a checkpoint that has no weights beside it."""
+    """The weights say it where config.json cannot; ours says it again for a checkpoint that has no
+    weights beside it.
+    """
     model = theirs("ViTModel", "small", 0, tmp_path / "theirs", add_pooling_layer=False)
     ours, opened = folders.open_model(tmp_path / "theirs")
     assert opened.spec.pool is None  # type: ignore[union-attr]

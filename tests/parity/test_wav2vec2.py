@@ -1,4 +1,6 @@
-"""Wav2Vec2 against transformers: tiny random models, odd sizes, ragged sound, three seeds, both directions."""
+"""Wav2Vec2 against transformers: tiny random models, odd sizes, ragged sound, three seeds, both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,35 @@ from regard.parameter_count import parameter_count
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 11, "hidden_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 31,
-    "conv_dim": [7, 9, 6], "conv_stride": [3, 2, 2], "conv_kernel": [5, 3, 2], "num_conv_pos_embeddings": 6,
+    "vocab_size": 11,
+    "hidden_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 31,
+    "conv_dim": [7, 9, 6],
+    "conv_stride": [3, 2, 2],
+    "conv_kernel": [5, 3, 2],
+    "num_conv_pos_embeddings": 6,
     "num_conv_pos_embedding_groups": 2,
-}  # fmt: skip
+}
 CASES: dict[str, dict[str, Any]] = {
     "norms after": {},
     "norms before": {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True},
     "odd kernel": {
-        "num_conv_pos_embeddings": 5, "num_conv_pos_embedding_groups": 5, "feat_extract_activation": "relu",
-        "hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "feat_extract_norm": "layer", "final_dropout": 0.3,
-        "hidden_dropout": 0.2, "activation_dropout": 0.4, "attention_dropout": 0.15, "feat_proj_dropout": 0.25,
+        "num_conv_pos_embeddings": 5,
+        "num_conv_pos_embedding_groups": 5,
+        "feat_extract_activation": "relu",
+        "hidden_act": "gelu_new",
+        "layer_norm_eps": 1e-3,
+        "feat_extract_norm": "layer",
+        "final_dropout": 0.3,
+        "hidden_dropout": 0.2,
+        "activation_dropout": 0.4,
+        "attention_dropout": 0.15,
+        "feat_proj_dropout": 0.25,
     },
     "no mask": {"do_stable_layer_norm": True, "mask_time_prob": 0.0},
-}  # fmt: skip
+}
 SAMPLES = [101, 60, 77]
 
 
@@ -93,17 +110,19 @@ def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
         wanted = model(
             waves, attention_mask=padding_mask.long(), mask_time_indices=masked
         ).last_hidden_state
-        found, _ = ours(waves, padding_mask, masked=masked)  # type: ignore[call-arg, arg-type]
-    assert close(found[places], wanted[places], 2e-5)
+        result, _ = ours(waves, padding_mask, masked=masked)  # type: ignore[call-arg, arg-type]
+    assert close(result[places], wanted[places], 2e-5)
 
 
 def test_files_of_other_times(tmp_path: Path) -> None:
-    """Old files name the halves of the kernel otherwise, and may lack the mask that their config speaks of."""
+    """Old files name the halves of the kernel otherwise, and may lack the mask that their config
+    speaks of.
+    """
     theirs("Wav2Vec2ForCTC", "norms after", 0, tmp_path)
     before = load_file(tmp_path / "model.safetensors")
-    made = "parametrizations.weight.original"
+    new_name = "parametrizations.weight.original"
     old = {
-        name.replace(f"{made}0", "weight_g").replace(f"{made}1", "weight_v"): t
+        name.replace(f"{new_name}0", "weight_g").replace(f"{new_name}1", "weight_v"): t
         for name, t in before.items()
     }
     del old["wav2vec2.masked_spec_embed"]
@@ -111,7 +130,7 @@ def test_files_of_other_times(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors")
     _, opened = folders.open_model(tmp_path)
     assert not opened.spec.input.masked  # type: ignore[union-attr]
-    kernel = f"wav2vec2.encoder.pos_conv_embed.conv.{made}1"
+    kernel = f"wav2vec2.encoder.pos_conv_embed.conv.{new_name}1"
     assert torch.equal(opened.weights["input.position.direction"], before[kernel])
     assert folders.describe(opened.spec)["mask_time_prob"] == 0.0
 

@@ -1,4 +1,6 @@
-"""Whisper against transformers: tiny random models, three seeds, both directions, and the tokens that it says."""
+"""Whisper against transformers: tiny random models, three seeds, both directions, and the tokens
+that it says.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,28 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 53, "num_mel_bins": 11, "d_model": 30, "encoder_layers": 2, "decoder_layers": 3,
-    "encoder_attention_heads": 3, "decoder_attention_heads": 5, "encoder_ffn_dim": 41, "decoder_ffn_dim": 37,
-    "max_source_positions": 14, "max_target_positions": 17, "pad_token_id": 0, "bos_token_id": 1,
-    "decoder_start_token_id": 1, "eos_token_id": 2, "begin_suppress_tokens": None,
-}  # fmt: skip
+    "vocab_size": 53,
+    "num_mel_bins": 11,
+    "d_model": 30,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5,
+    "encoder_ffn_dim": 41,
+    "decoder_ffn_dim": 37,
+    "max_source_positions": 14,
+    "max_target_positions": 17,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "decoder_start_token_id": 1,
+    "eos_token_id": 2,
+    "begin_suppress_tokens": None,
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "small": {},
     "relu": {"activation_function": "relu", "num_mel_bins": 8},
@@ -36,9 +51,8 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     config = transformers.WhisperConfig(**{**SMALL, **CHANGES[name]})
     model = transformers.WhisperForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # the sinusoids too: they are taken as they are stored
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+    # The sinusoids too: Whisper takes them as they are stored.
+    perturb(model, 0.1, frozen=True)
     model.save_pretrained(out)
     return model
 
@@ -54,8 +68,8 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     features, target = torch.randn(3, model.config.num_mel_bins, 28), torch.randint(3, 53, (3, 17))
     with torch.inference_mode():
         wanted = model(input_features=features, decoder_input_ids=target).logits
-        found = ours.head(ours(features, target)[0])  # type: ignore[misc]
-    assert (found - wanted).abs().max().item() <= 2e-5 * max(1.0, wanted.abs().mean().item())
+        result = ours.head(ours(features, target)[0])  # type: ignore[misc]
+    assert (result - wanted).abs().max().item() <= 2e-5 * max(1.0, wanted.abs().mean().item())
 
     back = tmp_path / "ours"
     back.mkdir()
@@ -106,7 +120,8 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
     features, start = torch.randn(3, 11, 28), (1, 7, 9)
     frame = {"input_features": features, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
     prompt = torch.tensor(start).expand(3, -1)
-    # Whisper's own `generate` splits long recordings and wants the real vocabulary; underneath is the general one.
+    # Whisper's own `generate` splits long recordings and wants the real vocabulary; underneath is
+    # the general one.
     generate = transformers.GenerationMixin.generate
     end = generate(model, **frame, decoder_input_ids=prompt, num_beams=3)[0, 5].item()
 
@@ -117,13 +132,13 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
         return [row[: row.index(end)] if end in row else row for row in rows]
 
     def decoded(strategy: Any) -> list[list[int]]:
-        found = decode(
+        result = decode(
             ours,  # type: ignore[arg-type]
             list(features),
             SpecialTokens(0, start, end),
             DecodingSettings(strategy, Limit(0.0, 8)),
         )
-        return [list(hypothesis.tokens) for hypotheses in found for hypothesis in hypotheses]
+        return [list(hypothesis.tokens) for hypotheses in result for hypothesis in hypotheses]
 
     assert decoded(Greedy()) == generated(num_beams=1)
     for stop, early in {"full": True, "likely": False}.items():

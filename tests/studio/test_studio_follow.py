@@ -40,9 +40,9 @@ def test_a_log_that_was_cut_back_is_begun_again(tmp_path: Path) -> None:
     log.write_text(line(1) + line(2) + line(3))
     end = follow(log, 0)["offset"]
     log.write_text(line(1))
-    found = follow(log, end)
-    assert found["restarted"]
-    assert found["curves"]["step"] == [1]
+    answer = follow(log, end)
+    assert answer["restarted"]
+    assert answer["curves"]["step"] == [1]
 
 
 def test_words_for_numbers_are_gaps_and_damaged_lines_are_counted(tmp_path: Path) -> None:
@@ -56,19 +56,19 @@ def test_words_for_numbers_are_gaps_and_damaged_lines_are_counted(tmp_path: Path
     log.write_text(
         line(1, loss="nan") + "not json\n" + json.dumps(event) + "\n[1]\n" + line(2, loss=True)
     )
-    found = follow(log, 0)
-    assert found["curves"]["loss"] == [None, True]
-    assert found["unreadable"] == 1
-    assert found["events"] == [event]
-    assert found["curves"]["step"] == [1, 2]
+    answer = follow(log, 0)
+    assert answer["curves"]["loss"] == [None, True]
+    assert answer["unreadable"] == 1
+    assert answer["events"] == [event]
+    assert answer["curves"]["step"] == [1, 2]
 
 
 def test_100_000_steps_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_text("".join(line(step) for step in range(1, 100_001)))
-    found = follow(log, 0)
-    assert len(found["curves"]["step"]) <= POINTS + 1
-    assert found["curves"]["step"][-1] == 100_000
-    assert found["lines"] == 100_000
-    assert not found["more"]
-    assert len(json.dumps(found)) < 300_000
+    answer = follow(log, 0)
+    assert len(answer["curves"]["step"]) <= POINTS + 1
+    assert answer["curves"]["step"][-1] == 100_000
+    assert answer["lines"] == 100_000
+    assert not answer["more"]
+    assert len(json.dumps(answer)) < 300_000

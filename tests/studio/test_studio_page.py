@@ -1,4 +1,5 @@
-"""The four pages in a real browser, driven as a person would. Skipped where Chromium is not installed.
+"""The four pages in a real browser, driven as a person would. Skipped where Chromium is not
+installed.
 
 Pictures are kept in $REGARD_SCREENSHOTS, or in pytest's own folder.
 """
@@ -55,7 +56,7 @@ class Studio:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on(
             "console",
-            lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+            lambda texts: self.complaints.append(texts.text) if texts.type == "error" else None,
         )
         page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         page.goto(self.address)
@@ -122,10 +123,12 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
             browser_studio = Studio(browser, address[0], folder, shots)
             yield browser_studio
             browser.close()
-            own = browser_studio.base
+            own_requests = browser_studio.base
             assert browser_studio.requests
             assert not [
-                url for url in browser_studio.requests if not url.startswith((own, "data:"))
+                url
+                for url in browser_studio.requests
+                if not url.startswith((own_requests, "data:"))
             ]
             assert not browser_studio.complaints
     finally:
@@ -138,7 +141,7 @@ def large(folder: Path) -> None:
     import tokenizers
     import transformers
 
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": 48,
         "num_hidden_layers": 12,
         "num_attention_heads": 12,
@@ -178,7 +181,8 @@ def sent(page: Any, view: str) -> int:
     """Bytes of all answers of a view so far."""
     return int(
         page.evaluate(
-            "(view) => performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/' + view))"
+            "(view) => performance.getEntriesByType('resource')"
+            ".filter((e) => e.name.includes('/api/' + view))"
             ".reduce((sum, e) => sum + e.encodedBodySize, 0)",
             view,
         )
@@ -192,16 +196,18 @@ def link(page: str, **more: str) -> str:
 
 
 def test_who_resolves_it(studio: Studio) -> None:
-    """The head that looks at what the pronoun stands for, on two sentences; and what they become without the circuit."""
+    """The head that looks at what the pronoun stands for, on two sentences; and what they become
+    without the circuit.
+    """
     page = studio.page("look?model=demo")
     page.click("#resolves")
     until(page, "document.querySelectorAll('.token.pinned').length === 2")
-    found = json.loads((DEMO / "circuit.json").read_text())
-    name, head = found["reader"]
+    result = json.loads((DEMO / "circuit.json").read_text())
+    name, head = result["reader"]
     assert f"at={name}&head={head}" in page.url
-    said = page.locator("main").inner_text()
-    assert "weil es zu müde war" in said
-    assert "weil sie zu breit war" in said
+    texts = page.locator("main").inner_text()
+    assert "weil es zu müde war" in texts
+    assert "weil sie zu breit war" in texts
     page.screenshot(path=studio.shots / "resolves.png", full_page=True)
     page.click("#unresolved")
     until(page, "document.querySelector('#switched') !== null")
@@ -281,26 +287,33 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tab", "seen"),
-    [("entropy", "How widely each head looks"), ("roles", "pronoun→referent"), ("lens", "layer 1"),
-     ("rollout", "attention rollout of the encoder"), ("attribution", "Attention is not explanation."),
-     ("patching", "Score of “er” against “es”")],
-)  # fmt: skip
-def test_what_else(studio: Studio, tab: str, seen: str) -> None:
+    ("tab", "visible"),
+    [
+        ("entropy", "How widely each head looks"),
+        ("roles", "pronoun→referent"),
+        ("lens", "layer 1"),
+        ("rollout", "attention rollout of the encoder"),
+        ("attribution", "Attention is not explanation."),
+        ("patching", "Score of “er” against “es”"),
+    ],
+)
+def test_what_else(studio: Studio, tab: str, visible: str) -> None:
     text = "The dog does not enter the house because it is too tired."
     page = studio.page(link("look", text=text))
     page.locator(f"[aria-label='What else'] [data-value={tab}]").focus()
     page.keyboard.press("Enter")
     until(
         page,
-        "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'",
+        "document.querySelector('[aria-label=\"What else\"]')"
+        ".getAttribute('aria-busy') === 'false'",
     )
-    assert seen in page.inner_text("#more")
+    assert visible in page.inner_text("#more")
     assert page.locator("#more .error").count() == 0
     restored = studio.page(page.url.partition("#/")[2])
     until(
         restored,
-        "document.querySelector('[aria-label=\"What else\"]').getAttribute('aria-busy') === 'false'",
+        "document.querySelector('[aria-label=\"What else\"]')"
+        ".getAttribute('aria-busy') === 'false'",
     )
     assert restored.inner_text("#more") == page.inner_text("#more")
     page.screenshot(path=studio.shots / f"more-{tab}.png", full_page=True)
@@ -313,7 +326,7 @@ def test_what_else(studio: Studio, tab: str, seen: str) -> None:
         page.wait_for_selector("#more .error")
         assert "as many tokens" in page.inner_text("#more .error")
         assert page.locator("#patched").count() == 1
-        studio.complaints[:] = [said for said in studio.complaints if "400" not in said]
+        studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
     for each in (page, restored):
         each.context.close()
 
@@ -371,7 +384,7 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     page.wait_for_selector("main > .error")
     assert "cannot be read" in page.inner_text("main > .error")
     assert page.locator("#file").count() == 1
-    studio.complaints[:] = [said for said in studio.complaints if "400" not in said]
+    studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
     page.click("text=Show the example")
     page.wait_for_selector("#seen")
     ready(page)
@@ -529,7 +542,8 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
     page.click('[data-head="encoder.7.self.2"]')
     until(
         page,
-        "document.querySelector('svg.links')?.getAttribute('aria-label') === 'encoder.7.self, head 2'",
+        "document.querySelector('svg.links')"
+        "?.getAttribute('aria-label') === 'encoder.7.self, head 2'",
     )
     assert 512 * 512 * 4 < sent(page, "") < 1_100_000
     page.context.close()

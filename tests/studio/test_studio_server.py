@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from looked import SUBJECTS, TARGET, TEXT, explicit, png, save_sensing, wav
+from looked import MODELS, TEXT, explicit, png, save_sensing, target_of, wav
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -23,42 +22,49 @@ from starlette.testclient import TestClient
 
 from regard import look as looking
 from regard.errors import DataError, SettingError
-from regard.look.target import Subject, run
+from regard.look.forward import forward
 from regard.model import EncoderDecoder
-from regard.studio.model_store import DEMO, Files, Opened, Shelf
-from regard.studio.server import ANY, LARGEST, LARGEST_FILE, WEB, application
+from regard.models import Model
+from regard.studio.model_store import DEMO, ModelStore, OpenModel, UploadedFiles
+from regard.studio.server import (
+    ANY_HOST,
+    MAX_FILE_BYTES,
+    MAX_REQUEST_BYTES,
+    WEB,
+    application,
+)
 from regard.studio.views import VIEWS
 
 TOKEN = "a-token"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-class Given(Shelf):
-    """A shelf of models that are in memory."""
+class InMemory(ModelStore):
+    """A store of models that are in memory."""
 
-    def __init__(self, subjects: dict[str, Subject]) -> None:
-        self.given = {name: Opened(subject) for name, subject in subjects.items()}
-        self.files = Files()
+    def __init__(self, models: dict[str, Model]) -> None:
+        self.open = {name: OpenModel(model) for name, model in models.items()}
+        self.files = UploadedFiles()
 
     def models(self) -> dict[str, Path]:
-        return dict.fromkeys(self.given, Path())
+        return dict.fromkeys(self.open, Path())
 
     def runs(self) -> dict[str, Path]:
         return {}
 
-    def model(self, name: str) -> Opened:
-        return self.given[name]
+    def model(self, name: str) -> OpenModel:
+        return self.open[name]
 
 
-def client(shelf: Shelf, **more: Any) -> TestClient:
+def client(store: ModelStore, **more: Any) -> TestClient:
     return TestClient(
-        application(shelf, TOKEN), "http://127.0.0.1:8420", raise_server_exceptions=False, **more
+        application(store, TOKEN), "http://127.0.0.1:8420", raise_server_exceptions=False, **more
     )
 
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[TestClient]:
-    with client(Shelf([DEMO], device="cpu")) as opened:
+    with client(ModelStore([DEMO], device="cpu")) as opened:
         yield opened
 
 
@@ -75,9 +81,9 @@ def ask(studio: TestClient, view: str, expect: int = 200, **question: Any) -> An
 def unpacked(content: bytes) -> dict[str, Any]:
     """As the page reads it: the length of the JSON, the JSON, the bytes of one array."""
     length = int.from_bytes(content[:4], "little")
-    said = json.loads(content[4 : 4 + length])
-    kind = "u1" if said["bytes"] else "<f4"
-    return {**said, "values": np.frombuffer(content[4 + length :], kind).reshape(said["shape"])}
+    header = json.loads(content[4 : 4 + length])
+    kind = "u1" if header["bytes"] else "<f4"
+    return {**header, "values": np.frombuffer(content[4 + length :], kind).reshape(header["shape"])}
 
 
 # ------------------------------------------------------------------ the packaged model
@@ -102,29 +108,30 @@ def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
 # ------------------------------------------------------------------ numbers
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", MODELS)
 def test_numbers_on_the_page_are_those_of_the_recorded_call(name: str) -> None:
-    subject = SUBJECTS[name]()
-    with client(Given({name: subject})) as studio:
-        found = ask(studio, "look", model=name, text=TEXT)
-        own = looking.look(subject, TEXT)
-        assert list(found["attentions"]) == list(own.probe.attentions)
-        for attention in own.probe.attentions:
+    model = MODELS[name]()
+    with client(InMemory({name: model})) as studio:
+        view = ask(studio, "look", model=name, text=TEXT)
+        expected = looking.look(model, TEXT)
+        assert list(view["attentions"]) == list(expected.probe.attentions)
+        for attention in expected.probe.attentions:
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
-            assert np.abs(np.array(map["values"]) - own.weights(attention)).max() <= 1e-6
+            assert np.abs(np.array(map["values"]) - expected.weights(attention)).max() <= 1e-6
             assert (map["rows"], map["columns"]) == tuple(
-                map_ for map_ in map_labels(own, attention)
+                map_ for map_ in map_labels(expected, attention)
             )
             one = ask(
                 studio, "attention", model=name, text=TEXT, name=attention, heads=[1], rows=[2, 0]
             )
             assert (
-                np.abs(np.array(one["values"]) - own.weights(attention, [2, 0], [1])).max() <= 1e-6
+                np.abs(np.array(one["values"]) - expected.weights(attention, [2, 0], [1])).max()
+                <= 1e-6
             )
 
 
-def map_labels(own: looking.Look, attention: str) -> tuple[list[str], list[str]]:
-    rows, columns = own.labels(attention)
+def map_labels(expected: looking.Look, attention: str) -> tuple[list[str], list[str]]:
+    rows, columns = expected.labels(attention)
     return list(rows), list(columns)
 
 
@@ -134,11 +141,11 @@ HAND = {"translator": None, "reader": None, "writer": None, "window": 3, "linear
 @pytest.mark.parametrize("name", HAND)
 def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -> None:
     """In double precision, without a line of the package's own mixers."""
-    subject, window = SUBJECTS[name](), HAND[name]
-    with client(Given({name: subject})) as studio:
-        own = looking.look(subject, TEXT)
-        assert len(own.probe.attentions) >= 2
-        for attention, call in own.probe.attentions.items():
+    model, window = MODELS[name](), HAND[name]
+    with client(InMemory({name: model})) as studio:
+        expected = looking.look(model, TEXT)
+        assert len(expected.probe.attentions) >= 2
+        for attention, call in expected.probe.attentions.items():
             q, k = (
                 call.q[0].double(),
                 call.k[0].double().repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=0),
@@ -146,7 +153,7 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
             t, s = q.shape[1], k.shape[1]
             max_lookback = torch.arange(t)[:, None] - torch.arange(s)
             past = attention.startswith("decoder") and attention.endswith("self")
-            seen = (
+            visible = (
                 (max_lookback >= 0) & (max_lookback < (window or t))
                 if past
                 else max_lookback == max_lookback
@@ -157,7 +164,7 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
                 )
             else:
                 products = (q @ k.mT / q.shape[-1] ** 0.5).exp()
-            shares = products * seen
+            shares = products * visible
             map = ask(studio, "attention", model=name, text=TEXT, name=attention)
             assert (
                 np.abs(map["values"] - (shares / shares.sum(-1, keepdim=True)).numpy()).max()
@@ -165,86 +172,85 @@ def test_weights_are_worked_out_by_hand_from_the_recorded_arguments(name: str) -
             )
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", MODELS)
 def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> None:
-    subject, other = SUBJECTS[name](), SUBJECTS[name]()
-    target = TARGET if subject.target else None
-    with client(Given({name: subject})) as studio:
-        found = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
-        reading = looking.look(other, TEXT, target=target, ask=()).reading
-        seen = explicit(other.model)
+    model, other = MODELS[name](), MODELS[name]()
+    target = target_of(model)
+    with client(InMemory({name: model})) as studio:
+        view = ask(studio, "look", model=name, text=TEXT, target=target)["attentions"]
+        inputs = looking.look(other, TEXT, target=target, ask=()).model_inputs
+        visible = explicit(other.model)
         with torch.no_grad():
-            run(other.model, reading.inputs, reading.outputs)
-        assert len(seen) == len(found) > 1
-        for attention, weights in zip(found, seen, strict=True):
+            forward(other.model, inputs.inputs, inputs.decoder_inputs)
+        assert len(visible) == len(view) > 1
+        for attention, weights in zip(view, visible, strict=True):
             map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)
             np.testing.assert_allclose(
                 map["values"], weights[0].numpy(), rtol=1e-5, atol=1e-6, err_msg=attention
             )
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_station_has_its_shape_and_its_values(name: str) -> None:
-    subject = SUBJECTS[name]()
-    with client(Given({name: subject})) as studio:
+    model = MODELS[name]()
+    with client(InMemory({name: model})) as studio:
         shapes = ask(studio, "anatomy", model=name, text=TEXT)["shapes"]
-        own = looking.look(subject, TEXT, ask=["*"])
-        assert set(shapes) == set(own.names)
-        for station in own.names:
-            values = own[station]
+        expected = looking.look(model, TEXT, ask=["*"])
+        assert set(shapes) == set(expected.names)
+        for station in expected.names:
+            values = expected[station]
             assert list(values.shape) == shapes[station]
-            found = ask(studio, "tensor", model=name, text=TEXT, name=station, head=1)
+            view = ask(studio, "tensor", model=name, text=TEXT, name=station, head=1)
             corner = np.atleast_2d(values[1] if values.ndim == 3 else values)[:64, :64]
             # Two runs, on other threads: float32 at the size of the values.
-            assert np.abs(np.array(found["values"]) - corner).max() <= 1e-6 * max(
+            assert np.abs(np.array(view["values"]) - corner).max() <= 1e-6 * max(
                 1.0, np.abs(corner).max()
             )
-            assert values.ndim == 1 or len(found["rows"]) == len(corner)
+            assert values.ndim == 1 or len(view["rows"]) == len(corner)
 
 
 def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
-    found = ask(demo, "circuit", model="demo")["circuit"]
-    assert found["found"]
+    view = ask(demo, "circuit", model="demo")["circuit"]
+    assert view["found"]
     described = ask(demo, "model", model="demo")["attentions"]
-    assert all(head < described[name] for name, head in [*found["heads"], found["reader"]])
+    assert all(head < described[name] for name, head in [*view["heads"], view["reader"]])
     assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
 
 
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
-    known = ask(demo, "look", model="demo", text=TEXT)["attentions"]
-    assert len(known) == 6
-    whole = ask(demo, "entropy", model="demo", text=TEXT)
-    for name, part in known.items():
+    listed = ask(demo, "look", model="demo", text=TEXT)["attentions"]
+    assert len(listed) == 6
+    complete = ask(demo, "entropy", model="demo", text=TEXT)
+    for name, part in listed.items():
         grid = ask(demo, "grid", model="demo", text=TEXT, name=name)
         assert len(grid["heads"]) == len(grid["flags"]) == part["heads"]
         assert (grid["rows"], grid["columns"]) == (len(part["rows"]), len(part["columns"]))
         weights = ask(demo, "attention", model="demo", text=TEXT, name=name)["values"]
         for head, picture in enumerate(grid["heads"]):
-            seen = (
+            visible = (
                 np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
             )
-            assert np.abs(seen - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
+            assert np.abs(visible - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
         np.testing.assert_allclose(
-            grid["entropy"], whole["share"][whole["names"].index(name)], atol=1e-6
+            grid["entropy"], complete["share"][complete["names"].index(name)], atol=1e-6
         )
 
 
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
-    from looked import UNFRAMED, WORDS, sharpened
+    from looked import WORDS, Tokenized, sharpened
     from regard import spec
     from regard.build import build
-    from regard.look import Words
 
     torch.manual_seed(0)
     block = spec.Block(
         spec.Attention(12, 4, 4), spec.GatedFeedForward(20), norm=spec.RMSNorm(), dropout=0.0
     )
-    model = build(
-        spec.Encoder(48, spec.Tokens(len(WORDS), None, dropout=0.0), spec.Stack(12, block))
-    ).eval()
-    sharpened(model)
-    subject = Subject(model, Words.of(UNFRAMED))
-    with client(Given({"long": subject})) as studio:
+    tokens = spec.Tokens(len(WORDS), None, dropout=0.0)
+    description = spec.Encoder(48, tokens, spec.Stack(12, block))
+    core = build(description).eval()
+    sharpened(core)
+    model = Tokenized(core, description)
+    with client(InMemory({"long": model})) as studio:
         text = "dog " * 512
         head = {"x-regard-token": TOKEN}
         names = list(ask(studio, "look", model="long", text=text)["attentions"])
@@ -258,9 +264,9 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         question = {"model": "long", "text": text, "name": "encoder.3.self", "heads": [5]}
         one = studio.post("/api/attention", json=question, headers=head).content
         assert len(one) < 1_100_000
-        found = unpacked(one)["values"][0]
-        own = looking.look(subject, text).weights("encoder.3.self", heads=[5])[0]
-        assert np.abs(found - own).max() <= 1e-6
+        view = unpacked(one)["values"][0]
+        expected = looking.look(model, text).weights("encoder.3.self", heads=[5])[0]
+        assert np.abs(view - expected).max() <= 1e-6
         refused = ask(
             studio, "attention", expect=400, model="long", text=text, name="encoder.3.self"
         )
@@ -271,23 +277,23 @@ def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("regard.look.recording.CHUNK", 3000)  # several parts
-    subject = SUBJECTS["writer"]()
+    model = MODELS["writer"]()
     text = "The dog sees a cat. " * 15
-    with client(Given({"long": subject})) as studio:
+    with client(InMemory({"long": model})) as studio:
         grid = ask(studio, "grid", model="long", text=text, name="decoder.1.self")
-        weights = looking.look(subject, text).tensor("decoder.1.self.weights")
+        weights = looking.look(model, text).tensor("decoder.1.self.weights")
         assert weights.shape[2] > 60
-        whole = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
-        for picture, own in zip(grid["heads"], whole, strict=True):
-            seen = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
-            assert np.abs(seen - own / own.max()).max() <= 0.5 / 255 + 1e-6
+        complete = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
+        for picture, expected in zip(grid["heads"], complete, strict=True):
+            visible = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
+            assert np.abs(visible - expected / expected.max()).max() <= 0.5 / 255 + 1e-6
 
 
 def test_heads_are_switched_off(demo: TestClient) -> None:
     off = [["decoder.1.cross", head] for head in range(4)]
-    found = ask(demo, "look", model="demo", text="The cat sat on the mat.", off=off)
-    assert found["usual"] == "Die Katze saß auf der Matte." != found["output"]
-    assert found["surprise"]["off"] > found["surprise"]["usual"]
+    view = ask(demo, "look", model="demo", text="The cat sat on the mat.", off=off)
+    assert view["usual"] == "Die Katze saß auf der Matte." != view["output"]
+    assert view["surprise"]["off"] > view["surprise"]["usual"]
 
 
 def test_decoding_is_the_models_own(demo: TestClient) -> None:
@@ -308,9 +314,9 @@ def test_decoding_is_the_models_own(demo: TestClient) -> None:
 
 
 def test_a_model_that_only_reads_says_so() -> None:
-    subject = SUBJECTS["reader"]()
-    assert not isinstance(subject.model, EncoderDecoder)
-    with client(Given({"reader": subject})) as studio:
+    model = MODELS["reader"]()
+    assert not isinstance(model.model, EncoderDecoder)
+    with client(InMemory({"reader": model})) as studio:
         assert ask(studio, "model", model="reader")["writes"] is False
         assert (
             ask(studio, "steps", expect=400, model="reader", text=TEXT)["error"]["type"]
@@ -324,30 +330,32 @@ def test_a_model_that_only_reads_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["translator", "writer", "reader", "linear"])
 def test_what_else_is_what_the_analyses_say(name: str) -> None:
-    subject = SUBJECTS[name]()
+    model = MODELS[name]()
     off = [("decoder.0.self" if name != "reader" else "encoder.0.self", 1)]
-    own = looking.look(subject, TEXT, off=off, ask=["*"])
-    with client(Given({name: subject})) as studio:
-        question = {"model": name, "text": TEXT, "off": off}
-        entropy = looking.entropy(own)
-        found = ask(studio, "entropy", **question)
-        np.testing.assert_allclose(found["share"], entropy.share, atol=1e-6)
-        assert found["flags"] == entropy.flags
+    expected = looking.look(model, TEXT, off=off, ask=["*"])
+    with client(InMemory({name: model})) as studio:
+        question: dict[str, Any] = {"model": name, "text": TEXT, "off": off}
+        entropy = looking.entropy(expected)
+        view = ask(studio, "entropy", **question)
+        np.testing.assert_allclose(view["share"], entropy.share, atol=1e-6)
+        assert view["flags"] == entropy.flags
         np.testing.assert_allclose(
-            ask(studio, "rollout", **question)["values"], looking.rollout(own).weights, atol=1e-6
+            ask(studio, "rollout", **question)["values"],
+            looking.rollout(expected).weights,
+            atol=1e-6,
         )
-        lens = looking.lens(own, top=3)
-        found = ask(studio, "lens", **question)
-        np.testing.assert_allclose(found["probabilities"], lens.probabilities, atol=1e-6)
-        assert found["tokens"] == [[list(place) for place in layer] for layer in lens.tokens]
-        attribution = looking.attribution(subject, TEXT, off=off)
-        found = ask(studio, "attribution", **question)
-        np.testing.assert_allclose(found["values"], attribution.values, rtol=1e-4, atol=1e-6)
-        assert "not explanation" in found["note"]
-        assert not np.allclose(attribution.values, looking.attribution(subject, TEXT).values)
+        lens = looking.lens(expected, top=3)
+        view = ask(studio, "lens", **question)
+        np.testing.assert_allclose(view["probabilities"], lens.probabilities, atol=1e-6)
+        assert view["tokens"] == [[list(place) for place in layer] for layer in lens.tokens]
+        attribution = looking.attribution(model, TEXT, off=off)
+        view = ask(studio, "attribution", **question)
+        np.testing.assert_allclose(view["values"], attribution.values, rtol=1e-4, atol=1e-6)
+        assert "not explanation" in view["note"]
+        assert not np.allclose(attribution.values, looking.attribution(model, TEXT).values)
         if name != "writer" and name != "linear":
             assert ask(studio, "roles", model=name)["best"] == {
-                role: list(head) for role, head in looking.roles(subject).best.items()
+                role: list(head) for role, head in looking.roles(model).best.items()
             }
 
 
@@ -355,31 +363,31 @@ def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient)
     tired, empty = (
         f"The dog does not enter the house because it is too {word}." for word in ("tired", "empty")
     )
-    found = ask(demo, "patching", model="demo", text=tired, other=empty)
-    assert (found["answer"], found["instead"]) == ("▁er", "▁es")
-    own = looking.patching(
-        Shelf([DEMO], device="cpu").model("demo").subject,
+    view = ask(demo, "patching", model="demo", text=tired, other=empty)
+    assert (view["answer"], view["instead"]) == ("▁er", "▁es")
+    expected = looking.patching(
+        ModelStore([DEMO], device="cpu").model("demo").model,
         tired,
         empty,
-        at=found["at"],
+        at=view["at"],
         instead="es",
     )
-    np.testing.assert_allclose(found["effect"], own.effect, atol=1e-5)
-    column = found["tokens"].index("▁tired")
+    np.testing.assert_allclose(view["effect"], expected.effect, atol=1e-5)
+    column = view["tokens"].index("▁tired")
     np.testing.assert_allclose(
-        np.array(found["effect"])[0, column], 1.0, atol=1e-4
+        np.array(view["effect"])[0, column], 1.0, atol=1e-4
     )  # the only word that differs
     other = ask(demo, "patching", expect=400, model="demo", text=tired, other="The dog sleeps.")
     assert "as many tokens" in other["error"]["repair"]
 
 
 def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:
-    subject = Shelf([DEMO], device="cpu").model("demo").subject
-    found = ask(demo, "positions", model="demo", stack="decoder", length=9)
-    own = looking.positions(subject, 9, stack="decoder")
-    np.testing.assert_allclose(found["products"], own.products, atol=1e-6)
+    model = ModelStore([DEMO], device="cpu").model("demo").model
+    view = ask(demo, "positions", model="demo", stack="decoder", length=9)
+    expected = looking.positions(model, 9, stack="decoder")
+    np.testing.assert_allclose(view["products"], expected.products, atol=1e-6)
     assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(
-        looking.cache(subject, TEXT, length=32).own
+        looking.cache(model, TEXT, length=32).used
     )
 
 
@@ -393,15 +401,15 @@ def hand(studio: TestClient, data: bytes, expect: int = 200) -> Any:
 
 
 @pytest.fixture(scope="module")
-def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Shelf]]:
+def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, ModelStore]]:
     pytest.importorskip("transformers")
     pytest.importorskip("PIL")
     folder = tmp_path_factory.mktemp("sensing")
     for name in ("vit", "clip", "wav2vec2", "whisper"):
         save_sensing(name, folder / name)
-    shelf = Shelf([folder], device="cpu")
-    with client(shelf) as opened:
-        yield opened, shelf
+    store = ModelStore([folder], device="cpu")
+    with client(store) as opened:
+        yield opened, store
 
 
 @pytest.mark.parametrize(
@@ -410,9 +418,9 @@ def sensing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClie
      ("whisper", "sound", [20, 100], 50)],
 )  # fmt: skip
 def test_a_file_is_looked_at(
-    sensing: tuple[TestClient, Shelf], name: str, kind: str, shape: list[int], places: int
+    sensing: tuple[TestClient, ModelStore], name: str, kind: str, shape: list[int], places: int
 ) -> None:
-    studio, shelf = sensing
+    studio, store = sensing
     data = png() if kind == "image" else wav()
     file = hand(studio, data)["file"]
     assert ask(studio, "model", model=name)["medium"] == kind
@@ -420,19 +428,17 @@ def test_a_file_is_looked_at(
     assert (picture["kind"], picture["shape"]) == (kind, shape)
     assert picture["values"].std() > 10
     assert (picture["side"], picture["extras"]) == ((7, 1) if kind == "image" else (0, 0))
-    found = ask(studio, "look", model=name, file=file)
-    assert len(found["source"]) == places
-    subject = shelf.model(name).subject
-    assert subject.medium is not None
-    given = subject.medium.read(data)
-    own = looking.look(replace(subject, ends=given.ends or subject.ends), given.inputs)
-    assert list(found["attentions"]) == list(own.probe.attentions)
-    for attention in own.probe.attentions:
+    view = ask(studio, "look", model=name, file=file)
+    assert len(view["source"]) == places
+    model = store.model(name).model
+    expected = looking.look(model, model.read_medium(data))
+    assert list(view["attentions"]) == list(expected.probe.attentions)
+    for attention in expected.probe.attentions:
         map = ask(studio, "attention", model=name, file=file, name=attention)
-        assert np.abs(map["values"] - own.weights(attention)).max() <= 1e-6
+        assert np.abs(map["values"] - expected.weights(attention)).max() <= 1e-6
     assert ask(studio, "rollout", model=name, file=file)["shape"] == [places, places]
     example = ask(studio, "look", model=name, file="example")
-    assert list(example["attentions"]) == list(found["attentions"])
+    assert list(example["attentions"]) == list(view["attentions"])
     if name == "whisper":
         steps = ask(studio, "steps", model=name, file=file, most=5)
         assert len(steps["steps"]) <= 6
@@ -451,7 +457,7 @@ def test_a_picture_is_shown_as_it_was() -> None:
 
 
 def test_a_file_that_is_none_is_refused_in_a_few_words(
-    sensing: tuple[TestClient, Shelf], demo: TestClient
+    sensing: tuple[TestClient, ModelStore], demo: TestClient
 ) -> None:
     studio, _ = sensing
     for name, data in (("vit", b"<svg onload=alert(1)>"), ("vit", wav()), ("vit", png()[:200]), ("vit", b""),
@@ -502,8 +508,8 @@ def bomb() -> bytes:
 
 
 def test_files_are_few_and_bounded(demo: TestClient) -> None:
-    assert hand(demo, b"x" * (LARGEST_FILE + 1), expect=413)["error"]["type"] == "TooLarge"
-    files = Files()
+    assert hand(demo, b"x" * (MAX_FILE_BYTES + 1), expect=413)["error"]["type"] == "TooLarge"
+    files = UploadedFiles()
     names = [files.add(bytes([i])) for i in range(12)]
     assert files.get(names[-1], "image") == bytes([11])
     with pytest.raises(DataError, match="any more"):
@@ -550,7 +556,7 @@ def test_local_names_are_let_in(demo: TestClient, host: str) -> None:
 
 def test_a_studio_of_the_whole_network_still_asks_for_its_token() -> None:
     opened = TestClient(
-        application(Shelf([DEMO], device="cpu"), TOKEN, (ANY,)), "http://192.168.0.7:8420"
+        application(ModelStore([DEMO], device="cpu"), TOKEN, (ANY_HOST,)), "http://192.168.0.7:8420"
     )
     assert opened.get("/").status_code == 200
     assert opened.post("/api/shelf").status_code == 401
@@ -569,7 +575,8 @@ def test_a_foreign_origin_and_a_missing_token_get_nothing(demo: TestClient) -> N
         demo.post("/api/shelf", headers=right | {"origin": "http://127.0.0.1:8420"}).status_code
         == 200
     )
-    for wrong in ({}, {"x-regard-token": "a-tokem"}, {"x-regard-token": "é".encode()}):
+    wrong_tokens: list[Any] = [{}, {"x-regard-token": "a-tokem"}, {"x-regard-token": "é".encode()}]
+    for wrong in wrong_tokens:
         assert demo.post("/api/shelf", headers=wrong).status_code == 401
 
 
@@ -600,7 +607,7 @@ def test_names_are_looked_up_and_never_joined(demo: TestClient, name: str) -> No
     ("body", "status"),
     [(b"", 422), (b"[]", 422), (b"{", 422), (b'{"model": 3, "text": "a"}', 422), (b'{"model":"demo","text":"a","x":1}', 422),
      (b'{"model":"demo","text":"  "}', 200), (b'{"model":"demo","text":"a","off":[["nope",0]]}', 400),
-     (b'{"model":"demo","text":"a","off":[["encoder.0.self",99]]}', 400), (b" " * (LARGEST + 1), 413)],
+     (b'{"model":"demo","text":"a","off":[["encoder.0.self",99]]}', 400), (b" " * (MAX_REQUEST_BYTES + 1), 413)],
 )  # fmt: skip
 def test_a_wrong_request_is_answered_in_a_few_words(
     demo: TestClient, body: bytes, status: int
@@ -618,7 +625,7 @@ def test_a_wrong_request_is_answered_in_a_few_words(
 def test_an_unexpected_failure_shows_no_insides(
     demo: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(shelf: Shelf, question: Any) -> dict[str, Any]:
+    def broken(store: ModelStore, question: Any) -> dict[str, Any]:
         raise RuntimeError("/secret/path")
 
     monkeypatch.setitem(VIEWS, "shelf", (VIEWS["shelf"][0], broken))
@@ -677,30 +684,30 @@ def test_only_what_was_named_is_on_the_shelf(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "metrics.jsonl").write_text("")
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "other")
-    shelf = Shelf([tmp_path / "runs"])
-    assert list(shelf.runs()) == ["a", "b"]
+    store = ModelStore([tmp_path / "runs"])
+    assert list(store.runs()) == ["a", "b"]
     (tmp_path / "runs" / "c").mkdir()
     (tmp_path / "runs" / "c" / "metrics.jsonl").write_text("")
-    assert list(shelf.runs()) == ["a", "b", "c"]  # a run that began later
-    assert list(Shelf([tmp_path / "runs" / "a"]).runs()) == ["a"]
-    assert list(Shelf([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == [
+    assert list(store.runs()) == ["a", "b", "c"]  # a run that began later
+    assert list(ModelStore([tmp_path / "runs" / "a"]).runs()) == ["a"]
+    assert list(ModelStore([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == [
         "a",
         "a (2)",
         "b",
         "c",
     ]
     with pytest.raises(SettingError):
-        Shelf([tmp_path / "nothing"])
+        ModelStore([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError):
-        Shelf([tmp_path / "empty"])
+        ModelStore([tmp_path / "empty"])
 
 
 def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(DEMO, folder)
-    with client(Shelf([folder], device="cpu")) as studio:
-        question = {"model": "run", "text": TEXT}
+    with client(ModelStore([folder], device="cpu")) as studio:
+        question: dict[str, Any] = {"model": "run", "text": TEXT}
         before = ask(studio, "look", **question)["version"]
         assert (
             ask(studio, "attention", **question, name="encoder.0.self", heads=[0])["version"]
@@ -714,10 +721,10 @@ def test_weights_that_were_written_anew_have_another_version(tmp_path: Path) -> 
 
 
 def test_what_looks_have_recorded_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Opened(SUBJECTS["writer"]())
+    opened = OpenModel(MODELS["writer"]())
     for text in ("The dog sees a cat.", "A cat sees the dog.", "The dog sees."):
         opened.look(text, None, (), ("*.weights",))
     assert len(opened.looks) == 3
-    monkeypatch.setattr("regard.studio.model_store.KEPT_BYTES", 1)
+    monkeypatch.setattr("regard.studio.model_store.MAX_RECORDED_BYTES", 1)
     opened.look(TEXT, None, (), ("*.weights",))
     assert [key[0] for key in opened.looks] == [TEXT]

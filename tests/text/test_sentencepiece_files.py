@@ -1,4 +1,6 @@
-"""SentencePiece files opened without its library give the ids that its library gives, numbered as each family does."""
+"""SentencePiece files opened without its library give the ids that its library gives, numbered as
+each family does.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from regard.data import builtin
 from regard.errors import DataError
-from regard.text.sentencepiece import read_pieces
+from regard.text.sentencepiece import read_sentencepiece
 from regard.text.tokenizer_files import (
     open_backend,
     open_encoder_tokenizer,
@@ -35,10 +37,26 @@ ODD = [
     "a_b\tc ▁ d",
 ]
 TEXTS = [
-    "", " ", "hello", "  two  spaces  ", "It's a tiny test.", "▁mark", " ▁ mark", "tab\tand\nline\n\rends",
-    "e\u0301 combined é", "日本語 unknown 😀😀 👨‍👩‍👧", "\u200bzero\u200d width\ufeff", "ＡＢＣ　ｄｅｆ", "½ cup ﬁne ™",
-    "a" * 50, "control\x00\x07\x1b", "…«quotes»‘’“”", "x" + " " * 9 + "y", "\u00a0no break\u00a0", "1234567890 3.14",
-]  # fmt: skip
+    "",
+    " ",
+    "hello",
+    "  two  spaces  ",
+    "It's a tiny test.",
+    "▁mark",
+    " ▁ mark",
+    "tab\tand\nline\n\rends",
+    "e\u0301 combined é",
+    "日本語 unknown 😀😀 👨‍👩‍👧",
+    "\u200bzero\u200d width\ufeff",
+    "ＡＢＣ　ｄｅｆ",
+    "½ cup ﬁne ™",
+    "a" * 50,
+    "control\x00\x07\x1b",
+    "…«quotes»‘’“”",
+    "x" + " " * 9 + "y",
+    "\u00a0no break\u00a0",
+    "1234567890 3.14",
+]
 
 
 def corpus() -> list[str]:
@@ -87,10 +105,15 @@ FILES: dict[str, dict[str, Any]] = {
     "no prefix": {"model_type": "unigram", "add_dummy_prefix": False},
     "bpe": {"model_type": "bpe"},
     "llama": {
-        "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 700,
-        "remove_extra_whitespaces": False, "split_digits": True, "allow_whitespace_only_pieces": True,
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "vocab_size": 700,
+        "remove_extra_whitespaces": False,
+        "split_digits": True,
+        "allow_whitespace_only_pieces": True,
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", params=list(FILES))
@@ -120,8 +143,10 @@ def test_ids_are_those_of_the_library(both: tuple[Any, Any]) -> None:
         equal(*both, text)
 
 
-# What the `tokenizers` library replaces as a whole, and SentencePiece character by character, is left out: accents that are
-# characters of their own, the letters that make up Korean syllables, and what joins emoji. And so is what special tokens begin
+# What the `tokenizers` library replaces as a whole, and SentencePiece character by character, is
+# left out: accents that are
+# characters of their own, the letters that make up Korean syllables, and what joins emoji. And so
+# is what special tokens begin
 # with: written in a text, they are themselves here, as in transformers.
 ALPHABET = st.one_of(
     st.sampled_from(list(" \t\n▁.,!'aäeéinortβ日😀\u3000ＡＢ１ﬁ½™\u00a0\x00\x07\u200b…")),
@@ -182,10 +207,26 @@ def theirs(name: str, path: Path, **said: Any) -> Any:
 
 FAIRSEQ = ("<unk>", "<s>", "</s>")
 AROUND = ("[CLS]", "[SEP]", "[MASK]")
-DEBERTA = {"unk_id": 3, "unk_piece": "[UNK]", "pad_id": 0, "pad_piece": "[PAD]", "bos_id": 1, "bos_piece": "[CLS]",
-           "eos_id": 2, "eos_piece": "[SEP]"}  # fmt: skip
-GEMMA = {"add_dummy_prefix": False, "pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "bos_piece": "<bos>",
-         "eos_piece": "<eos>", "control_symbols": ["<mask>"]}  # fmt: skip
+DEBERTA = {
+    "unk_id": 3,
+    "unk_piece": "[UNK]",
+    "pad_id": 0,
+    "pad_piece": "[PAD]",
+    "bos_id": 1,
+    "bos_piece": "[CLS]",
+    "eos_id": 2,
+    "eos_piece": "[SEP]",
+}
+GEMMA = {
+    "add_dummy_prefix": False,
+    "pad_id": 0,
+    "eos_id": 1,
+    "bos_id": 2,
+    "unk_id": 3,
+    "bos_piece": "<bos>",
+    "eos_piece": "<eos>",
+    "control_symbols": ["<mask>"],
+}
 BEGUN = {"add_bos_token": True}
 CASES: dict[str, tuple[str, str, Callable[[], bytes], dict[str, Any]]] = {
     "t5": ("T5Tokenizer", "spiece.model", lambda: numbers(UNI, "<pad>", "</s>", "<unk>"), {}),
@@ -337,7 +378,7 @@ def marian(path: Path, coverage: float = 1.0) -> Path:
     found: dict[str, None] = {}
     for name, data in zip(("source.spm", "target.spm"), sides, strict=True):
         (path / name).write_bytes(data)
-        found |= dict.fromkeys(piece.text for piece in read_pieces(path / name).pieces)
+        found |= dict.fromkeys(piece.text for piece in read_sentencepiece(path / name).pieces)
     words = [token for token in found if token not in ("<unk>", "<s>", "</s>")]
     random.Random(1).shuffle(words)
     order = ["</s>", "<unk>", ">>fra<<", ">>deu<<", *words, "<pad>"]

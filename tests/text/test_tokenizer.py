@@ -161,12 +161,14 @@ def test_rare_letters_leave_room_for_pieces() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning_is_deterministic_across_processes(kind: str) -> None:
-    # Other processes hash with other seeds; rare letters and equal counts are where that would show.
+    # Other processes hash with other seeds; rare letters and equal counts are where that would
+    # show.
     code = f"""
 from regard.text.tokenizer_training import train_tokenizer
 rare = [chr(0x4e00 + 7 * i) + chr(0x4e00 + 11 * i) for i in range(90)]
 texts = [f"w{{i % 37}} v{{i % 11}} {{r}} (x{{i % 5}})." for i, r in enumerate(rare)]
-texts += [f"αβγδεζ{{c}} ηθικλμ{{c}}" for c in "abcdefghij"] * 20  # letters that are never used alone
+# letters that are never used alone
+texts += [f"αβγδεζ{{c}} ηθικλμ{{c}}" for c in "abcdefghij"] * 20
 print([train_tokenizer(iter(texts), {kind!r}, size).fingerprint for size in (150, 600)])
 """
     runs = [python(code) for _ in range(2)]
@@ -337,7 +339,8 @@ texts = ["a b c"] * 5000
 want = tokenizer.encode_batch(texts)
 child = os.fork()
 if not child:
-    os._exit(0 if tokenizer.encode_batch(texts) == want and os.environ["TOKENIZERS_PARALLELISM"] == "false" else 1)
+    same = tokenizer.encode_batch(texts) == want
+    os._exit(0 if same and os.environ["TOKENIZERS_PARALLELISM"] == "false" else 1)
 print(os.waitpid(child, 0)[1], os.environ.get("TOKENIZERS_PARALLELISM"))
 """
     for setting, left in ((None, "None"), ("false", "false")):
@@ -346,5 +349,6 @@ print(os.waitpid(child, 0)[1], os.environ.get("TOKENIZERS_PARALLELISM"))
 
 
 def test_torch_is_not_imported() -> None:
-    code = "import sys, regard.text.tokenizer, regard.data.text_files, regard.data.corpus; print('torch' in sys.modules)"
+    modules = "regard.text.tokenizer, regard.data.text_files, regard.data.corpus"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert python(code).stdout.strip() == "False"

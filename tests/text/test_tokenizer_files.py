@@ -1,4 +1,6 @@
-"""Tokenizers of model folders: a folder's own tokenizer.json, and tokenizers put together from vocabularies, against transformers."""
+"""Tokenizers of model folders: a folder's own tokenizer.json, and tokenizers put together from
+vocabularies, against transformers.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def byte_level(folder: Path, specials: list[str], suffix: str = "", **settings: 
     )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    options = {"end_of_word_suffix": suffix} if suffix else {}
+    options: dict[str, Any] = {"end_of_word_suffix": suffix} if suffix else {}
     trainer = trainers.BpeTrainer(
         vocab_size=700,
         special_tokens=specials,
@@ -77,7 +79,7 @@ def byte_level(folder: Path, specials: list[str], suffix: str = "", **settings: 
 
 
 def assert_equal(ours: Tokenizer, theirs: Any, *, mask: bool = True) -> None:
-    inputs = [*SENTENCES, *PAIRS]
+    inputs: list[str | tuple[str, str]] = [*SENTENCES, *PAIRS]
     found = ours.encode_with_template(inputs)
     for text, encoding in zip(inputs, found, strict=True):
         wanted = theirs(*((text,) if isinstance(text, str) else text), return_offsets_mapping=True)

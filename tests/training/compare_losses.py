@@ -1,10 +1,12 @@
-"""The loss kernel against the definition, many classes and settings; run by test_loss.py."""
+"""The fused cross-entropy kernel against the definition; run by test_loss.py."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.core.embedding import Table
 from regard.core.head import LMHead
@@ -15,28 +17,33 @@ cross_entropy._BLOCK = 64
 definition.HAS_TRITON = False
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-for classes, smoothing, agreement, bias, logits in itertools.product(
+
+
+def kernel(head: LMHead, hidden: Tensor, *settings: Any) -> Any:
+    return cross_entropy.FusedLinearCrossEntropy.apply(
+        hidden, head.table.weight, head.bias, *settings
+    )
+
+
+for vocabulary, smoothing, agreement, bias, max_logits in itertools.product(
     (50, 64, 201), (0.0, 0.1), (0.0, 0.7), (False, True), (1 << 31, 900)
 ):
-    cross_entropy._NUMBERS = logits  # few of them: several pieces
+    cross_entropy._MAX_LOGITS = max_logits  # few of them: several chunks
     labels = torch.tensor([3, 7, definition.IGNORED, 49, 0, 12])
-    labels = (torch.cat([labels, labels]) if agreement else labels).to(device)
-    head = LMHead(Table(classes, 8), bias).to(device)
+    if agreement:
+        labels = torch.cat([labels, labels])
+    labels = labels.to(device)
+    head = LMHead(Table(vocabulary, 8), bias).to(device)
     for parameter in head.parameters():
         parameter.data.normal_(std=0.5)
-    start = torch.randn(len(labels), 8, device=device) * 3
-    found = []
-    for function in (
-        definition.over_vocabulary,
-        lambda head, x, *rest: cross_entropy.OverVocabulary.apply(
-            x, head.table.weight, head.bias, *rest
-        ),
-    ):
-        inputs = start.clone().requires_grad_()
+    hidden = torch.randn(len(labels), 8, device=device) * 3
+    results = []
+    for function in (definition.over_vocabulary, kernel):
+        inputs = hidden.clone().requires_grad_()
         loss, nll = function(head, inputs, labels, smoothing, agreement)
         (loss * 0.37).backward()
         gradients = [parameter.grad for parameter in head.parameters()]
         head.zero_grad(set_to_none=True)
-        found.append((loss.detach(), nll.detach(), inputs.grad, *gradients))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        results.append((loss.detach(), nll.detach(), inputs.grad, *gradients))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)

@@ -20,7 +20,7 @@ from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import Result, go_on, run
 from regard.training.run_folder import begin
-from regard.verify.invariants import findings
+from regard.verify.invariants import check_invariants
 
 FEW: dict[str, Any] = {
     "steps": 30, "builtin_lines": 300, "test_lines": 50, "validate_every": 10, "save_every": 10, "threads": 1,
@@ -101,7 +101,7 @@ def test_its_hops_are_seen(learnt: tuple[Path, ClassificationAgainstMajority]) -
 
 def test_its_invariants_hold(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
     model, opened = folders.open_model(learnt[0])
-    found = {finding.name: finding.verdict for finding in findings(model.double(), opened)}
+    found = {finding.name: finding.verdict for finding in check_invariants(model.double(), opened)}
     assert found.pop("cached = uncached") == "skipped"
     assert set(found.values()) == {"holds"}
     assert "padded = unpadded" in found

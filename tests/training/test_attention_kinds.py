@@ -16,7 +16,8 @@ from regard.core import linear_attention
 from regard.data import builtin
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
-from regard.families.transformer import MIXERS, PATTERNS, looking, transformer
+from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_attention
+from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 from regard.training.engine import loop
@@ -40,7 +41,7 @@ ENCODER = ["linformer:5", "reformer:4:8"]
 def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("text")
     pairs = list(itertools.islice(builtin.sentences("train"), 60))
-    files = {}
+    files: dict[str, str] = {}
     for side in ("source", "target"):
         path = folder / f"train.{side}"
         path.write_text("".join(getattr(pair, side) + "\n" for pair in pairs))
@@ -83,7 +84,8 @@ def test_trains_and_decodes_cached_as_uncached(
     state = model.start(model.encode(source, padding_mask), capacity=15)
     pieces = [model.step(piece, state) for piece in target.split([1, 1, 9, 4], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-9, atol=1e-9)
-    assert regard.load(tmp_path / "run").translate("the dog sleeps") is not None
+    translator: Any = regard.load(tmp_path / "run")
+    assert translator.translate("the dog sleeps") is not None
 
 
 def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
@@ -124,7 +126,7 @@ def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
 
 def test_every_word_is_tried() -> None:
     tried = {word.partition(":")[0] for word in BOTH + ENCODER}
-    assert tried == PATTERNS.keys() | MIXERS.keys()
+    assert tried == MASK_PATTERNS.keys() | MIXERS.keys()
 
 
 def test_what_does_not_exist_is_refused() -> None:
@@ -133,11 +135,11 @@ def test_what_does_not_exist_is_refused() -> None:
         ("dilated:3", "numbers"), ("topk", "numbers"),
     ):  # fmt: skip
         with pytest.raises(SettingError, match=message):
-            looking(word)
+            parse_attention(word)
         with pytest.raises(SettingError, match=message):
             recipes.load(None, {"decoder_attention": word})
     with pytest.raises(ModelError, match="at least 1"):
-        looking("window:0")
+        parse_attention("window:0")
     for changes, message in (
         ({"attention": "linformer:8"}, "no causal form"),
         ({"attention": "reformer:8"}, "could not be kept"),

@@ -21,7 +21,7 @@ from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
 from regard.training.run_folder import begin
-from regard.verify.invariants import findings
+from regard.verify.invariants import check_invariants
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 4, "warmup": 2,
@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("text")
     pairs = list(itertools.islice(builtin.sentences("train"), 80))
-    files = {}
+    files: dict[str, str] = {}
     for side in ("source", "target"):
         path, short = folder / f"train.{side}", folder / f"valid.{side}"
         path.write_text("".join(getattr(pair, side) + "\n" for pair in pairs))
@@ -65,8 +65,9 @@ def test_a_run_stops_goes_on_and_holds_what_every_model_holds(
     two, _ = folders.open_model(tmp_path / "parts")
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(first, second)
-    assert [f.verdict for f in findings(one.double(), opened)] == ["holds"] * 5
-    assert isinstance(regard.load(tmp_path / "whole").translate("the dog sleeps"), str)
+    assert [f.verdict for f in check_invariants(one.double(), opened)] == ["holds"] * 5
+    translator: Any = regard.load(tmp_path / "whole")
+    assert isinstance(translator.translate("the dog sleeps"), str)
 
 
 def test_bahdanau_learns(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_classifier_believes_its_teacher(bert: Path, classifier: Path, tmp_pat
     wrong.write_text(
         "".join(f"{text}\t{'pet' if label == 'beast' else 'beast'}\n" for text, label in SENTENCES)
     )
-    taught = {"teacher": str(classifier), "teaching": 1.0}
+    taught: dict[str, Any] = {"teacher": str(classifier), "teaching": 1.0}
     regard.finetune(bert, "classify", wrong, out=tmp_path / "run", **FAST, **taught)
     found = opened(tmp_path / "run").classify([text for text, _ in SENTENCES])
     assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
@@ -316,7 +316,7 @@ def test_bad_classes(
 ) -> None:
     (tmp_path / "train.tsv").write_text(train)
     (tmp_path / "valid.tsv").write_text(valid or "")
-    more = {"valid": tmp_path / "valid.tsv"} if valid else {}
+    more: dict[str, Any] = {"valid": tmp_path / "valid.tsv"} if valid else {}
     with pytest.raises(DataError, match=message):
         regard.finetune(
             bert, "classify", tmp_path / "train.tsv", out=tmp_path / "run", **QUICK, **more

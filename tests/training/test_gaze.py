@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from test_run import start, text  # noqa: F401
 
 from looked import translator, writer
-from regard.core.context import Context
 from regard.look import batch, entropy, look
 from regard.training.engine.attention_entropy import gaze
 
@@ -24,14 +23,14 @@ PAIRS = {
 
 def test_padding_does_not_count() -> None:
     """The mean over the places of a padded batch is that of the texts, each weighed by its length."""
-    subject = translator().subject()
-    data = batch(subject, list(PAIRS), list(PAIRS.values()))
-    written = data.asked >= 0
+    model = translator()
+    data = batch(model, list(PAIRS), list(PAIRS.values()))
+    written = data.labels >= 0
     found = gaze(
-        lambda probe: subject.model(data.inputs, data.outputs, data.padding_mask, probe),
+        lambda probe: model.model(data.inputs, data.decoder_inputs, data.padding_mask, probe),
         {"encoder": data.padding_mask, "decoder": written},
     )
-    alone = [entropy(look(subject, source, target=target)) for source, target in PAIRS.items()]
+    alone = [entropy(look(model, source, target=target)) for source, target in PAIRS.items()]
     assert set(found["attention_entropies"]) == set(alone[0].names)
     for i, name in enumerate(alone[0].names):
         lengths = (data.padding_mask if name.startswith("encoder") else written).sum(dim=1).tolist()
@@ -45,12 +44,10 @@ def test_padding_does_not_count() -> None:
 
 
 def test_a_language_models_places_all_count() -> None:
-    subject = writer()
-    tokens = torch.tensor([subject.ids("The dog sees a small cat.")])
-    found = gaze(
-        lambda probe: subject.model(tokens, context=Context(probe=probe)), {"decoder": None}
-    )
-    alone = entropy(look(subject, "The dog sees a small cat."))
+    model = writer()
+    tokens = torch.tensor([model.input_tokenizer.input_ids("The dog sees a small cat.")])
+    found = gaze(lambda probe: model.model(tokens, probe=probe), {"decoder": None})
+    alone = entropy(look(model, "The dog sees a small cat."))
     for name, nats in zip(alone.names, alone.nats, strict=True):
         assert found["attention_entropies"][name] == pytest.approx(nats.mean(), abs=1e-5)
 

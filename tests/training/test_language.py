@@ -137,8 +137,9 @@ def test_transformers_opens_the_folder(
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
+    ours: Any
     ours, opened = folders.open_model(folder)
-    assert opened.kind == kind
+    assert opened.model_type == kind
     words = transformers.AutoTokenizer.from_pretrained(folder)
     ids = torch.tensor([words("The old dog sees", add_special_tokens=False)["input_ids"]])
     with torch.inference_mode():
@@ -181,7 +182,7 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
     whole = text.read_text()
     held = whole[int(len(whole) * 0.9) :]
     place = runs["causal"]
-    model = regard.load(place.folder)
+    model: Any = regard.load(place.folder)
     ids = model.words.encode(held)
     assert model.words.decode(ids) == held
     total = 0.0
@@ -260,7 +261,8 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     place = start(
         tmp_path / "run", settings(path, "causal", tokenizer="bpe", vocabulary=300, steps=2)
     )
-    words = regard.load(place.folder).words
+    model: Any = regard.load(place.folder)
+    words = model.words
     for each in ("naïve  text\twith   spaces 😀\n", "日本語  never seen\r\n"):
         assert words.decode(words.encode(each)) == each
     given = start(

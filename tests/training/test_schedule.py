@@ -8,7 +8,9 @@ from regard.training.engine.lr_schedule import ConstantRate, CosineDecay, Invers
 
 
 def test_the_papers_curve() -> None:
-    """Equation 3 with d_model 512 and 4,000 warm-up steps: linear, a peak of 6.99e-4, then the inverse root."""
+    """Equation 3 with d_model 512 and 4,000 warm-up steps: linear, a peak of 6.99e-4, then the
+    inverse root.
+    """
     rate = InverseSquareRoot(512, 4000)
     assert rate(1) == pytest.approx(512**-0.5 * 4000**-1.5)
     assert rate(4000) == pytest.approx(6.9877e-4, rel=1e-4)

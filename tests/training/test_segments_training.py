@@ -13,7 +13,7 @@ import regard
 from regard import spec
 from regard.build import build
 from regard.errors import DataError, ModelError, SettingError
-from regard.families import bert_presets, gpt_presets
+from regard.families import bert, gpt2
 from regard.families import folder as folders
 from regard.look import cache
 from regard.training.engine import loop
@@ -22,7 +22,7 @@ from regard.training.recipe import schema as recipes
 from regard.training.recipe.options import Scaled
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
-from regard.verify.invariants import findings
+from regard.verify.invariants import check_invariants
 
 TEXT = (
     "".join(
@@ -94,12 +94,14 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
         assert not torch.equal(now, before), name
     assert len(model.generate("The", max_new_tokens=90)) > 40  # type: ignore[attr-defined]
     grown = cache(model, "The dog", length=60)
-    assert len(set(grown.own)) == 1
+    assert len(set(grown.used)) == 1
     weights = model.look("The a dog sees the b cat.").weights("decoder.1.self")  # type: ignore[attr-defined]
     assert torch.allclose(torch.from_numpy(weights).sum(-1), torch.ones(()), atol=1e-5)
     again, opened = folders.open_model(place.folder)
     assert not [
-        finding for finding in findings(again.double(), opened) if finding.verdict == "fails"
+        finding
+        for finding in check_invariants(again.double(), opened)
+        if finding.verdict == "fails"
     ]
 
 
@@ -144,7 +146,7 @@ def test_streams_need_text(text: str, tmp_path: Path) -> None:
 def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "run", text, attention=word, steps=6, validate_every=6)
     model = regard.load(place.folder)
-    made = gpt_presets.preset("tiny", 50, 16, attention=word).stack
+    made = gpt2.preset("tiny", 50, 16, attention=word).stack
     assert model.spec.stack.pattern == made.pattern  # type: ignore[attr-defined]
     assert type(model.spec.stack.block.attention.mixer) is type(made.block.attention.mixer)  # type: ignore[attr-defined]
 
@@ -162,7 +164,7 @@ def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) ->
     )
     assert (
         folders.open_model(place.folder)[1].spec.stack
-        == bert_presets.preset(  # type: ignore[union-attr]
+        == bert.preset(  # type: ignore[union-attr]
             "tiny", 50, 16, attention=word, d_model=16, d_ff=24, heads=2, layers=2
         ).stack
     )

@@ -28,7 +28,7 @@ from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, job, run
 from regard.training.run_folder import begin
-from regard.verify.invariants import findings
+from regard.verify.invariants import check_invariants
 
 CELLS = ("rnn", "gru", "lstm")
 TINY: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_a_run_learns_stops_and_goes_on(
     two, _ = folders.open_model(tmp_path / "parts")
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(first, second)
-    assert [f.verdict for f in findings(one.double(), opened)] == ["holds"] * 5
+    assert [f.verdict for f in check_invariants(one.double(), opened)] == ["holds"] * 5
     writer = regard.load(tmp_path / "whole", device="cpu")
     assert isinstance(writer, LanguageModel)
     prompts = ["line 3, and", "more", "l"]

@@ -20,11 +20,12 @@ from regard.core.cache import KVCache
 from regard.core.positional_encoding import LearnedPosition
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.families.transformer import transformer
-from regard.verify.invariants import Comparison, Finding, findings
+from regard.verify.invariants import Finding, OutputComparison, check_invariants
+from regard.verify.outputs import run
 from regard.verify.parity import parity
-from regard.verify.random_inputs import random_batch, run
+from regard.verify.random_inputs import random_batch
 from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")
@@ -34,32 +35,32 @@ PADDED = ("whisper", "vit", "deit", "clip, image", "wav2vec2", "reformer")  # wh
 
 def opened(name: str, folder: Path) -> tuple[Any, folders.ModelFolder]:
     save(name, folder)
-    model, found = folders.open_model(folder)
-    return model.double(), found
+    model, model_folder = folders.open_model(folder)
+    return model.double(), model_folder
 
 
-def verdicts(model: Any, found: folders.ModelFolder) -> dict[str, str]:
-    return {finding.name: finding.verdict for finding in findings(model, found)}
+def verdicts(model: Any, model_folder: folders.ModelFolder) -> dict[str, str]:
+    return {finding.name: finding.verdict for finding in check_invariants(model, model_folder)}
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_every_family_holds(name: str, tmp_path: Path) -> None:
-    model, found = opened(name, tmp_path)
-    for finding in findings(model, found, seed=3):
+    model, model_folder = opened(name, tmp_path)
+    for finding in check_invariants(model, model_folder, seed=3):
         skipped = finding.name == "padded = unpadded" and name in PADDED
-        decodes = isinstance(found.spec, (spec.Decoder, spec.EncoderDecoder))
+        decodes = isinstance(model_folder.spec, (spec.Decoder, spec.EncoderDecoder))
         skipped |= finding.name == "cached = uncached" and (
             not decodes or name == "reformer"
         )  # which reads anew
         assert finding.verdict == ("skipped" if skipped else "holds"), finding
-    finding = parity(tmp_path, model.float(), found)
+    finding = parity(tmp_path, model.float(), model_folder)
     assert finding.verdict == "holds", finding
     assert finding.tolerance < 1e-3
 
 
 def test_a_short_window_is_left_behind(tmp_path: Path) -> None:
-    _, found = opened("mistral", tmp_path)
-    assert random_batch(found.spec).given["input_ids"].shape[1] > 4 + 8
+    _, model_folder = opened("mistral", tmp_path)
+    assert random_batch(model_folder.spec).inputs["input_ids"].shape[1] > 4 + 8
 
 
 # ------------------------------------------------------------------ what is broken is seen
@@ -71,11 +72,11 @@ def one_cache_for_all(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
 
 
 def rows_that_mix(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
-    whole = type(model).forward
+    forward = type(model).forward
     monkeypatch.setattr(
         type(model),
         "forward",
-        lambda self, *a, **k: (whole(self, *a, **k)[0] + whole(self, *a, **k)[0].mean(0), {}),
+        lambda self, *a, **k: (forward(self, *a, **k)[0] + forward(self, *a, **k)[0].mean(0), {}),
     )
 
 
@@ -115,19 +116,23 @@ def test_what_is_broken_is_seen(
     invariant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harm, name = BREAKS[invariant]
-    model, found = opened(name, tmp_path)
-    assert verdicts(model, found)[invariant] == "holds"
+    model, model_folder = opened(name, tmp_path)
+    assert verdicts(model, model_folder)[invariant] == "holds"
     harm(monkeypatch, model)
-    assert verdicts(model, found)[invariant] == "fails"
+    assert verdicts(model, model_folder)[invariant] == "fails"
 
 
 def test_positions_that_move_with_the_length_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, found = opened("gpt2", tmp_path)
+    model, model_folder = opened("gpt2", tmp_path)
     a_table_that_moves(monkeypatch, model)
-    said = verdicts(model, found)
-    assert (said["cached = uncached"], said["padded = unpadded"], said["batched = single"]) == (
+    results = verdicts(model, model_folder)
+    assert (
+        results["cached = uncached"],
+        results["padded = unpadded"],
+        results["batched = single"],
+    ) == (
         "fails",
         "fails",
         "holds",
@@ -139,41 +144,41 @@ def test_a_tensor_that_comes_back_otherwise_is_seen(
 ) -> None:
     from regard import disk
 
-    model, found = opened("bert", tmp_path)
+    model, model_folder = opened("bert", tmp_path)
     written = disk.write_tensors
 
     def rounded(path: Path, tensors: dict[str, torch.Tensor]) -> Any:
         return written(path, {n: t.bfloat16().float() for n, t in tensors.items()})
 
     monkeypatch.setattr(disk, "write_tensors", rounded)
-    assert verdicts(model, found)["saved = loaded"] == "fails"
+    assert verdicts(model, model_folder)["saved = loaded"] == "fails"
 
 
 def test_parity_sees_one_changed_weight(tmp_path: Path) -> None:
-    model, found = opened("bert", tmp_path)
+    model, model_folder = opened("bert", tmp_path)
     model.float().stack.blocks[1].feedforward.outer.bias.data[3] += 1e-3
-    assert parity(tmp_path, model, found).verdict == "fails"
+    assert parity(tmp_path, model, model_folder).verdict == "fails"
 
 
 def test_nothing_finite_is_no_agreement() -> None:
     nan = torch.tensor([float("nan"), 1.0])
     assert (
-        Comparison(1e-5)(
+        OutputComparison(1e-5)(
             "x", ("a", torch.ones(2), torch.ones(2)), ("b", nan, torch.ones(2))
         ).verdict
         == "fails"
     )
-    assert Comparison(1e-5)("x", ("a", torch.ones(2), torch.ones(3))).verdict == "fails"
+    assert OutputComparison(1e-5)("x", ("a", torch.ones(2), torch.ones(3))).verdict == "fails"
     assert Finding("x", None, 0.0).verdict == "skipped"
 
 
 def test_what_a_model_gets_is_what_its_wiring_takes(tmp_path: Path) -> None:
     """A padded row says what it says alone, also where segments go with the tokens."""
-    model, found = opened("bert", tmp_path)
-    batch = random_batch(found.spec, pad=0, seed=1).padded(0)
-    assert set(batch.given) == {"input_ids", "token_type_ids", "attention_mask"}
-    assert (batch.given["input_ids"] == 0).sum() == (batch.given["attention_mask"] == 0).sum()
-    assert batch.alone(2).given["token_type_ids"].shape == (1, batch.lengths[2])
+    model, model_folder = opened("bert", tmp_path)
+    batch = random_batch(model_folder.spec, pad=0, seed=1).padded(0)
+    assert set(batch.inputs) == {"input_ids", "token_type_ids", "attention_mask"}
+    assert (batch.inputs["input_ids"] == 0).sum() == (batch.inputs["attention_mask"] == 0).sum()
+    assert batch.alone(2).inputs["token_type_ids"].shape == (1, batch.lengths[2])
     assert run(model, batch)["last_hidden_state"].row(2).shape == (batch.lengths[2], 36)
 
 
@@ -191,29 +196,29 @@ def test_the_command_says_what_it_found_and_fails_if_it_must(tmp_path: Path) -> 
     save("t5", folder)
     done = regard("verify", str(folder), "--against", "transformers", "--json", "--seed", "2")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["holds"], told["family"], told["seed"]) == (True, "t5", 2)
-    assert [check["name"] for check in told["checks"]] == [
+    report = json.loads(done.stdout)
+    assert (report["holds"], report["family"], report["seed"]) == (True, "t5", 2)
+    assert [check["name"] for check in report["checks"]] == [
         "here = transformers", "cached = uncached", "batched = single", "padded = unpadded", "fused = explicit",
         "saved = loaded",
     ]  # fmt: skip
     # Not a number anywhere: nothing agrees with it.
-    found = folders.read(folder)
-    found.weights["source.table.weight"][:] = float("nan")
-    write_model(folder, found)
+    model_folder = folders.read(folder)
+    model_folder.weights["source.table.weight"][:] = float("nan")
+    write_model(folder, model_folder)
     done = regard("verify", str(folder))
     assert done.returncode == 1
     assert re.search(r"cached = uncached +fails", done.stdout)
 
 
 def test_our_own_format_has_no_counterpart(tmp_path: Path) -> None:
-    spec = transformer(37, 37, d_model=24, d_ff=40, heads=5, layers=1, d_k=4, d_v=4)
-    config = {**folders.describe(spec, folders.SpecialTokenIds(0, 1, 2)), "pad_token_id": 0}
-    weights = {name: tensor.detach() for name, tensor in build(spec).named_parameters()}
+    odd = transformer(37, 37, d_model=24, d_ff=40, heads=5, layers=1, d_k=4, d_v=4)
+    config = {**folders.describe(odd, folders.SpecialTokenIds(0, 1, 2)), "pad_token_id": 0}
+    weights = {name: tensor.detach() for name, tensor in build(odd).named_parameters()}
     write_model(
-        tmp_path, folders.ModelFolder(spec, weights, folders.SpecialTokenIds(0, 1, 2), config)
+        tmp_path, folders.ModelFolder(odd, weights, folders.SpecialTokenIds(0, 1, 2), config)
     )
-    model, found = folders.open_model(tmp_path)
-    assert set(verdicts(model.double(), found).values()) == {"holds"}
+    model, model_folder = folders.open_model(tmp_path)
+    assert set(verdicts(model.double(), model_folder).values()) == {"holds"}
     with pytest.raises(ModelError, match="own format"):
-        parity(tmp_path, model, found)
+        parity(tmp_path, model, model_folder)

@@ -1,1 +1,1 @@
-"""Benchmarks: the same weights, shapes and data for all, in one run, taking turns."""
+"""Benchmarks: speed and memory, measured next to other libraries in one run."""

@@ -1,11 +1,14 @@
-"""Decoding speed: new tokens a second, each output forced to one length, so that all contenders do the same work."""
+"""Decoding speed: new tokens a second.
+
+Each output is forced to one length, so that all contenders do the same work.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,195 +16,252 @@ from typing import Any
 import torch
 
 from regard import edit, spec
-from regard.bench import published, subprocesses
-from regard.bench.models import IDS, Measured, measured
-from regard.bench.peers import library
-from regard.bench.report import Report, Row, accelerator, machine, row
-from regard.bench.timing import Timing, bandwidth, turns
+from regard.bench import published
+from regard.bench.models import IDS, BenchmarkModel, benchmark_model
+from regard.bench.peers import import_peer
+from regard.bench.report import Report, Row, accelerator_name, machine_name, timing_row
+from regard.bench.subprocesses import ContenderProcess
+from regard.bench.timing import Timing, bandwidth, time_in_turns
 from regard.build import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families.folder import open_model
 from regard.parameter_count import parameter_count
 
-Decodes = Callable[[list[list[int]]], None]
+DecodeBatch = Callable[[list[list[int]]], None]
 
-OURS = {"cpu": ("float32", "int8"), "cuda": ("bf16",)}
+PRECISIONS = {"cpu": ("float32", "int8"), "cuda": ("bf16",)}
 BYTES = {"float32": 4, "int8": 1, "bf16": 2}
+SMALL_BATCH = 8  # rows up to which a step is bound by memory bandwidth
 
 
 @dataclass(frozen=True)
-class Case:
-    """`given` source or prompt tokens, `new` ones after them; `beam` 1 is greedy."""
+class DecodingCase:
+    """A batch of sources or prompts of `prompt_length` tokens, with `new` tokens after them.
+
+    A `beam` of 1 is greedy decoding.
+    """
 
     model: str
     batch: int
     beam: int = 1
-    given: int = 32
+    prompt_length: int = 32
     new: int = 64
     rounds: int = 5
 
     def __str__(self) -> str:
         search = "greedy" if self.beam == 1 else f"beam {self.beam}"
-        return (
-            f"decode {self.model}, {search}, batch {self.batch}, {self.given} + {self.new} tokens"
-        )
+        lengths = f"{self.prompt_length} + {self.new} tokens"
+        return f"decode {self.model}, {search}, batch {self.batch}, {lengths}"
 
 
 def run(
-    case: Case, against: list[str], device: torch.device, command: str, *, memory: bool = False
+    case: DecodingCase,
+    against: list[str],
+    device: torch.device,
+    command: str,
+    *,
+    memory: bool = False,
 ) -> Report:
-    """With `memory`, what each contender took at most is told, too."""
-    told, against = published.split(against, case, accelerator(device))
-    model, threads = measured(case.model), torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
+    """Times each contender in a process of its own; with `memory`, reports their peaks, too."""
+    published_rows, against = published.split(against, case, accelerator_name(device))
+    model = benchmark_model(case.model)
+    threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         if against:
-            model.write(home)
+            model.write(folder)
         with ExitStack() as stack:
-            made = {}
-            for name in contenders(case, home, against, device, threads):
-                made[name] = subprocesses.Waiting(case, home, against, name, device, threads)
-                stack.callback(made[name].close)
-            timings = turns(made, case.rounds, device)
-            peaks = {name: one.peak() for name, one in made.items()} if memory else {}
+            processes = {}
+            for name in contenders(case, folder, against, device, threads):
+                request = {
+                    "case": asdict(case),
+                    "folder": str(folder),
+                    "against": against,
+                    "name": name,
+                    "device": str(device),
+                    "threads": threads,
+                }
+                processes[name] = ContenderProcess(request, float(case.batch * case.new))
+                stack.callback(processes[name].close)
+            timings = time_in_turns(processes, case.rounds, device)
+            peaks: dict[str, int] = {}
+            if memory:
+                peaks = {name: process.peak() for name, process in processes.items()}
     limit = bandwidth(device)
     rows = [
         _row(name, timing, model, case, limit, peaks.get(name)) for name, timing in timings.items()
     ]
     notes = {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
-    return Report(command, str(case), machine(device), "tokens/s", (*rows, *told), notes)
+    all_rows = (*rows, *published_rows)
+    return Report(command, str(case), machine_name(device), "tokens/s", all_rows, notes)
 
 
 def _row(
-    name: str, timing: Timing, model: Measured, case: Case, limit: float, peak: int | None
+    name: str,
+    timing: Timing,
+    model: BenchmarkModel,
+    case: DecodingCase,
+    limit: float,
+    peak: int | None,
 ) -> Row:
-    """The limit of a small batch: every step reads all weights of the decoder once."""
-    kind = name.removeprefix("regard ")
-    if name == kind:
-        return row(name, timing, peak=peak)
-    read = _read_each_step(model.spec) * BYTES[kind] * case.new / timing.median
-    return row(
-        name,
-        timing,
-        ours=True,
-        peak=peak,
-        share=read / limit if case.batch * case.beam <= 8 else None,
-    )
+    """A row; ours with its share of the memory bandwidth, which limits small batches.
+
+    Every step reads all weights of the decoder once.
+    """
+    precision = name.removeprefix("regard ")
+    if name == precision:
+        return timing_row(name, timing, peak=peak)
+    share = None
+    if case.batch * case.beam <= SMALL_BATCH:
+        step_bytes = _step_parameters(model.spec) * BYTES[precision]
+        share = step_bytes * case.new / timing.median / limit
+    return timing_row(name, timing, ours=True, peak=peak, share=share)
 
 
-def _read_each_step(description: Any) -> float:
-    """Parameters that a step multiplies by: the decoder's layers and its head, not the encoder and not the look-up."""
+def _step_parameters(description: Any) -> float:
+    """The parameters that a step reads: the decoder's layers and the head, not the encoder."""
     if isinstance(description, spec.EncoderDecoder):
-        alone = spec.Decoder(description.d_model, description.target, description.decoder)
-        return float(parameter_count(alone))
+        decoder = spec.Decoder(description.d_model, description.target, description.decoder)
+        return float(parameter_count(decoder))
     return float(parameter_count(description))
 
 
-# ------------------------------------------------------------------ contenders
+# --- contenders ---
 
 
 def contenders(
-    case: Case, home: Path, against: list[str], device: torch.device, threads: int
-) -> dict[str, Callable[[], Decodes]]:
-    """Each by name, made when called. CTranslate2 is four: float32 and int8, one worker or two."""
-    found: dict[str, Callable[[], Decodes]] = {}
-    for kind in OURS[device.type]:
-        found[f"regard {kind}"] = partial(ours, case, home, kind, device)
+    case: DecodingCase, folder: Path, against: list[str], device: torch.device, threads: int
+) -> dict[str, Callable[[], DecodeBatch]]:
+    """The contenders by name, each made when it is called.
+
+    CTranslate2 is up to four: float32 and int8, each with one worker or with one for each thread.
+    """
+    makers: dict[str, Callable[[], DecodeBatch]] = {}
+    for precision in PRECISIONS[device.type]:
+        makers[f"regard {precision}"] = partial(regard_decoder, case, folder, precision, device)
     if "transformers" in against:
-        found["transformers"] = partial(transformers, case, home, device)
+        makers["transformers"] = partial(transformers_decoder, case, folder, device)
     if "ctranslate2" in against:
-        shapes = [(1, threads)] + ([(threads, 1)] if case.batch > 1 and threads > 1 else [])
-        for kind in ("float32", "int8") if device.type == "cpu" else ("bfloat16",):
-            for workers, each in shapes:
-                name = f"CTranslate2 {kind}, {workers} × {each} threads"
-                found[name] = partial(ctranslate2, case, home, kind, workers, each, device)
-    return found
+        layouts = [(1, threads)]  # workers, threads each
+        if case.batch > 1 and threads > 1:
+            layouts.append((threads, 1))
+        for precision in ("float32", "int8") if device.type == "cpu" else ("bfloat16",):
+            for workers, each in layouts:
+                name = f"CTranslate2 {precision}, {workers} × {each} threads"
+                options = {
+                    "device": device.type,
+                    "compute_type": precision,
+                    "inter_threads": workers,
+                    "intra_threads": each,
+                }
+                makers[name] = partial(ctranslate2_decoder, case, folder, options)
+    return makers
 
 
-def ours(case: Case, home: Path, kind: str, device: torch.device) -> Decodes:
-    model = measured(case.model)
-    held: CoreModel = (
-        open_model(home)[0].eval() if (home / "config.json").exists() else model.build(device)
-    )
-    if device.type == "cpu":
-        edit.freeze(held, kind)
+def regard_decoder(
+    case: DecodingCase, folder: Path, precision: str, device: torch.device
+) -> DecodeBatch:
+    description = benchmark_model(case.model)
+    model: CoreModel
+    if (folder / "config.json").exists():
+        model = open_model(folder)[0].eval()
     else:
-        held.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[kind])
+        model = description.build(device)
+    if device.type == "cpu":
+        edit.freeze(model, precision)
+    else:
+        model.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[precision])
     strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
-    settings = DecodingSettings(strategy, Limit(0, case.new), batch_tokens=10**9)
-    framed = isinstance(model.spec, spec.EncoderDecoder)
-    ends = SpecialTokens(IDS.pad, IDS.start if framed else None, IDS.end, (IDS.pad, IDS.end))
+    settings = DecodingSettings(
+        strategy,
+        Limit(0, case.new),
+        batch_tokens=10**9,
+        workers=torch.get_num_threads(),  # as the commands do
+    )
+    start = IDS.start if description.is_encoder_decoder else None
+    special_tokens = SpecialTokens(IDS.pad, start, IDS.end, banned=(IDS.pad, IDS.end))
 
-    def go(sources: list[list[int]]) -> None:
-        found = decode(held, sources, ends, settings)  # type: ignore[arg-type]
-        assert all(len(best[0].tokens) == case.new for best in found)
+    def decode_batch(sources: list[list[int]]) -> None:
+        results = decode(model, sources, special_tokens, settings)  # type: ignore[arg-type]
+        assert all(len(hypotheses[0].tokens) == case.new for hypotheses in results)
 
-    return go
+    return decode_batch
 
 
-def transformers(case: Case, home: Path, device: torch.device) -> Decodes:
-    peer = library("transformers", "transformers")
-    peer.utils.logging.set_verbosity_error()
-    peer.utils.logging.disable_progress_bar()
-    framed = isinstance(measured(case.model).spec, spec.EncoderDecoder)
-    kind = peer.AutoModelForSeq2SeqLM if framed else peer.AutoModelForCausalLM
+def transformers_decoder(case: DecodingCase, folder: Path, device: torch.device) -> DecodeBatch:
+    transformers = import_peer("transformers", "transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    model = kind.from_pretrained(home, dtype=dtype).to(device).eval()
+    if benchmark_model(case.model).is_encoder_decoder:
+        auto_model = transformers.AutoModelForSeq2SeqLM
+        tokens_before = 1  # the decoder's start token
+    else:
+        auto_model = transformers.AutoModelForCausalLM
+        tokens_before = case.prompt_length
+    model = auto_model.from_pretrained(folder, dtype=dtype).to(device).eval()
     model.generation_config.pad_token_id = IDS.pad
 
-    def go(sources: list[list[int]]) -> None:
-        given = torch.tensor(sources, device=device)
+    def decode_batch(sources: list[list[int]]) -> None:
+        input_ids = torch.tensor(sources, device=device)
         with torch.inference_mode():
             out = model.generate(
-                input_ids=given, attention_mask=torch.ones_like(given), num_beams=case.beam, do_sample=False,
-                min_new_tokens=case.new, max_new_tokens=case.new,
-            )  # fmt: skip
-        assert out.shape[1] == case.new + (1 if framed else case.given)
+                input_ids=input_ids,
+                attention_mask=torch.ones_like(input_ids),
+                num_beams=case.beam,
+                do_sample=False,
+                min_new_tokens=case.new,
+                max_new_tokens=case.new,
+            )
+        assert out.shape[1] == tokens_before + case.new
 
-    return go
+    return decode_batch
 
 
-def ctranslate2(
-    case: Case, home: Path, kind: str, workers: int, threads: int, device: torch.device
-) -> Decodes:
-    peer = library("ctranslate2", "ctranslate2")
-    folder = home / "ctranslate2"
-    if not folder.exists():
-        from regard.convert.ctranslate2 import write
+def ctranslate2_decoder(case: DecodingCase, folder: Path, options: dict[str, Any]) -> DecodeBatch:
+    """`options` are those of CTranslate2's engine."""
+    library = import_peer("ctranslate2", "ctranslate2")
+    converted = folder / "ctranslate2"
+    if not converted.exists():
+        from regard.convert.ctranslate2 import write  # only this contender pays for the import
 
-        folder.mkdir()
-        model, opened = open_model(home)
-        write(folder, home, model, opened)
-    framed = isinstance(measured(case.model).spec, spec.EncoderDecoder)
-    options = {
-        "device": device.type,
-        "compute_type": kind,
-        "inter_threads": workers,
-        "intra_threads": threads,
+        converted.mkdir()
+        model, opened = open_model(folder)
+        write(converted, folder, model, opened)
+    is_encoder_decoder = benchmark_model(case.model).is_encoder_decoder
+    engine_type = library.Translator if is_encoder_decoder else library.Generator
+    engine = engine_type(str(converted), **options)
+    # Each worker takes an equal share of the batch.
+    common = {
+        "beam_size": case.beam,
+        "max_batch_size": -(-case.batch // options["inter_threads"]),
     }
-    engine = (peer.Translator if framed else peer.Generator)(str(folder), **options)
-    share = -(-case.batch // workers)
 
-    def go(sources: list[list[int]]) -> None:
+    def translate(words: list[list[str]]) -> list[list[str]]:
+        results = engine.translate_batch(
+            words,
+            length_penalty=1,
+            min_decoding_length=case.new,
+            max_decoding_length=case.new,
+            **common,
+        )
+        return [result.hypotheses[0] for result in results]
+
+    def generate(words: list[list[str]]) -> list[list[str]]:
+        results = engine.generate_batch(
+            words,
+            sampling_topk=1,
+            min_length=case.new,
+            max_length=case.new,
+            include_prompt_in_result=False,
+            **common,
+        )
+        return [result.sequences[0] for result in results]
+
+    def decode_batch(sources: list[list[int]]) -> None:
         words = [[f"w{i}" for i in source] for source in sources]
-        common = {"beam_size": case.beam, "max_batch_size": share}
-        if framed:
-            limits = {"max_decoding_length": case.new, "min_decoding_length": case.new}
-            found = [
-                r.hypotheses[0]
-                for r in engine.translate_batch(words, length_penalty=1, **limits, **common)
-            ]
-        else:
-            limits = {
-                "max_length": case.new,
-                "min_length": case.new,
-                "include_prompt_in_result": False,
-            }
-            found = [
-                r.sequences[0]
-                for r in engine.generate_batch(words, sampling_topk=1, **limits, **common)
-            ]
-        assert all(len(tokens) == case.new for tokens in found)
+        outputs = translate(words) if is_encoder_decoder else generate(words)
+        assert all(len(tokens) == case.new for tokens in outputs)
 
-    return go
+    return decode_batch

@@ -1,24 +1,28 @@
-"""The speed of one forward pass over a batch, nothing padded: how fast an encoder reads."""
+"""Forward-pass speed: tokens a second of an encoder over a batch without padding."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from regard.bench.models import measured
-from regard.bench.peers import library
-from regard.bench.report import Report, machine, row
-from regard.bench.timing import matrix_rate, turns
+import regard
+from regard.bench.models import benchmark_model
+from regard.bench.peers import import_peer
+from regard.bench.report import Report, machine_name, timing_row
+from regard.bench.timing import matrix_rate, time_in_turns
 from regard.parameter_count import parameter_count
 
 
 @dataclass(frozen=True)
-class Case:
+class ForwardCase:
+    """One forward pass of `batch` sequences of `length` tokens."""
+
     model: str = "bert-base"
     batch: int = 8
     length: int = 128
@@ -28,39 +32,42 @@ class Case:
         return f"forward {self.model}, batch {self.batch}, {self.length} tokens"
 
 
-def run(case: Case, against: list[str], device: torch.device, command: str) -> Report:
-    import regard
-
-    model = measured(case.model)
+def run(case: ForwardCase, against: list[str], device: torch.device, command: str) -> Report:
+    """Times the model as loaded, the same model frozen, and the peers."""
+    model = benchmark_model(case.model)
     torch.manual_seed(0)
     tokens = torch.randint(4, model.vocabulary, (case.batch, case.length), device=device)
     with tempfile.TemporaryDirectory() as folder:
-        home = model.write(Path(folder))
-        ours = regard.load(home).to(device)
-        frozen = regard.load(home).to(device).freeze()
-        contenders: dict[str, Callable[[], Tensor]] = {
-            "regard": lambda: ours(input_ids=tokens)["logits"],
+        path = model.write(Path(folder))
+        loaded = regard.load(path).to(device)
+        frozen = regard.load(path).to(device).freeze()
+        forwards: dict[str, Callable[[], Tensor]] = {
+            "regard": lambda: loaded(input_ids=tokens)["logits"],
             "regard, frozen": lambda: frozen(input_ids=tokens)["logits"],
         }
         if "transformers" in against:
-            peer = library("transformers", "transformers")
-            peer.utils.logging.disable_progress_bar()
-            theirs = peer.AutoModelForMaskedLM.from_pretrained(home).to(device).eval()
-            contenders["transformers"] = lambda: theirs(input_ids=tokens).logits
+            transformers = import_peer("transformers", "transformers")
+            transformers.utils.logging.disable_progress_bar()
+            peer = transformers.AutoModelForMaskedLM.from_pretrained(path).to(device).eval()
+            forwards["transformers"] = lambda: peer(input_ids=tokens).logits
 
-    def once(name: str) -> Callable[[], float]:
-        def go() -> float:
-            with torch.inference_mode():
-                assert contenders[name]().shape == (*tokens.shape, model.vocabulary)
-            return float(tokens.numel())
+    def contender(forward: Callable[[], Tensor]) -> float:
+        with torch.inference_mode():
+            assert forward().shape == (*tokens.shape, model.vocabulary)
+        return float(tokens.numel())
 
-        return go
-
-    timings = turns({name: once(name) for name in contenders}, case.rounds, device)
-    limit, work = matrix_rate(device), 2.0 * parameter_count(model.spec)
+    contenders = {name: partial(contender, forward) for name, forward in forwards.items()}
+    timings = time_in_turns(contenders, case.rounds, device)
+    limit = matrix_rate(device)
+    flops_per_token = 2.0 * parameter_count(model.spec)
     rows = [
-        row(name, t, ours=name.startswith("regard"), share=t.rate * work / limit)
-        for name, t in timings.items()
+        timing_row(
+            name,
+            timing,
+            ours=name.startswith("regard"),
+            share=timing.rate * flops_per_token / limit,
+        )
+        for name, timing in timings.items()
     ]
     notes = {"matrix rate": f"{limit / 1e9:,.0f} GFLOP/s"}
-    return Report(command, str(case), machine(device), "tokens/s", tuple(rows), notes)
+    return Report(command, str(case), machine_name(device), "tokens/s", tuple(rows), notes)

@@ -1,4 +1,4 @@
-"""The models that are measured: fresh weights from one seed, and the folder that peers open them from."""
+"""The models that are benchmarked: random weights from one seed, in a folder that peers can open."""
 
 from __future__ import annotations
 
@@ -13,64 +13,48 @@ import torch
 from regard import disk, spec
 from regard.build import CoreModel, build
 from regard.errors import SettingError, did_you_mean
-from regard.families import bert_presets, gpt_presets, transformer
+from regard.families import bert, gpt2, transformer
 from regard.families import folder as folders
 
-_LLAMA = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000, "hidden_size": 4096,
-    "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
-    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
-}  # fmt: skip
+_LLAMA_7B = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
 
 SPECS: dict[str, Callable[[], spec.Model]] = {
     "tiny": lambda: transformer.preset("tiny", 10000, 10000, share="all"),
     "small": lambda: transformer.preset("small", 8000, 8000, share="all"),
     "base": lambda: transformer.preset("base", 37000, 37000, share="all"),
-    "gpt2": lambda: gpt_presets.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
-    "gpt2-tiny": lambda: gpt_presets.preset("tiny", 500, 128),
-    "llama-7b": lambda: folders.FAMILIES["llama"].spec(_LLAMA),
-    "bert-base": lambda: bert_presets.preset("base"),
-    "bert-tiny": lambda: bert_presets.preset("tiny", 500, 128),
+    "gpt2": lambda: gpt2.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
+    "gpt2-tiny": lambda: gpt2.preset("tiny", 500, 128),
+    "llama-7b": lambda: folders.FAMILIES["llama"].to_spec(_LLAMA_7B),
+    "bert-base": lambda: bert.preset("base"),
+    "bert-tiny": lambda: bert.preset("tiny", 500, 128),
 }
 IDS = folders.SpecialTokenIds(0, 1, 2, 3)  # pad, start, end, unknown
+SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]
+MAX_LENGTH = 1024
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchmarkModel:
+    """A model of `SPECS`, which can be built here or written for others."""
+
     name: str
     spec: Any
 
-    def build(self, device: torch.device | str = "cpu") -> CoreModel:
-        torch.manual_seed(0)
-        with torch.device(device):
-            return build(self.spec).eval()
-
-    def write(self, folder: Path) -> Path:
-        """In Hugging Face's layout, with a tokenizer of made-up words, one for each row of the embedding."""
-        framed = isinstance(self.spec, spec.EncoderDecoder)
-        config = folders.describe(self.spec, IDS if framed else None, 1024)
-        if not framed:
-            config |= {"bos_token_id": IDS.start, "eos_token_id": IDS.end, "pad_token_id": IDS.pad}
-        disk.write_json(folder / "config.json", config)
-        folders.write_weights(folder / "model.safetensors", self.build(), self.spec, 1024)
-        words = {f"w{i}": i for i in range(4, self.vocabulary)} | {
-            "<pad>": 0,
-            "<s>": 1,
-            "</s>": 2,
-            "<unk>": 3,
-        }
-        made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
-        made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        made.add_special_tokens(["<pad>", "<s>", "</s>", "<unk>"])
-        disk.write_file(
-            folder / "tokenizer.json",
-            folders.with_end(made.to_str(), "</s>") if framed else made.to_str(),
-        )
-        disk.write_json(
-            folder / "tokenizer_config.json",
-            folders.tokenizer_config("<pad>", "<s>", "</s>", "<unk>"),
-        )
-        return folder
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return isinstance(self.spec, spec.EncoderDecoder)
 
     @property
     def vocabulary(self) -> int:
@@ -82,10 +66,40 @@ class Measured:
             case _:
                 raise AssertionError(self.spec)
 
+    def build(self, device: torch.device | str = "cpu") -> CoreModel:
+        torch.manual_seed(0)
+        with torch.device(device):
+            return build(self.spec).eval()
 
-def measured(name: str) -> Measured:
+    def write(self, folder: Path) -> Path:
+        """Writes the model in Hugging Face's layout, with a tokenizer of made-up words."""
+        ids = IDS if self.is_encoder_decoder else None
+        config = folders.describe(self.spec, ids, MAX_LENGTH)
+        if not self.is_encoder_decoder:
+            config |= {"bos_token_id": IDS.start, "eos_token_id": IDS.end, "pad_token_id": IDS.pad}
+        disk.write_json(folder / "config.json", config)
+        folders.write_weights(folder / "model.safetensors", self.build(), self.spec, MAX_LENGTH)
+        tokenizer = self._tokenizer().to_str()
+        if self.is_encoder_decoder:
+            tokenizer = folders.append_end_token(tokenizer, "</s>")
+        disk.write_file(folder / "tokenizer.json", tokenizer)
+        tokenizer_config = folders.tokenizer_config(*SPECIAL_TOKENS)
+        disk.write_json(folder / "tokenizer_config.json", tokenizer_config)
+        return folder
+
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        """One word, w4 for example, for each row of the embedding."""
+        words = {f"w{i}": i for i in range(4, self.vocabulary)}
+        words |= {token: i for i, token in enumerate(SPECIAL_TOKENS)}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        tokenizer.add_special_tokens(SPECIAL_TOKENS)
+        return tokenizer
+
+
+def benchmark_model(name: str) -> BenchmarkModel:
     if name not in SPECS:
         raise SettingError(
             f"there is nothing to measure by the name {name!r}", did_you_mean(name, SPECS)
         )
-    return Measured(name, SPECS[name]())
+    return BenchmarkModel(name, SPECS[name]())

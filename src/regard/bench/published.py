@@ -1,5 +1,7 @@
-"""Figures of others that stand beside ours and are not measured here. Each is for one case on one kind of machine, and is
-told for no other."""
+"""Published figures of other systems, shown beside ours and not measured here.
+
+Each is of one case on one kind of machine, and is shown for no other.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from typing import Any
 from regard.bench.report import Row
 from regard.errors import SettingError
 
-MACHINE = "NVIDIA H200"  # what the driver calls it; its relatives have other names
-WHERE = (
+MACHINE = "NVIDIA H200"  # by its driver; its relatives have other names
+SOURCE = (
     f"one {MACHINE}, bf16, not in this run; shares are of the 772 TFLOP/s that were measured there"
 )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`case` is what the case must have; `share` is of the matrix rate."""
+    """A published figure: `case` is what a benchmark's case must have, `share` of the peak FLOP/s."""
 
     case: Mapping[str, Any]
     rate: float
@@ -30,18 +32,18 @@ def _training(model: str, length: int, **more: Any) -> dict[str, Any]:
 
 
 def _decoding(model: str, batch: int) -> dict[str, Any]:
-    return {"model": model, "batch": batch, "beam": 1, "given": 16, "new": 128}
+    return {"model": model, "batch": batch, "beam": 1, "prompt_length": 16, "new": 128}
 
 
-_GPT2 = _training("gpt2", 1024)  # of how many sequences a batch had, nothing is told
+_GPT2 = _training("gpt2", 1024)  # the number of sequences in a batch is not published
 _BASE = _training("base", 64, batch_tokens=256 * 64)
 PEERS: dict[str, tuple[Figure, ...]] = {
-    "nanoGPT": (Figure(_GPT2, 506_000, 0.56),),  # compiled, as it is by default
+    "nanoGPT": (Figure(_GPT2, 506_000, 0.56),),  # compiled, which is its default
     "nn.Transformer-compiled": (Figure(_BASE, 457_000, 0.22),),
     "transformers-compiled": (
         Figure(_GPT2, 413_000, 0.46),
         Figure(_BASE, 369_000, 0.18),
-        Figure(_decoding("gpt2", 1), 648),  # these with a static cache
+        Figure(_decoding("gpt2", 1), 648),  # this and the following with a static cache
         Figure(_decoding("gpt2", 32), 18_700),
         Figure(_decoding("llama-7b", 1), 156),
         Figure(_decoding("llama-7b", 16), 1_960),
@@ -50,22 +52,28 @@ PEERS: dict[str, tuple[Figure, ...]] = {
 
 
 def split(against: list[str], case: object, accelerator: str | None) -> tuple[list[Row], list[str]]:
-    """The figures asked for, and the peers that are left to be measured. To ask for a figure that is not of this very case
-    and machine is an error."""
-    told = [_row(peer, case, accelerator) for peer in against if peer in PEERS]
-    return told, [peer for peer in against if peer not in PEERS]
+    """The rows of peers with published figures, and the peers that are left to be measured.
+
+    Asking for a figure that is not of this very case and machine is an error.
+    """
+    rows = [_row(peer, case, accelerator) for peer in against if peer in PEERS]
+    return rows, [peer for peer in against if peer not in PEERS]
 
 
 def _row(peer: str, case: object, accelerator: str | None) -> Row:
-    for one in PEERS[peer]:
-        if accelerator == MACHINE and all(
-            getattr(case, key, None) == value for key, value in one.case.items()
-        ):
-            return Row(peer, one.rate, 0.0, share=one.share, published=WHERE)
-    known = "; ".join(
-        ", ".join(f"{key} {value}" for key, value in one.case.items()) for one in PEERS[peer]
+    for figure in PEERS[peer]:
+        if accelerator == MACHINE and _matches(figure, case):
+            return Row(peer, figure.rate, 0.0, share=figure.share, published=SOURCE)
+    cases = "; ".join(
+        ", ".join(f"{key} {value}" for key, value in figure.case.items()) for figure in PEERS[peer]
     )
     raise SettingError(
-        f"{peer} is not measured here, and no figure of it is published for this case on this machine",
-        f"leave it out; its figures are for one {MACHINE}: {known}",
+        f"{peer} is not measured here, and no figure of it is published for this case "
+        "on this machine",
+        f"leave it out; its figures are for one {MACHINE}: {cases}",
     )
+
+
+def _matches(figure: Figure, case: object) -> bool:
+    # A key that this kind of case does not have means that the figure is of another benchmark.
+    return all(getattr(case, key, None) == value for key, value in figure.case.items())

@@ -1,4 +1,4 @@
-"""What a benchmark found: a table for people, JSON for programs, and a page that keeps the last of each."""
+"""Benchmark reports: a table for people, JSON for programs, and a page with the latest of each."""
 
 from __future__ import annotations
 
@@ -16,23 +16,35 @@ from regard import disk
 from regard.bench.timing import Timing
 from regard.memory import amount
 
+# The text before the sections of a page of results. It is part of the file format.
 HEAD = """# Results
 
-Each section is written by the command under its heading; running it again replaces the section. All contenders of a table
-took turns in one run: medians, ± half of the distance from fastest to slowest. Compare rows of one table, not of two.
-What is marked as published was not in the run: it is a figure given elsewhere for the same case and kind of machine.
+Each section is written by the command under its heading; running it again replaces the section. \
+All contenders of a table
+took turns in one run: medians, ± half of the distance from fastest to slowest. Compare rows of \
+one table, not of two.
+What is marked as published was not in the run: it is a figure given elsewhere for the same case \
+and kind of machine.
 
 """
+
+RATIO = "× fastest peer"
+MEMORY = "peak memory"
+SHARE = "of the limit"
 
 
 @dataclass(frozen=True)
 class Row:
-    """`ours` are the rows a ratio is made for. `share` is of the machine's limit, measured in the same run. What is
-    `published` (where and how, in words) was in no run of ours, and no ratio is made to it."""
+    """One contender of a table.
+
+    `ours`: whether ratios to the peers are shown. `share` is that of the machine's limit, measured
+    in the same run. `published` says where and how a figure was measured that is not of this run;
+    no ratio is made to it.
+    """
 
     name: str
     rate: float
-    spread: float | None  # None: of one round
+    spread: float | None  # None for one round
     ours: bool = False
     peak: int | None = None  # bytes
     share: float | None = None
@@ -41,6 +53,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
+    """One table: the command, the case, the machine, and a row for each contender."""
+
     command: str
     case: str
     machine: str
@@ -50,12 +64,16 @@ class Report:
 
     @property
     def peers(self) -> list[Row]:
-        """The others that were measured."""
+        """The measured rows of other libraries."""
         return [row for row in self.rows if not row.ours and not row.published]
 
     @property
     def fastest(self) -> Row | None:
         return max(self.peers, key=lambda row: row.rate, default=None)
+
+    @property
+    def heading(self) -> str:
+        return f"{self.case} ({self.machine})"
 
     def as_json(self) -> dict[str, Any]:
         ratios = {
@@ -66,73 +84,80 @@ class Report:
         return {**asdict(self), "notes": dict(self.notes), "ratios": ratios}
 
     def lines(self) -> list[str]:
-        """A table in Markdown, which reads well as it is."""
-        columns = ["", self.unit, "±"]
-        columns += [] if self.fastest is None else ["× fastest peer"]
-        columns += ["peak memory"] if any(row.peak for row in self.rows) else []
-        columns += ["of the limit"] if any(row.share for row in self.rows) else []
-        cells = [columns, ["---"] * len(columns), *(self._cells(row, columns) for row in self.rows)]
+        """The table in Markdown, aligned so that it also reads well as plain text."""
+        columns = self._columns()
+        cells = [columns, ["---"] * len(columns)]
+        cells += [self._cells(row, columns) for row in self.rows]
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-        made = [
-            "| "
-            + " | ".join(
-                text.ljust(n, "-" if text == "---" else " ")
-                for text, n in zip(line, widths, strict=True)
-            )
-            + " |"
-            for line in cells
-        ]
+        lines = []
+        for line in cells:
+            padded = [
+                text.ljust(width, "-" if text == "---" else " ")
+                for text, width in zip(line, widths, strict=True)
+            ]
+            lines.append("| " + " | ".join(padded) + " |")
         notes = ", ".join(f"{key} {value}" for key, value in self.notes.items())
-        sources = dict.fromkeys(f"published: {row.published}" for row in self.rows if row.published)
-        return [
-            *made,
-            *(["", notes] if notes else []),
-            *(line for source in sources for line in ("", source)),
-        ]
+        if notes:
+            lines += ["", notes]
+        # Each source once, in order.
+        for source in dict.fromkeys(row.published for row in self.rows if row.published):
+            lines += ["", f"published: {source}"]
+        return lines
+
+    def _columns(self) -> list[str]:
+        columns = ["", self.unit, "±"]
+        if self.fastest is not None:
+            columns.append(RATIO)
+        if any(row.peak for row in self.rows):
+            columns.append(MEMORY)
+        if any(row.share for row in self.rows):
+            columns.append(SHARE)
+        return columns
 
     def _cells(self, row: Row, columns: list[str]) -> list[str]:
-        all_cells = {
-            "": f"{row.name} (published)" if row.published else row.name,
-            self.unit: f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
-            "±": "" if row.published or row.spread is None else f"{100 * row.spread:.0f} %",
-            "× fastest peer": ""
-            if not row.ours or self.fastest is None
-            else f"{row.rate / self.fastest.rate:.2f}",
-            "peak memory": "" if row.peak is None else amount(row.peak),
-            "of the limit": "" if row.share is None else f"{100 * row.share:.0f} %",
-        }
-        return [all_cells[column] for column in columns]
-
-    @property
-    def heading(self) -> str:
-        return f"{self.case} ({self.machine})"
+        """The texts of a row; what it does not have is empty."""
+        cells = dict.fromkeys(columns, "")
+        cells[""] = f"{row.name} (published)" if row.published else row.name
+        cells[self.unit] = f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}"
+        if row.spread is not None and not row.published:
+            cells["±"] = f"{100 * row.spread:.0f} %"
+        if row.ours and self.fastest is not None:
+            cells[RATIO] = f"{row.rate / self.fastest.rate:.2f}"
+        if row.peak is not None:
+            cells[MEMORY] = amount(row.peak)
+        if row.share is not None:
+            cells[SHARE] = f"{100 * row.share:.0f} %"
+        return [cells[column] for column in columns]
 
 
-def row(name: str, timing: Timing, *, ours: bool = False, **more: Any) -> Row:
+def timing_row(name: str, timing: Timing, *, ours: bool = False, **more: Any) -> Row:
+    """The row of a contender that was timed."""
     return Row(name, timing.rate, timing.spread, ours, **more)
 
 
-def keep(page: Path, report: Report) -> None:
-    """Puts the report in the place of the last one of the same case and machine."""
+def write_section(page: Path, report: Report) -> None:
+    """Writes a report into a page of results, in place of the last one of its case and machine."""
     text = page.read_text(encoding="utf-8") if page.exists() else HEAD
-    first, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    found = {section.split("\n", 1)[0]: section for section in sections}
-    body = "\n".join([report.heading, "", f"`{report.command}`", "", *report.lines(), "", ""])
-    found[report.heading] = body
-    disk.write_file(page, first + "".join(f"## {found[key]}" for key in sorted(found)))
+    head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    sections = {part.split("\n", 1)[0]: part for part in parts}
+    lines = [report.heading, "", f"`{report.command}`", "", *report.lines(), "", ""]
+    sections[report.heading] = "\n".join(lines)
+    body = "".join(f"## {sections[heading]}" for heading in sorted(sections))
+    disk.write_file(page, head + body)
 
 
-def machine(device: torch.device) -> str:
+def machine_name(device: torch.device) -> str:
+    """The machine as the heading of a report has it."""
+    version = torch.__version__.split("+")[0]
     if device.type == "cuda":
-        return f"{accelerator(device)}, PyTorch {_version()}"
-    kind = torch.backends.cpu.get_cpu_capability().replace("_", "-").lower()
-    return f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()} {kind}, PyTorch {_version()}"
+        return f"{accelerator_name(device)}, PyTorch {version}"
+    instructions = torch.backends.cpu.get_cpu_capability().replace("_", "-").lower()
+    return (
+        f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, "
+        f"{platform.machine()} {instructions}, PyTorch {version}"
+    )
 
 
-def accelerator(device: torch.device) -> str | None:
-    """What its driver calls a GPU; a CPU is none."""
+def accelerator_name(device: torch.device) -> str | None:
+    """The name of a GPU, by its driver; None for a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
-
-
-def _version() -> str:
-    return torch.__version__.split("+")[0]

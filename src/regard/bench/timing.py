@@ -1,4 +1,4 @@
-"""Clocks: turns taken by all, medians, spreads, and the limits of the machine measured in the same run."""
+"""Timing: contenders take turns; medians, spreads, and the limits of the machine in the same run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-_PAUSE = 0.3  # seconds: threads of some libraries spin for a while after their work
+_PAUSE = 0.3  # seconds between rounds: threads of some libraries spin for a while after their work
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What some rounds took; `amount` is what one round does (tokens)."""
+    """The seconds that each round took; `amount` is how much one round does (tokens)."""
 
     seconds: tuple[float, ...]
     amount: float
@@ -26,86 +26,91 @@ class Timing:
 
     @property
     def rate(self) -> float:
+        """The amount a second, by the median."""
         return self.amount / self.median
 
     @property
     def spread(self) -> float | None:
-        """Half of the distance between the fastest and the slowest round, as a share of the median; one round has none."""
-        return (
-            (max(self.seconds) - min(self.seconds)) / 2 / self.median
-            if len(self.seconds) > 1
-            else None
-        )
+        """Half of the distance from the fastest to the slowest round, as a share of the median.
+
+        None for one round.
+        """
+        if len(self.seconds) == 1:
+            return None
+        return (max(self.seconds) - min(self.seconds)) / 2 / self.median
 
 
-def turns(
-    cases: Mapping[str, Callable[[], float]],
+def time_in_turns(
+    contenders: Mapping[str, Callable[[], float]],
     rounds: int,
     device: torch.device,
     *,
     slow: float = math.inf,
 ) -> dict[str, Timing]:
-    """Every case to warm up, then `rounds` times each, one after the other; a case returns how much it did. On a GPU things
-    are compiled the first time, and may be recorded the second. What takes more than `slow` seconds to warm up is not asked
-    again: that is its time."""
-    warm = 3 if device.type == "cuda" else 1
+    """Times all contenders in turns, `rounds` times each after warming up.
+
+    A contender returns how much it did. One that takes more than `slow` seconds to warm up is not
+    called again: that is its time.
+    """
+    # On a GPU, kernels are compiled in the first round and CUDA graphs captured in the second.
+    warm_up = 3 if device.type == "cuda" else 1
     threads = torch.get_num_threads()
     amounts: dict[str, float] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    done: set[str] = set()
-    for turn in range(warm + rounds):
-        for name, case in cases.items():
-            if name in done:
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    too_slow: set[str] = set()
+    for turn in range(warm_up + rounds):
+        for name, contender in contenders.items():
+            if name in too_slow:
                 continue
             torch.set_num_threads(threads)  # some libraries change it for the whole process
-            _finished(device)
-            if turn >= warm:
+            _synchronize(device)
+            if turn >= warm_up:
                 time.sleep(_PAUSE)
-            began = time.perf_counter()
-            amounts[name] = case()
-            _finished(device)
-            took = time.perf_counter() - began
-            if took > slow and turn == warm - 1:
-                done.add(name)
-            if turn >= warm or name in done:
-                seconds[name].append(took)
+            start = time.perf_counter()
+            amounts[name] = contender()
+            _synchronize(device)
+            elapsed = time.perf_counter() - start
+            if elapsed > slow and turn == warm_up - 1:
+                too_slow.add(name)
+            if turn >= warm_up or name in too_slow:
+                seconds[name].append(elapsed)
     torch.set_num_threads(threads)
-    return {name: Timing(tuple(seconds[name]), amounts[name]) for name in cases}
+    return {name: Timing(tuple(seconds[name]), amounts[name]) for name in contenders}
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
-    """The most multiplications and additions a second, of large square matrices."""
+    """The peak FLOP/s of this machine: products of large square matrices, the fastest round."""
     size = 8192 if device.type == "cuda" else 1536
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-
-    # A GPU is told so much at once that it is never waiting, and has come up to its speed.
-    times = 30 if device.type == "cuda" else 1
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    b = torch.randn(size, size, device=device, dtype=dtype)
+    # So many at once that a GPU never waits for work and reaches its full clock.
+    repeats = 30 if device.type == "cuda" else 1
 
     def multiply() -> float:
-        for _ in range(times):
+        for _ in range(repeats):
             torch.mm(a, b)
-        return 2.0 * times * size**3
+        return 2.0 * repeats * size**3
 
-    timing = turns({"mm": multiply}, 8, device)["mm"]
+    timing = time_in_turns({"mm": multiply}, 8, device)["mm"]
     return timing.amount / min(timing.seconds)
 
 
 def bandwidth(device: torch.device) -> float:
-    """The most bytes a second that can be read and written."""
-    source = torch.empty((2**30 if device.type == "cuda" else 2**26) // 4, device=device)
+    """The memory bandwidth in bytes a second, read and written: a large copy, the fastest round."""
+    size = 2**30 if device.type == "cuda" else 2**26  # bytes
+    source = torch.empty(size // 4, device=device)
     target = torch.empty_like(source)
-
-    times = 20 if device.type == "cuda" else 1
+    repeats = 20 if device.type == "cuda" else 1
 
     def copy() -> float:
-        for _ in range(times):
+        for _ in range(repeats):
             target.copy_(source)
-        return 2.0 * times * source.numel() * 4
+        return 2.0 * repeats * source.numel() * 4
 
-    timing = turns({"copy": copy}, 8, device)["copy"]
+    timing = time_in_turns({"copy": copy}, 8, device)["copy"]
     return timing.amount / min(timing.seconds)
 
 
-def _finished(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()

@@ -1,13 +1,14 @@
-"""Training speed: real target tokens a second, forward, loss with label smoothing, backward and Adam.
+"""Training speed: target tokens a second of forward, smoothed loss, backward and Adam.
 
-Sentences of natural lengths (8 to 64 tokens, the target near the source) or of equal length. Peers get batches as their own
-trainers make them (so many sentences in random order, padded to the longest), and ours.
+Sentences have natural lengths (8 to 64 tokens, the target's near the source's) or equal ones. Peers
+get batches as their own trainers make them (so many sentences in random order, padded to the
+longest), and ours. Padding does not count.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,10 @@ from torch.nn import functional
 
 from regard import edit, spec
 from regard.bench import published
-from regard.bench.models import Measured, measured
-from regard.bench.peers import TRAINED, Forward
-from regard.bench.report import Report, accelerator, machine, row
-from regard.bench.timing import matrix_rate, turns
+from regard.bench.models import BenchmarkModel, benchmark_model
+from regard.bench.peers import TRAINABLE, Forward
+from regard.bench.report import Report, accelerator_name, machine_name, timing_row
+from regard.bench.timing import matrix_rate, time_in_turns
 from regard.data.batching import IGNORED, Batch, plan
 from regard.errors import SettingError
 from regard.parameter_count import parameter_count
@@ -31,11 +32,21 @@ from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.step import Step
 from regard.training.objectives.loss import over_vocabulary
 
+TrainStep = Callable[[Batch], None]
+Array = np.ndarray[Any, Any]
+
+LABEL_SMOOTHING = 0.1
+LEARNING_RATE = 1e-4
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
+
 
 @dataclass(frozen=True)
-class Case:
-    """`lengths`: natural, or equal: `length` tokens each, source and target; `batch_tokens` is our budget, and about what the
-    peers' batches hold. A language model is trained on windows of `length`."""
+class TrainingCase:
+    """Batches of sentences with `natural` or `equal` lengths.
+
+    Equal lengths are `length` tokens each, source and target; a language model is trained on
+    windows of that. `batch_tokens` is our token budget, and about what the peers' batches have.
+    """
 
     model: str
     lengths: str
@@ -47,176 +58,202 @@ class Case:
     compile: bool = False
 
     def __str__(self) -> str:
-        lengths = (
-            f"{self.lengths} lengths" if self.lengths == "natural" else f"{self.length} tokens each"
-        )
-        how = f", {self.precision}" if self.precision != "float32" else ""
-        return f"train {self.model}, {lengths}{how}{', compiled' if self.compile else ''}"
+        parts = [f"train {self.model}"]
+        if self.lengths == "natural":
+            parts.append("natural lengths")
+        else:
+            parts.append(f"{self.length} tokens each")
+        if self.precision != "float32":
+            parts.append(self.precision)
+        if self.compile:
+            parts.append("compiled")
+        return ", ".join(parts)
 
 
-def run(case: Case, against: list[str], device: torch.device, command: str) -> Report:
-    told, against = published.split(against, case, accelerator(device))
-    model = measured(case.model)
-    kind = {"float32": torch.float32, "bf16": torch.bfloat16}[case.precision]
-    lengths = _lengths(case)
-    ours = [_batch(lengths, rows, model) for rows in _bucketed(lengths, case)]
-    theirs = [_batch(lengths, rows, model) for rows in _shuffled(lengths, case)]
+def run(case: TrainingCase, against: list[str], device: torch.device, command: str) -> Report:
+    """Times our trainer and the peers', each of them on both kinds of batches."""
+    published_rows, against = published.split(against, case, accelerator_name(device))
+    model = benchmark_model(case.model)
+    dtype = DTYPES[case.precision]
+    lengths = _sentence_lengths(case)
+    our_batches = [_batch(lengths, rows, model) for rows in _bucketed(lengths, case)]
+    their_batches = [_batch(lengths, rows, model) for rows in _shuffled(lengths, case)]
     contenders: dict[str, Callable[[], float]] = {}
-    with ExitStack() as inside:
-        contenders["regard"] = _rounds(_ours(model, device, kind, case.compile, inside), ours)
+    with ExitStack() as stack:
+        our_step = _our_step(model, device, dtype, case.compile, stack)
+        contenders["regard"] = _epoch(our_step, our_batches)
         for name in against:
-            if not isinstance(model.spec, spec.EncoderDecoder):
+            if not model.is_encoder_decoder:
                 raise SettingError(
                     f"{name} has no adapter for {case.model}", "compare tiny, small or base"
                 )
-            step = _theirs(*TRAINED[name](model.spec, device), kind)
-            contenders[f"{name}, our batches"] = _rounds(step, ours)
+            peer, forward = TRAINABLE[name](model.spec, device)
+            their_step = _their_step(peer, forward, dtype)
+            contenders[f"{name}, our batches"] = _epoch(their_step, our_batches)
             if case.lengths == "natural":
-                contenders[f"{name}, its batches"] = _rounds(step, theirs)
-        timings = turns(contenders, case.rounds, device)
-    ceiling = matrix_rate(device, kind)
-    work = _work(model.spec, case.length)
+                contenders[f"{name}, its batches"] = _epoch(their_step, their_batches)
+        timings = time_in_turns(contenders, case.rounds, device)
+    limit = matrix_rate(device, dtype)
+    flops = _flops_per_token(model.spec, case.length)
     rows = [
-        row(name, t, ours=name == "regard", share=t.rate * work / ceiling)
-        for name, t in timings.items()
+        timing_row(name, timing, ours=name == "regard", share=timing.rate * flops / limit)
+        for name, timing in timings.items()
     ]
-    notes = {
-        "matrix rate": f"{ceiling / 1e9:,.0f} GFLOP/s",
-        "padding": f"{100 * _padding(ours):.0f} % in our batches, {100 * _padding(theirs):.0f} % in theirs",
-    }
-    return Report(command, str(case), machine(device), "target tokens/s", (*rows, *told), notes)
+    ours = f"{100 * _padding_share(our_batches):.0f} % in our batches"
+    theirs = f"{100 * _padding_share(their_batches):.0f} % in theirs"
+    notes = {"matrix rate": f"{limit / 1e9:,.0f} GFLOP/s", "padding": f"{ours}, {theirs}"}
+    all_rows = (*rows, *published_rows)
+    return Report(command, str(case), machine_name(device), "target tokens/s", all_rows, notes)
 
 
-def _work(description: Any, length: int) -> float:
-    """A target token's multiplications and additions, forward and backward: 6 for each parameter that is multiplied by, and
-    in a language model 12 · layers · d_model · length for its scores, as nanoGPT counts them (in short sentences they are
-    few, and left out)."""
-    if isinstance(description, spec.Decoder):
-        positions = description.tokens.position
-        looked_up = (
-            positions.length * description.d_model
-            if isinstance(positions, spec.LearnedPosition)
-            else 0
-        )
-        scores = 12 * description.stack.layers * description.d_model * length
-        return 6.0 * (parameter_count(description) - looked_up) + scores
-    return 6.0 * parameter_count(description)
+def _flops_per_token(description: Any, length: int) -> float:
+    """FLOPs of a target token, forward and backward: 6 for each parameter of a matrix product.
+
+    In a language model, 12 · layers · d_model · length more for the attention scores, as nanoGPT
+    counts them; in short sentences they are few, and left out.
+    """
+    if not isinstance(description, spec.Decoder):
+        return 6.0 * parameter_count(description)
+    position = description.tokens.position
+    lookup_parameters = 0  # learned positions are looked up, not multiplied by
+    if isinstance(position, spec.LearnedPosition):
+        lookup_parameters = position.length * description.d_model
+    attention = 12 * description.stack.layers * description.d_model * length
+    return 6.0 * (parameter_count(description) - lookup_parameters) + attention
 
 
-def _ours(
-    model: Measured, device: torch.device, kind: torch.dtype, compiled: bool, inside: ExitStack
-) -> Callable[[Batch], None]:
-    built: Any = model.build().to(device).train()
+# --- steps ---
+
+
+def _our_step(
+    model: BenchmarkModel,
+    device: torch.device,
+    dtype: torch.dtype,
+    compiled: bool,
+    stack: ExitStack,
+) -> TrainStep:
+    """A step of our trainer; blocks stay compiled until the `stack` is closed."""
+    core: Any = model.build().to(device).train()
     if compiled:
-        inside.enter_context(edit.compiled(built))
+        stack.enter_context(edit.compiled(core))
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
-        given = [
-            tensors[name]
-            for name in ("source", "target", "tokens", "padding_mask")
-            if name in tensors
-        ]
-        return over_vocabulary(built.head, built(*given)[0], tensors["labels"], 0.1)
+        names = ("source", "target", "tokens", "padding_mask")
+        inputs = [tensors[name] for name in names if name in tensors]
+        hidden, _ = core(*inputs)
+        return over_vocabulary(core.head, hidden, tensors["labels"], LABEL_SMOOTHING)
 
     step = Step(
         loss,
-        Optimizer(built.named_parameters(), ConstantRate(1e-4, 1)),
-        _precision(device, kind),
+        Optimizer(core.named_parameters(), ConstantRate(LEARNING_RATE, 1)),
+        _autocast(device, dtype),
         record=True,
     )
-    count = itertools.count(1)
+    numbers = itertools.count(1)
 
-    def once(batch: Batch) -> None:
-        step([batch], next(count), 1)  # the device's verdict is not waited for
+    def train_step(batch: Batch) -> None:
+        step([batch], next(numbers), 1)  # the device's verdict on the update is not waited for
 
-    return once
-
-
-def _precision(
-    device: torch.device, kind: torch.dtype
-) -> Callable[[], AbstractContextManager[Any]]:
-    if kind == torch.float32:
-        return nullcontext
-    return lambda: torch.autocast(device.type, dtype=kind)
+    return train_step
 
 
-def _theirs(model: nn.Module, forward: Forward, kind: torch.dtype) -> Callable[[Batch], None]:
+def _their_step(model: nn.Module, forward: Forward, dtype: torch.dtype) -> TrainStep:
+    """A step of a peer: PyTorch's loss and its fused Adam."""
     model.train()
-    adam = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True
+    )
     device = next(model.parameters()).device
-    precision = _precision(device, kind)
+    autocast = _autocast(device, dtype)
 
-    def step(batch: Batch) -> None:
+    def train_step(batch: Batch) -> None:
         tensors = batch.to(device).tensors
-        with precision():
-            logits = forward(tensors).flatten(0, 1)
+        with autocast():
+            logits = forward(tensors).flatten(0, 1)  # [B · T, V]
         loss = functional.cross_entropy(
-            logits, tensors["labels"].flatten(), ignore_index=IGNORED, label_smoothing=0.1
+            logits,
+            tensors["labels"].flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=LABEL_SMOOTHING,
         )
         loss.backward()
-        adam.step()
-        adam.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
-    return step
+    return train_step
 
 
-def _rounds(step: Callable[[Batch], None], batches: list[Batch]) -> Callable[[], float]:
-    def run_all() -> float:
+def _autocast(
+    device: torch.device, dtype: torch.dtype
+) -> Callable[[], AbstractContextManager[Any]]:
+    if dtype == torch.float32:
+        return nullcontext
+    return lambda: torch.autocast(device.type, dtype=dtype)
+
+
+def _epoch(step: TrainStep, batches: list[Batch]) -> Callable[[], float]:
+    """A round: one step on each batch; it returns the number of target tokens."""
+
+    def train() -> float:
         for batch in batches:
             step(batch)
         return float(sum(batch.tokens for batch in batches))
 
-    return run_all
+    return train
 
 
-# ------------------------------------------------------------------ sentences
+# --- batches ---
 
 
-def _lengths(case: Case) -> np.ndarray[Any, Any]:
-    chance = np.random.default_rng(0)
+def _sentence_lengths(case: TrainingCase) -> Array:
+    """[sentences, 2] the lengths of sources and targets."""
     count = 40 * case.batches * case.batch_tokens // max(64, case.length)
     if case.lengths == "equal":
         return np.full((count, 2), case.length)
-    source = np.clip(np.round(chance.lognormal(3.2, 0.5, count)), 8, 64).astype(int)
-    target = np.clip(np.round(source * chance.normal(1.0, 0.15, count)), 8, 64).astype(int)
+    generator = np.random.default_rng(0)
+    source = np.clip(np.round(generator.lognormal(3.2, 0.5, count)), 8, 64).astype(int)
+    ratio = generator.normal(1.0, 0.15, count)
+    target = np.clip(np.round(source * ratio), 8, 64).astype(int)
     return np.stack([source, target], axis=1)
 
 
-def _bucketed(lengths: Any, case: Case) -> Iterator[Any]:
-    batches = plan(lengths, case.batch_tokens, seed=0, epoch=0)
-    return iter(batches[: case.batches])
+def _bucketed(lengths: Array, case: TrainingCase) -> list[Array]:
+    """Our batches: sentences of like lengths, within the token budget."""
+    return plan(lengths, case.batch_tokens, seed=0, epoch=0)[: case.batches]
 
 
-def _shuffled(lengths: Any, case: Case) -> Iterator[Any]:
-    """As many sentences a batch as fill the budget on average, in random order."""
+def _shuffled(lengths: Array, case: TrainingCase) -> list[Array]:
+    """The peers' batches: as many sentences as fill the budget on average, in random order."""
     order = np.random.default_rng(1).permutation(len(lengths))
     count = max(1, round(case.batch_tokens / lengths.mean()))
-    return iter([order[i * count : (i + 1) * count] for i in range(case.batches)])
+    return [order[i * count : (i + 1) * count] for i in range(case.batches)]
 
 
-def _batch(lengths: Any, rows: Any, model: Measured) -> Batch:
-    chance = np.random.default_rng(int(rows[0]))
-    part = lengths[rows]
-    source_width, target_width = part.max(axis=0)
-    padding_mask = np.arange(source_width) < part[:, :1]
-    used = np.arange(target_width) < part[:, 1:]
-    target = chance.integers(4, model.vocabulary, used.shape)
-    shifted = np.where(used, np.roll(target, 1, axis=1), 0)
-    source = np.where(padding_mask, chance.integers(4, model.vocabulary, padding_mask.shape), 0)
-    pair = isinstance(model.spec, spec.EncoderDecoder)
-    tensors = {
-        **({"source": source, "target": shifted} if pair else {"tokens": shifted}),
-        "labels": np.where(used, target, IGNORED),
-        **({} if padding_mask.all() else {"padding_mask": padding_mask}),
-    }
-    made = Batch(
-        {name: torch.from_numpy(array) for name, array in tensors.items()},
-        int(used.sum()),
-        np.asarray(rows),
-    )
-    return made.pin()
+def _batch(lengths: Array, rows: Array, model: BenchmarkModel) -> Batch:
+    """Random tokens of these lengths."""
+    generator = np.random.default_rng(int(rows[0]))
+    batch_lengths = lengths[rows]
+    source_width, target_width = batch_lengths.max(axis=0)
+    source_mask = np.arange(source_width) < batch_lengths[:, :1]
+    target_mask = np.arange(target_width) < batch_lengths[:, 1:]
+    target = generator.integers(4, model.vocabulary, target_mask.shape)
+    source = generator.integers(4, model.vocabulary, source_mask.shape)
+    # Teacher forcing: the decoder reads the target shifted right by one.
+    shifted = np.where(target_mask, np.roll(target, 1, axis=1), 0)
+    arrays: dict[str, Array] = {}
+    if model.is_encoder_decoder:
+        arrays["source"] = np.where(source_mask, source, 0)
+        arrays["target"] = shifted
+    else:
+        arrays["tokens"] = shifted
+    arrays["labels"] = np.where(target_mask, target, IGNORED)
+    if not source_mask.all():
+        arrays["padding_mask"] = source_mask
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Batch(tensors, int(target_mask.sum()), np.asarray(rows)).pin()
 
 
-def _padding(batches: list[Batch]) -> float:
-    cells = sum(b.tensors["labels"].numel() for b in batches)
-    return 1 - sum(b.tokens for b in batches) / cells
+def _padding_share(batches: list[Batch]) -> float:
+    """The share of label positions that are padding."""
+    positions = sum(batch.tensors["labels"].numel() for batch in batches)
+    return 1 - sum(batch.tokens for batch in batches) / positions

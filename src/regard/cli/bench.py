@@ -108,11 +108,11 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     Peers get our batches, and such as their own trainers make.
     """
     device = _prepare(flags)
-    from regard.bench.train import Case, run
+    from regard.bench.train import TrainingCase, run
 
     keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
     settings: dict[str, Any] = {key: flags[key] for key in keys}
-    case = Case(name, **settings, **_rounds(flags))
+    case = TrainingCase(name, **settings, **_rounds(flags))
     _print_report(run(case, list(against), device, _command_line()), flags)
 
 
@@ -152,11 +152,11 @@ def decode(
 ) -> None:
     """Decoding: new tokens a second (with a beam, those of the best hypothesis)."""
     device = _prepare(flags)
-    from regard.bench.decode import Case, run
+    from regard.bench.decode import DecodingCase, run
 
     for width in _numbers("--beam", beam):
         for rows in _numbers("--batch", batch):
-            case = Case(name, rows, width, prompt_length, new, **_rounds(flags))
+            case = DecodingCase(name, rows, width, prompt_length, new, **_rounds(flags))
             report = run(case, list(against), device, _command_line(), memory=memory)
             _print_report(report, flags)
 
@@ -170,9 +170,9 @@ def decode(
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
     """One pass of an encoder over a batch: tokens a second."""
     device = _prepare(flags)
-    from regard.bench.forward import Case, run
+    from regard.bench.forward import ForwardCase, run
 
-    case = Case(name, batch, length, **_rounds(flags))
+    case = ForwardCase(name, batch, length, **_rounds(flags))
     _print_report(run(case, list(against), device, _command_line()), flags)
 
 
@@ -183,9 +183,9 @@ def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flag
 def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     """A fresh process from nothing to its first translation: import, open the folder, translate."""
     _prepare(flags)
-    from regard.bench.load import Case, run
+    from regard.bench.load import LoadingCase, run
 
-    case = Case(name, **_rounds(flags))
+    case = LoadingCase(name, **_rounds(flags))
     _print_report(run(case, list(against), _command_line()), flags)
 
 
@@ -212,19 +212,19 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
 def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -> None:
     """How time and memory of each attention grow with the length: forward, backward, exponents."""
     device = _prepare(flags)
-    from regard.bench.attention import Case, choose, line, reports, run
-    from regard.bench.report import keep, machine
+    from regard.bench.attention import AttentionCase, choose, line, reports, run
+    from regard.bench.report import machine_name, write_section
 
     names = choose([name for name in kinds.split(",") if name])
     sizes = tuple(_numbers("--lengths", lengths))
-    case = Case(names, sizes, heads, window=window, **_rounds(flags))
+    case = AttentionCase(names, sizes, heads, window=window, **_rounds(flags))
     measurements = []
     for measurement in run(case, device):
         measurements.append(measurement)
         click.echo(json.dumps(measurement) if flags["as_json"] else line(measurement))
     if flags["results"]:
-        for report in reports(case, measurements, _command_line(), machine(device)):
-            keep(Path(flags["results"]), report)
+        for report in reports(case, measurements, _command_line(), machine_name(device)):
+            write_section(Path(flags["results"]), report)
 
 
 def _prepare(flags: dict[str, Any]) -> Any:
@@ -278,6 +278,6 @@ def _print_report(report: Any, flags: dict[str, Any]) -> None:
     else:
         click.echo("\n".join([report.heading, *report.lines(), ""]))
     if flags["results"]:
-        from regard.bench.report import keep
+        from regard.bench.report import write_section
 
-        keep(Path(flags["results"]), report)
+        write_section(Path(flags["results"]), report)

@@ -48,19 +48,18 @@ def compare(
     luong, luong_feeding, convs2s or bytenet, with settings of its own behind @. Runs are kept under
     --out; the same command goes on where it was.
     """
-    from regard.compare.contenders import budget as parse_budget
-    from regard.compare.contenders import entrants as parse_entrants
+    from regard.compare.contenders import parse_budget, parse_contenders
 
     seeds = flags.pop("seeds")
     parameters = flags.pop("parameters")
     if seeds < 1:
         raise SettingError(f"{seeds} seeds train nothing", "ask for 1 or more")
-    entrants = parse_entrants(models)
+    contenders = parse_contenders(models)
     training_budget = parse_budget(budget)
     base_recipe, name = recipes.choose(recipe, recipe_changes(flags), data)
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
-    for entrant in entrants:
-        entrant.recipe(base_recipe)  # reports a wrong setting before anything is trained
+    for contender in contenders:
+        contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
     from regard import disk
     from regard.compare.experiment import compare as run
     from regard.compare.report import lines, scene
@@ -72,7 +71,7 @@ def compare(
     result = run(
         base_recipe,
         name,
-        entrants,
+        contenders,
         training_budget,
         range(1, seeds + 1),
         folder,

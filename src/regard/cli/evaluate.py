@@ -103,17 +103,19 @@ def _evaluate(
 
     With --quantize, the float32 model is scored as well, to show what quantization costs.
     """
-    from regard.compare.size_and_speed import translating
+    from regard.compare.size_and_speed import evaluate_translator
     from regard.models import load_translator
 
     translator = load_translator(model, device=flags["device"])
     settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])
     if not flags["quantize"]:
-        return translating(translator, examples, settings, tokenize)
-    exact, _ = translating(translator, examples, settings, tokenize)
+        return evaluate_translator(translator, examples, settings, tokenize)
+    exact, _ = evaluate_translator(translator, examples, settings, tokenize)
     # Opened again: the weights of the first one have been packed as float32.
     translator = load_translator(model, device=flags["device"])
-    report, translations = translating(translator, examples, settings, tokenize, flags["quantize"])
+    report, translations = evaluate_translator(
+        translator, examples, settings, tokenize, flags["quantize"]
+    )
     report["bleu_float32"] = exact["bleu"]
     report["seconds_float32"] = exact["seconds"]
     report["bleu_lost"] = exact["bleu"] - report["bleu"]
@@ -135,7 +137,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 def _print_table(reports: dict[str, dict[str, Any]]) -> None:
     """The scores of several models next to their size and speed, one model a row."""
-    from regard.compare.size_and_speed import table
+    from regard.compare.size_and_speed import report_table
 
-    for line in table(reports):
+    for line in report_table(reports):
         click.echo(line)

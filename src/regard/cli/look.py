@@ -13,7 +13,7 @@ from regard.errors import SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from regard.decode.batch_decoding import DecodingSettings
-    from regard.look import Result, Subject
+    from regard.look import Inspectable, Result
 
 WHAT = {
     "attention": "attention weights, head by head",
@@ -89,7 +89,7 @@ def command(
         )
     from regard.models import load
 
-    result = _result(load(model, device=flags["device"]).subject(), text, what, flags)
+    result = _result(load(model, device=flags["device"]), text, what, flags)
     for path, write in ((html, result.to_html), (png, result.to_png)):
         if path:
             write(path)
@@ -100,52 +100,55 @@ def command(
         click.echo(str(result))
 
 
-def _result(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
+def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
     from regard import look as views
+    from regard.model import EncoderDecoder
 
     target, layer = flags["target"], flags["layer"]
     heads = None if flags["head"] is None else [flags["head"]]
     match what:
         case "attention":
-            found = views.look(subject, text, target=target)
+            found = views.look(model, text, target=target)
             return found.attention(
                 _attention(list(found.probe.attentions), flags["part"], layer), heads=heads
             )
         case "alignment":
             return views.alignment(
-                views.look(subject, text, target=target, ask=["*.cross.weights"]), layer, heads
+                views.look(model, text, target=target, ask=["*.cross.weights"]), layer, heads
             )
         case "entropy":
-            return views.entropy(views.look(subject, text, target=target))
+            return views.entropy(views.look(model, text, target=target))
         case "rollout":
-            return views.rollout(views.look(subject, text, target=target, ask=["*.self.weights"]))
+            return views.rollout(views.look(model, text, target=target, ask=["*.self.weights"]))
         case "lens":
             return views.lens(
-                views.look(subject, text, target=target, ask=["*.embedded", "*.residual"])
+                views.look(model, text, target=target, ask=["*.embedded", "*.residual"])
             )
         case "attribution":
-            return views.attribution(subject, text, target=target)
+            return views.attribution(model, text, target=target)
         case "roles":
-            return views.roles(subject)
+            return views.roles(model)
         case "positions":
-            return views.positions(subject)
+            return views.positions(model)
         case "circuit":
-            return views.pronoun_circuit(subject)
+            return views.pronoun_circuit(model)
         case "patching":
             if flags["other"] is None:
                 raise SettingError(
                     "patching needs a second text", 'give --other "a text of as many tokens"'
                 )
             return views.patching(
-                subject, text, flags["other"], target=target, stack=_stack(subject, flags["part"])
+                model, text, flags["other"], target=target, stack=_stack(model, flags["part"])
             )
         case "cache":
-            return views.cache(subject, text)
+            return views.cache(model, text)
         case "ablation":
-            targets = [target or _translated(subject, text, flags)] if subject.target else None
-            return views.ablation(subject, [text], targets)
+            targets = None
+            if isinstance(model.model, EncoderDecoder):
+                targets = [target or _translated(model, text, flags)]
+            return views.ablation(model, [text], targets)
         case _:
-            return _decoding(subject, text, what, flags)
+            return _decoding(model, text, what, flags)
 
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:
@@ -168,21 +171,21 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     return layers[chosen][layer]
 
 
-def _stack(subject: Subject, part: str | None) -> str | None:
+def _stack(model: Inspectable, part: str | None) -> str | None:
     """The stack that --of names."""
-    from regard.look.target import stacks
+    from regard.look.probe_names import stacks
 
-    if part is not None and part not in stacks(subject.model):
+    if part is not None and part not in stacks(model.model):
         raise SettingError(
-            f"--of {part!r} is no stack of this model", f"it has {', '.join(stacks(subject.model))}"
+            f"--of {part!r} is no stack of this model", f"it has {', '.join(stacks(model.model))}"
         )
     return part
 
 
-def _decoding(subject: Subject, text: str, what: str, flags: dict[str, Any]) -> Result:
+def _decoding(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
     from regard import look as views
 
-    return (views.beam if what == "beam" else views.steps)(subject, text, _settings(what, flags))
+    return (views.beam if what == "beam" else views.steps)(model, text, _settings(what, flags))
 
 
 def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
@@ -199,7 +202,7 @@ def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
     )
 
 
-def _translated(subject: Subject, text: str, flags: dict[str, Any]) -> str:
+def _translated(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
     from regard import look as views
 
-    return views.written(subject, views.translate(subject, text, _settings("beam", flags))[0])
+    return views.written(model, views.translate(model, text, _settings("beam", flags))[0])

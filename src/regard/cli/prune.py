@@ -92,14 +92,14 @@ def command(
 
 def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> dict[str, Any]:
     """Score, size and speed of a model."""
-    from regard.compare.size_and_speed import translating, writing
+    from regard.compare.size_and_speed import evaluate_language_model, evaluate_translator
     from regard.models import LanguageModel, Translator
 
     if isinstance(model, Translator):
-        report, _ = translating(model, pairs, model.settings())
+        report, _ = evaluate_translator(model, pairs, model.settings())
         return report
     assert isinstance(model, LanguageModel)
-    return writing(model, texts)
+    return evaluate_language_model(model, texts)
 
 
 def _as_json(ranking: Importance) -> dict[str, list[float]]:
@@ -114,7 +114,7 @@ def _print_result(
     ranking: Importance, heads_off: list[tuple[str, int]], reports: dict[str, dict[str, Any]]
 ) -> None:
     """The importance of all heads, those that were removed, and the table of both models."""
-    from regard.compare.size_and_speed import table
+    from regard.compare.size_and_speed import report_table
 
     for line in ranking.lines():
         click.echo(line)
@@ -122,7 +122,7 @@ def _print_result(
     click.echo("")
     click.echo(f"taken out: {removed or 'none'}")
     click.echo("")
-    for line in table(reports):
+    for line in report_table(reports):
         click.echo(line)
 
 

@@ -37,11 +37,11 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None
     Only the folders named here can be reached. Without one, a small translator of the built-in
     language is shown.
     """
-    from regard.studio.model_store import DEMO, Shelf
+    from regard.studio.model_store import DEMO, ModelStore
     from regard.studio.server import serve
 
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
     paths = [Path(folder) for folder in folders] or [DEMO]
-    serve(Shelf(paths, device=device, say=say), host, port)
+    serve(ModelStore(paths, device=device, say=say), host, port)

@@ -52,7 +52,7 @@ def command(
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
     from regard.parameter_count import parameter_count
-    from regard.verify.invariants import findings as check_invariants
+    from regard.verify.invariants import check_invariants
     from regard.verify.parity import parity
 
     if precision == "float64":
@@ -77,7 +77,7 @@ def command(
     if as_json:
         result = {
             "model": model,
-            "family": opened.kind,
+            "family": opened.model_type,
             "seed": seed,
             "holds": not failed,
             "checks": [finding.data() for finding in findings],

@@ -1,1 +1,1 @@
-"""The claims of the papers as experiments that run."""
+"""Comparisons of models as experiments: equal data, parameters and budget."""

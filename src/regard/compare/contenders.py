@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: a word for each model, and sizes that give all of them as many parameters. No torch."""
+"""The models of a comparison: how they are named, and which widths give all equal size."""
 
 from __future__ import annotations
 
@@ -13,126 +13,157 @@ from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.schema import KEYS, Recipe
 
-Describe = Callable[[Recipe], spec.Model]
-CLOSE = 0.03  # how far from the others' parameters a model may be
+SpecOf = Callable[[Recipe], spec.Model]
+TOLERANCE = 0.03  # how far from the wanted number of parameters a model may be, relatively
 
 
 @dataclass(frozen=True)
 class Contender:
-    """`transformer`, `transformer:window:16`, `transformer:linformer:8+softmax` (encoder and decoder), `bahdanau`; each may
-    have settings of its own: `gru@learning_rate=0.001@clip=1`."""
+    """A model that takes part, as its user writes it.
+
+    `transformer`, `transformer:window:16`, `transformer:linformer:8+softmax` (the attention of
+    encoder and decoder), `bahdanau`. Settings of its own follow: `gru@learning_rate=0.001@clip=1`.
+    """
 
     word: str
 
     @property
     def changes(self) -> dict[str, Any]:
         """The settings of the recipe that the word stands for, as text."""
-        named, *own = self.word.split("@")
+        named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@clip=1
         model, _, attention = named.partition(":")
-        found: dict[str, Any] = {"model": model}
+        changes: dict[str, Any] = {"model": model}
         if attention:
-            found["attention"], _, decoder = attention.partition("+")
-            found |= {"decoder_attention": decoder} if decoder else {}
-        for setting in own:
+            encoder_attention, _, decoder_attention = attention.partition("+")
+            changes["attention"] = encoder_attention
+            if decoder_attention:
+                changes["decoder_attention"] = decoder_attention
+        for setting in settings:
             key, _, value = setting.partition("=")
             if key not in KEYS or not value:
                 raise SettingError(
                     f"{self.word!r}: {setting!r} is no setting",
                     "write it like gru@learning_rate=0.001",
                 )
-            found[key] = value
-        return found
+            changes[key] = value
+        return changes
 
     @property
     def folder(self) -> str:
+        """The name of the folder that its runs are kept in."""
         return re.sub(r"[^A-Za-z0-9.]+", "_", self.word)
 
-    def recipe(self, base: Recipe, changes: Mapping[str, Any] | None = None) -> Recipe:
-        """The common recipe with this entrant's model in it."""
-        own = self.changes | dict(changes or {})
+    def recipe(self, base: Recipe, more_changes: Mapping[str, Any] | None = None) -> Recipe:
+        """The common recipe with this model in it."""
+        changes = self.changes | dict(more_changes or {})
         values: dict[str, Any] = base.model_dump()
-        values["model"] = recipes.fitting(values["model"], own["model"])
-        for key, value in own.items():
-            values[KEYS[key]][key] = value
+        # Settings that this kind of model does not have are left out.
+        values["model"] = recipes.fitting(values["model"], changes["model"])
+        for key, value in changes.items():
+            section = KEYS[key]
+            values[section][key] = value
         return recipes.parse(values)
 
-    def sized(self, base: Recipe, parameters: int, describe: Describe) -> Recipe:
-        """The same with widths that come closest to so many parameters, by the formula of `size`."""
-        own = self.recipe(base)
-        known = describe(own)
-        assert not isinstance(known, spec.DualEncoder)
+    def sized(self, base: Recipe, parameters: int, spec_of: SpecOf) -> Recipe:
+        """Its recipe, with the widths that come closest to this number of parameters."""
 
-        def count(**changes: int) -> int:
-            return parameter_count(describe(self.recipe(base, changes)))
+        def count(**widths: int) -> int:
+            return parameter_count(spec_of(self.recipe(base, widths)))
 
-        if isinstance(known, spec.EncoderDecoder):
-            block = known.encoder.block
-            ratio, step = block.feedforward.d_ff / known.d_model, block.attention.heads
-            width = (
-                _closest(
-                    lambda n: count(d_model=n * step, d_ff=round(ratio * n * step)), parameters
-                )
-                * step
-            )
-            if abs(count() / parameters - 1) <= CLOSE:
-                width = known.d_model  # the recipe's own width, where only the rest differs
-            chosen = {
-                "d_model": width,
-                "d_ff": _closest(lambda n: count(d_model=width, d_ff=n), parameters),
-            }
+        model = spec_of(self.recipe(base))
+        assert not isinstance(model, spec.DualEncoder)
+        if isinstance(model, spec.EncoderDecoder):
+            widths = _transformer_widths(model, parameters, count)
         else:
-            chosen = {"d_model": 2 * _closest(lambda n: count(d_model=2 * n), parameters)}
-        found = count(**chosen)
-        if abs(found / parameters - 1) > CLOSE:
+            # Even, because each direction of a bidirectional encoder has half of it.
+            half = _closest(lambda n: count(d_model=2 * n), parameters)
+            widths = {"d_model": 2 * half}
+        nearest = count(**widths)
+        if abs(nearest / parameters - 1) > TOLERANCE:
             raise SettingError(
-                f"{self.word} cannot have about {parameters:,} parameters: the nearest is {found:,}",
+                f"{self.word} cannot have about {parameters:,} parameters: "
+                f"the nearest is {nearest:,}",
                 "choose another --parameters",
             )
-        return self.recipe(base, chosen)
+        return self.recipe(base, widths)
 
 
-def entrants(words: str) -> list[Contender]:
-    found = [Contender(word.strip()) for word in words.split(",") if word.strip()]
-    if not found:
+def parse_contenders(words: str) -> list[Contender]:
+    """The models of a list that is separated by commas."""
+    contenders = [Contender(word.strip()) for word in words.split(",") if word.strip()]
+    if not contenders:
         raise SettingError(
             "there is nothing to compare", "name models: --models transformer,bahdanau,rnn"
         )
-    twice = next((e.word for e in found if [o.folder for o in found].count(e.folder) > 1), None)
-    if twice:
-        raise SettingError(f"{twice} takes part twice", "name each model once")
-    return found
+    folders = [contender.folder for contender in contenders]
+    for contender in contenders:
+        if folders.count(contender.folder) > 1:
+            raise SettingError(f"{contender.word} takes part twice", "name each model once")
+    return contenders
+
+
+# ------------------------------------------------------------------ equal sizes
+
+
+def _transformer_widths(
+    model: spec.EncoderDecoder, parameters: int, count: Callable[..., int]
+) -> dict[str, int]:
+    """d_model, with d_ff in the same proportion to it; then d_ff for what is still missing."""
+    if abs(count() / parameters - 1) <= TOLERANCE:
+        d_model = model.d_model  # the recipe's own width, where only the rest differs
+    else:
+        block = model.encoder.block
+        ratio = block.feedforward.d_ff / model.d_model
+        heads = block.attention.heads  # which must divide d_model
+
+        def count_scaled(multiple: int) -> int:
+            d_model = multiple * heads
+            return count(d_model=d_model, d_ff=round(ratio * d_model))
+
+        d_model = heads * _closest(count_scaled, parameters)
+    d_ff = _closest(lambda n: count(d_model=d_model, d_ff=n), parameters)
+    return {"d_model": d_model, "d_ff": d_ff}
 
 
 def _closest(count: Callable[[int], int], wanted: int) -> int:
-    """The number whose count, which grows with it, is nearest to what is wanted."""
-    low, high = 1, 2
-    while count(high) < wanted:
-        low, high = high, 2 * high
+    """The size whose count is nearest to what is wanted, by bisection: counts grow with it."""
+    low = 1
+    high = 2
+    while count(high) < wanted:  # first an upper bound
+        low = high
+        high = 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if count(middle) < wanted else (low, middle)
-    return min((low, high), key=lambda n: abs(count(n) - wanted))
+        if count(middle) < wanted:
+            low = middle
+        else:
+            high = middle
+    return min((low, high), key=lambda size: abs(count(size) - wanted))
+
+
+# ------------------------------------------------------------------ budgets
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What every model may spend: `steps`, `flops` or `seconds` of training."""
+    """What the training of every model may cost: `of` is steps, flops or seconds."""
 
     of: str
     amount: float
 
-    def steps(self, flops: Callable[[], float], seconds: Callable[[], float]) -> int:
-        """How many updates it buys, given the price of one."""
-        price = {"steps": lambda: 1.0, "flops": flops, "seconds": seconds}[self.of]()
-        return max(1, int(self.amount / price))
+    def steps(self, flops_per_step: float, seconds_per_step: float) -> int:
+        """The number of optimizer steps that the budget allows, at least one."""
+        prices = {"steps": 1.0, "flops": flops_per_step, "seconds": seconds_per_step}
+        return max(1, int(self.amount / prices[self.of]))
 
 
-def budget(text: str) -> Budget:
-    of, _, amount = text.partition(":")
+def parse_budget(text: str) -> Budget:
+    """A budget as its user writes it: steps:2000."""
+    unit, _, number = text.partition(":")
     try:
-        found = Budget(of, float(amount))
+        amount = float(number)
     except ValueError:
-        found = Budget(of, 0.0)
-    if of not in ("steps", "flops", "seconds") or found.amount <= 0:
+        amount = 0.0
+    if unit not in ("steps", "flops", "seconds") or amount <= 0:
         raise SettingError(f"{text!r} is no budget", "write steps:2000, flops:1e15 or seconds:600")
-    return found
+    return Budget(unit, amount)

@@ -1,8 +1,8 @@
-"""What one update costs, counted and measured: multiplications, seconds, bytes, and how they grow with the length.
+"""The cost of one optimizer step: FLOPs, seconds, bytes, and how they grow with the length.
 
-Multiplications and additions are counted while the model runs on its plain path (no fused attention, no oneDNN), so that
-every matrix product is seen; what is computed is the same. Bytes are the weights, gradients and the two averages of Adam,
-and what backward must remember of a batch.
+FLOPs are counted while the model runs without fused attention and oneDNN, so that every matrix
+product is seen; what is computed is the same. Bytes are those of weights, gradients and the two
+moments of Adam, and of the activations that backward needs.
 """
 
 from __future__ import annotations
@@ -24,100 +24,127 @@ from regard.model import EncoderDecoder
 from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.objective import Objective
 
-BATCHES = 6  # of the first ones, for what differs between batches
-LONGEST = 256  # of the sentences by whose cost growth is told
+BATCHES = 6  # the first ones, over which costs are averaged
+LONGEST = 256  # the longest sentence by which growth is measured
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one update: FLOPs, seconds, bytes. `growth` and `time_growth` are exponents of FLOPs and seconds in the length of a
-    sentence, from an eighth of LONGEST (or of the longest that the recipe allows) on."""
+    """The cost of one optimizer step.
+
+    `growth` and `time_growth` are the exponents with which FLOPs and seconds grow with the
+    length of a sentence, from an eighth of LONGEST (or of the recipe's longest) on.
+    """
 
     flops: float
     seconds: float
-    memory: int
+    memory: int  # bytes
     growth: float
     time_growth: float
 
 
-def cost(task: Objective, vocabulary: int, longest: int, accumulate: int = 1) -> Cost:
-    """Of updates of a task whose model is an encoder–decoder."""
-    model = task.model
+def step_cost(objective: Objective, vocabulary: int, longest: int, accumulate: int = 1) -> Cost:
+    """Measures the cost of a step of an objective whose model is an encoder–decoder.
+
+    `accumulate` is the number of micro-batches of a step (gradient accumulation).
+    """
+    model = objective.model
     assert isinstance(model, EncoderDecoder)
     device = next(model.parameters()).device
-    batches = [batch.to(device).tensors for _, batch in islice(task.batches(0, 0), BATCHES)]
+    # The first batches of epoch 0, as training sees them.
+    batches = [batch.to(device).tensors for _, batch in islice(objective.batches(0, 0), BATCHES)]
     model.train()
-    flops = statistics.mean(_flops(task, batch) for batch in batches) * accumulate
-    seconds = statistics.median(_seconds(task, batch) for batch in batches) * accumulate
+    flops = statistics.mean(count_flops(objective, batch) for batch in batches) * accumulate
+    seconds = statistics.median(_seconds(objective, batch) for batch in batches) * accumulate
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    memory = 4 * weights + max(_remembered(task, batch) for batch in batches)
-    plain, most = _Plain(model), max(8, min(LONGEST, longest))
-    lengths = [most // 8, most // 4, most // 2, most]
-    sentences = [_sentence(n, vocabulary, device) for n in lengths]
-    growth = _exponent(lengths, [_flops(plain, one) for one in sentences])
-    time_growth = _exponent(
-        lengths, [min(_seconds(plain, one) for _ in range(2)) for one in sentences]
-    )
-    model.zero_grad(set_to_none=True)
+    activations = max(activation_bytes(objective, batch) for batch in batches)
+    memory = 4 * weights + activations  # weights, gradients, both moments of Adam
+    growth, time_growth = _growth(model, vocabulary, max(8, min(LONGEST, longest)), device)
+    model.zero_grad(set_to_none=True)  # backward has left gradients
     return Cost(flops, seconds, memory, growth, time_growth)
 
 
-class _Plain:
-    """The loss of a model by itself, whatever its task adds."""
+class TranslationLoss:
+    """The cross-entropy of a model by itself, whatever an objective adds to it."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, _ = self.model(tensors["source"], tensors["target"])
+        hidden, _ = self.model(tensors["source"], tensors["target"])  # [B, T, D]
         return cross_entropy(self.model.head(hidden), tensors["labels"])
 
 
-def _sentence(length: int, vocabulary: int, device: torch.device) -> dict[str, Tensor]:
-    chance = torch.Generator().manual_seed(length)
-    tokens = torch.randint(0, vocabulary, (3, 1, length), generator=chance).to(device)
+# ------------------------------------------------------------------ growth with the length
+
+
+def _growth(
+    model: EncoderDecoder, vocabulary: int, longest: int, device: torch.device
+) -> tuple[float, float]:
+    """The exponents of FLOPs and of seconds in the length."""
+    objective = TranslationLoss(model)
+    lengths = [longest // 8, longest // 4, longest // 2, longest]
+    sentences = [random_sentence(length, vocabulary, device) for length in lengths]
+    flops = [count_flops(objective, sentence) for sentence in sentences]
+    # The faster of two runs: the first of a length also allocates memory.
+    seconds = [min(_seconds(objective, sentence) for _ in range(2)) for sentence in sentences]
+    return growth_exponent(lengths, flops), growth_exponent(lengths, seconds)
+
+
+def random_sentence(length: int, vocabulary: int, device: torch.device) -> dict[str, Tensor]:
+    """One random pair of sentences, [1, length] each, with its labels."""
+    generator = torch.Generator().manual_seed(length)
+    tokens = torch.randint(0, vocabulary, (3, 1, length), generator=generator).to(device)
     return dict(zip(("source", "target", "labels"), tokens.unbind(), strict=True))
 
 
-def _flops(task: Objective | _Plain, batch: Mapping[str, Tensor]) -> float:
+def growth_exponent(lengths: list[int], values: list[float]) -> float:
+    """The exponent b of values ~ lengths^b: the least-squares slope of the logarithms."""
+    x = [math.log(length) for length in lengths]
+    y = [math.log(value) for value in values]
+    mean_x = statistics.mean(x)
+    mean_y = statistics.mean(y)
+    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return covariance / sum((a - mean_x) ** 2 for a in x)
+
+
+# ------------------------------------------------------------------ measurements
+
+
+def count_flops(objective: Objective | TranslationLoss, batch: Mapping[str, Tensor]) -> float:
+    """The floating-point operations of forward and backward."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
-        plain = torch.backends.mkldnn.flags(enabled=False)
-        with sdpa_kernel(SDPBackend.MATH), plain, FlopCounterMode(display=False) as seen:
-            task.loss(batch)[0].backward()
-    return float(seen.get_total_flops())
+        no_onednn = torch.backends.mkldnn.flags(enabled=False)
+        with sdpa_kernel(SDPBackend.MATH), no_onednn, FlopCounterMode(display=False) as counter:
+            loss, _ = objective.loss(batch)
+            loss.backward()
+    return float(counter.get_total_flops())
 
 
-def _seconds(task: Objective | _Plain, batch: Mapping[str, Tensor]) -> float:
-    began = time.perf_counter()
-    task.loss(batch)[0].backward()
-    if next(task.model.parameters()).is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+def _seconds(objective: Objective | TranslationLoss, batch: Mapping[str, Tensor]) -> float:
+    """The time of forward and backward."""
+    start = time.perf_counter()
+    loss, _ = objective.loss(batch)
+    loss.backward()
+    if next(objective.model.parameters()).is_cuda:
+        torch.cuda.synchronize()  # kernels run after their launch
+    return time.perf_counter() - start
 
 
-def _remembered(task: Objective, batch: Mapping[str, Tensor]) -> int:
-    """Bytes that backward needs of forward, weights left out; what several steps share counts once."""
-    own = {p.untyped_storage().data_ptr() for p in task.model.parameters()}
-    seen: dict[int, int] = {}
-    kept = []  # as long as all of it is held, no place in memory stands for two tensors
+def activation_bytes(objective: Objective, batch: Mapping[str, Tensor]) -> int:
+    """The bytes that forward saves for backward, without weights; shared storage counts once."""
+    weights = {p.untyped_storage().data_ptr() for p in objective.model.parameters()}
+    sizes: dict[int, int] = {}  # bytes by address
+    saved = []  # as long as all tensors live, no address is used twice
 
-    def keep(tensor: Tensor) -> Tensor:
+    def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept.append(tensor)
-            seen[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in weights:
+            saved.append(tensor)
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        task.loss(batch)
-    return sum(seen.values())
-
-
-def _exponent(lengths: list[int], values: list[float]) -> float:
-    """The slope of the logarithms, by least squares."""
-    x, y = [math.log(n) for n in lengths], [math.log(value) for value in values]
-    middle, centre = statistics.mean(x), statistics.mean(y)
-    return sum((a - middle) * (b - centre) for a, b in zip(x, y, strict=True)) / sum(
-        (a - middle) ** 2 for a in x
-    )
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        objective.loss(batch)
+    return sum(sizes.values())

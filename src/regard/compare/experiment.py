@@ -1,7 +1,7 @@
-"""regard compare: the same data, as many parameters, the same budget; several models, several seeds.
+"""regard compare: the same data, as many parameters, the same budget; models and seeds.
 
-Every run is an ordinary run folder, trained by `training.run`. A finished one is kept with its result, so that a comparison
-that was interrupted goes on where it was.
+Every run is an ordinary run folder, trained by `training.run`. A finished one is kept with its
+result, so that an interrupted comparison goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from regard import disk
 from regard.compare.contenders import Budget, Contender
-from regard.compare.cost import Cost, cost
+from regard.compare.cost import Cost, step_cost
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
@@ -31,13 +31,21 @@ from regard.training.recipe.schema import Recipe
 from regard.training.run import describe, go_on, job, run
 from regard.training.run_folder import RunFolder, begin, resume
 
-BUCKETS = 5  # of sentences, by their length
+BUCKETS = 5  # groups of test sentences of similar length
 Say = Callable[[str], None]
+
+
+# ------------------------------------------------------------------ results
+#
+# The names of these fields are the keys of compare.json, and of study.json in each run.
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Test sentences of `shortest` to `longest` source tokens: −log p a token, BLEU and exact match."""
+    """Test sentences of `shortest` to `longest` source tokens, and how well they are translated.
+
+    `loss` is −log p for each token.
+    """
 
     shortest: int
     longest: int
@@ -49,7 +57,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Run:
-    """One model with one seed, trained. `losses` are (step, validation loss)."""
+    """One model with one seed, trained. `losses` are pairs of step and validation loss."""
 
     seed: int
     loss: float
@@ -63,8 +71,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A model that took part: its size, its price, and its runs."""
+class ContenderResult:
+    """A model that took part: its size, the cost of a step, and its runs."""
 
     word: str
     parameters: int
@@ -73,38 +81,47 @@ class Contestant:
     cost: Cost
     runs: list[Run]
 
-    def mean(self, what: str) -> float:
-        return statistics.mean(getattr(run, what) for run in self.runs)
+    def mean(self, measure: str) -> float:
+        """The mean over the seeds of a measure, such as `bleu`."""
+        return statistics.mean(getattr(one, measure) for one in self.runs)
 
-    def spread(self, what: str) -> float:
+    def stdev(self, measure: str) -> float:
         """The standard deviation over the seeds; 0 where there is one."""
-        return (
-            statistics.stdev(getattr(run, what) for run in self.runs) if len(self.runs) > 1 else 0.0
-        )
+        if len(self.runs) == 1:
+            return 0.0
+        return statistics.stdev(getattr(one, measure) for one in self.runs)
 
-    def by_length(self, what: str) -> list[tuple[float, float]]:
-        """(middle of the lengths, mean over the seeds) of each bucket."""
-        return [
-            ((one[0].shortest + one[0].longest) / 2, statistics.mean(getattr(b, what) for b in one))
-            for one in zip(*(run.buckets for run in self.runs), strict=True)
-        ]
+    def by_length(self, measure: str) -> list[tuple[float, float]]:
+        """For each bucket the middle of its lengths, and the mean of a measure over the seeds."""
+        points = []
+        for buckets in zip(*(one.buckets for one in self.runs), strict=True):
+            first = buckets[0]  # the same sentences with every seed
+            middle = (first.shortest + first.longest) / 2
+            points.append((middle, statistics.mean(getattr(b, measure) for b in buckets)))
+        return points
 
 
 @dataclass(frozen=True)
 class Comparison:
+    """The result of `regard compare`."""
+
     name: str
     parameters: int
     budget: Budget
-    contestants: list[Contestant]
+    contestants: list[ContenderResult]
 
     def data(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
         return asdict(self)
+
+
+# ------------------------------------------------------------------ the experiment
 
 
 def compare(
     base: Recipe,
     name: str,
-    entrants: Sequence[Contender],
+    contenders: Sequence[Contender],
     budget: Budget,
     seeds: Sequence[int],
     out: Path,
@@ -112,154 +129,213 @@ def compare(
     parameters: int | None = None,
     say: Say = lambda _: None,
 ) -> Comparison:
-    """`parameters`: what all models have, about; as many as the recipe's own model unless said."""
+    """Trains every contender with every seed, and evaluates it on the recipe's test set.
+
+    All models have about as many `parameters`: by default those of the recipe's own model.
+    """
     if base.train.objective != "translate":
         raise SettingError("only translators are compared", "give a recipe of pairs")
-    data = _common(out / "data", base, name, say)
-    words = len(data.source), len(data.target)
-    wanted = parameters or parameter_count(describe(base, *words))
-    # All are sized before the first is trained, so that what cannot take part is known at once.
-    sized = [entrant.sized(base, wanted, lambda r: describe(r, *words)) for entrant in entrants]
-    found = []
-    for entrant, recipe in zip(entrants, sized, strict=True):
-        description = describe(recipe, *words)
-        price = _price(out / entrant.folder, out / "data", recipe, words[0])
-        steps = budget.steps(lambda price=price: price.flops, lambda price=price: price.seconds)  # type: ignore[misc]
-        count = parameter_count(description)
-        say(f"{entrant.word}: {count:,} parameters, d_model {description.d_model}, {steps:,} steps")
+    data = _shared_data(out / "data", base, name, say)
+    vocabularies = (len(data.source), len(data.target))
+    if not parameters:
+        parameters = parameter_count(describe(base, *vocabularies))
+    # All are sized before the first is trained, so that one that cannot be is refused at once.
+    recipes = [
+        contender.sized(base, parameters, lambda recipe: describe(recipe, *vocabularies))
+        for contender in contenders
+    ]
+    results = []
+    for contender, recipe in zip(contenders, recipes, strict=True):
+        model_spec = describe(recipe, *vocabularies)
+        folder = out / contender.folder
+        cost = _measured_cost(folder, out / "data", recipe, vocabularies[0])
+        steps = budget.steps(cost.flops, cost.seconds)
+        count = parameter_count(model_spec)
+        d_model = model_spec.d_model
+        say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
         runs = []
         for seed in seeds:
-            own = _planned(recipe, steps, seed)
-            runs.append(_run(out / entrant.folder / str(seed), out / "data", own, name, say))
-            say(f"{entrant.word}, seed {seed}: loss {runs[-1].loss:.3f}  BLEU {runs[-1].bleu:.2f}")
-        found.append(Contestant(entrant.word, count, description.d_model, steps, price, runs))
-    result = Comparison(name, wanted, budget, found)
-    disk.write_json(out / "compare.json", result.data())
-    return result
+            # The data are the same for all seeds; weights, order and dropout differ.
+            seeded = _with_steps(recipe, steps, seed)
+            one = _train(folder / str(seed), out / "data", seeded, name, say)
+            say(f"{contender.word}, seed {seed}: loss {one.loss:.3f}  BLEU {one.bleu:.2f}")
+            runs.append(one)
+        results.append(ContenderResult(contender.word, count, d_model, steps, cost, runs))
+    comparison = Comparison(name, parameters, budget, results)
+    disk.write_json(out / "compare.json", comparison.data())
+    return comparison
 
 
-def _common(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
-    """The data of all runs, made once; a folder that was begun with other data is refused."""
+def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
+    """The data of all runs, prepared once; a folder that was begun with other data is refused."""
     if (folder / "state" / "recipe.json").exists():
-        place, known, _ = resume(folder)
-        if (known.data, known.tokens) != (base.data, base.tokens):
+        run_folder, recipe, _ = resume(folder)
+        if (recipe.data, recipe.tokens) != (base.data, base.tokens):
             raise SettingError(
                 f"{folder.parent} holds a comparison on other data", "choose another --out"
             )
     else:
-        place = begin(base, folder, name)
-    return prepared(place, base, say)
+        run_folder = begin(base, folder, name)
+    return prepared(run_folder, base, say)
 
 
-def _planned(recipe: Recipe, steps: int, seed: int) -> Recipe:
-    """As many updates as the budget buys; where these are fewer than the recipe's, the warm-up is shorter in proportion."""
+def _new_run_folder(folder: Path, data: Path, recipe: Recipe, name: str) -> RunFolder:
+    """A run folder with the shared data, as hard links to the same files."""
+    run_folder = begin(recipe, folder, name)
+    shutil.copytree(data / "state" / "data", run_folder.data, copy_function=os.link)
+    for tokenizer in data.glob("*tokenizer.json"):
+        shutil.copy(tokenizer, run_folder.folder / tokenizer.name)
+    return run_folder
+
+
+def _with_steps(recipe: Recipe, steps: int, seed: int) -> Recipe:
+    """The recipe with as many steps as the budget allows.
+
+    Where these are fewer than the recipe's, the warm-up is shorter in proportion.
+    """
     train = recipe.train
-    often = max(1, min(train.validate_every, steps // 5))
-    warmup = max(1, round(train.warmup * min(1.0, steps / train.steps)))
+    warmup = round(train.warmup * min(1.0, steps / train.steps))
     changes = {
-        "steps": steps, "seed": seed, "warmup": warmup, "validate_every": often,
-        "save_every": max(1, min(train.save_every, steps)), "samples": 0,
-    }  # fmt: skip
+        "steps": steps,
+        "seed": seed,
+        "warmup": max(1, warmup),
+        "validate_every": max(1, min(train.validate_every, steps // 5)),
+        "save_every": max(1, min(train.save_every, steps)),
+        "samples": 0,  # sample translations that training prints
+    }
     return recipe.model_copy(update={"train": train.model_copy(update=changes)})
 
 
-def _begun(folder: Path, data: Path, recipe: Recipe, name: str) -> RunFolder:
-    """A run folder that shares the data of all."""
-    place = begin(recipe, folder, name)
-    shutil.copytree(data / "state" / "data", place.data, copy_function=os.link)
-    for tokenizer in data.glob("*tokenizer.json"):
-        shutil.copy(tokenizer, place.folder / tokenizer.name)
-    return place
+def _measured_cost(folder: Path, data: Path, recipe: Recipe, vocabulary: int) -> Cost:
+    """The cost of a step, measured in a folder that is thrown away.
 
-
-def _price(folder: Path, data: Path, recipe: Recipe, vocabulary: int) -> Cost:
-    """Measured once, in a folder that is thrown away, and kept: a resumed comparison must buy as many steps."""
-    kept = folder / "cost.json"
-    known = {"model": recipe.model.model_dump(), "batch_tokens": recipe.train.batch_tokens}
-    if kept.exists():
-        said = json.loads(kept.read_text(encoding="utf-8"))
-        if said["of"] != known:
+    It is kept, because a resumed comparison must train for as many steps as before.
+    """
+    file = folder / "cost.json"
+    settings = {"model": recipe.model.model_dump(), "batch_tokens": recipe.train.batch_tokens}
+    if file.exists():
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        if saved["of"] != settings:
             raise SettingError(f"{folder} was begun with another model", "choose another --out")
-        return Cost(**said["cost"])
+        return Cost(**saved["cost"])
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
-    made = job(_begun(trial, data, recipe, "trial"), recipe, ProgressLog(1, quiet=True))
-    found = cost(made.task, vocabulary, recipe.data.max_length, recipe.train.accumulate)
+    run_folder = _new_run_folder(trial, data, recipe, "trial")
+    training_job = job(run_folder, recipe, ProgressLog(1, quiet=True))
+    longest = recipe.data.max_length
+    cost = step_cost(training_job.task, vocabulary, longest, recipe.train.accumulate)
     shutil.rmtree(trial)
-    disk.write_json(kept, {"of": known, "cost": asdict(found)})
-    return found
+    # "of" are the settings that the cost depends on: a folder with others is refused.
+    disk.write_json(file, {"of": settings, "cost": asdict(cost)})
+    return cost
 
 
-def _run(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run:
-    kept = folder / "study.json"
+# ------------------------------------------------------------------ one run
+
+
+def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run:
+    """Trains a model, or goes on with it, or reads the result of its finished run."""
+    file = folder / "study.json"
     if (folder / "state" / "recipe.json").exists():
-        _, begun, _ = resume(folder)
-        if begun != recipe:
+        _, begun_with, _ = resume(folder)
+        if begun_with != recipe:
             raise SettingError(f"{folder} was begun with other settings", "choose another --out")
-        if kept.exists():
-            said = json.loads(kept.read_text(encoding="utf-8"))
-            return Run(**said | {"buckets": [Bucket(**bucket) for bucket in said["buckets"]]})
+        if file.exists():
+            return _read_run(file)
         say(f"{folder}: going on")
         result = go_on(folder, quiet=True)
     else:
         # A folder without a recipe was left before it could be resumed.
         shutil.rmtree(folder, ignore_errors=True)
-        result = run(_begun(folder, data, recipe, name), recipe, name, quiet=True)
-    scores = next((s for s in result.scores.values() if isinstance(s, TranslationScore)), None)
-    if scores is None:
+        result = run(_new_run_folder(folder, data, recipe, name), recipe, name, quiet=True)
+    scores = [score for score in result.scores.values() if isinstance(score, TranslationScore)]
+    if not scores:
         raise SettingError(
             "models are compared on a test set, and there is none",
             "give test_source and test_target",
         )
-    said = [
-        json.loads(line)
-        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    losses = [[line["step"], line["loss"]] for line in said if line.get("event") == "validation"]
-    rates = [line["tokens_per_second"] for line in said if "tokens_per_second" in line]
+    metrics = _read_metrics(folder)
+    # metrics.jsonl has records of validations, and of training between them.
+    losses = [[m["step"], m["loss"]] for m in metrics if m.get("event") == "validation"]
+    rates = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
+    translator = load_translator(folder, device=recipe.train.device, say=lambda _: None)
     pairs = next(iter(test_sets(recipe).values()))
-    buckets, rate = _by_length(
-        load_translator(folder, device=recipe.train.device, say=lambda _: None), pairs, recipe
+    buckets, decode_rate = _evaluate_by_length(translator, pairs, recipe)
+    finished = Run(
+        seed=recipe.train.seed,
+        loss=min(loss for _, loss in losses),  # the best validation
+        bleu=scores[0].bleu,
+        exact_match=scores[0].exact_match,
+        train_rate=statistics.median(rates),
+        decode_rate=decode_rate,
+        seconds=result.seconds,
+        losses=losses,
+        buckets=buckets,
     )
-    found = Run(
-        recipe.train.seed, min(loss for _, loss in losses), scores.bleu, scores.exact_match,
-        statistics.median(rates), rate, result.seconds, losses, buckets,
-    )  # fmt: skip
-    disk.write_json(kept, asdict(found))
-    return found
+    disk.write_json(file, asdict(finished))
+    return finished
 
 
-def _by_length(
+def _read_run(file: Path) -> Run:
+    values = json.loads(file.read_text(encoding="utf-8"))
+    values["buckets"] = [Bucket(**bucket) for bucket in values["buckets"]]
+    return Run(**values)
+
+
+def _read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl, one object a line."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+# ------------------------------------------------------------------ quality by length
+
+
+def _evaluate_by_length(
     translator: Translator, pairs: Sequence[Pair], recipe: Recipe
 ) -> tuple[list[Bucket], float]:
     """Quality by the length of the source, and how many tokens a second were decoded."""
-    lengths = [len(ids) for ids in translator.encode([source for source, _ in pairs])]
-    order = sorted(range(len(pairs)), key=lambda i: lengths[i])
-    began = time.perf_counter()
-    found = translator.hypotheses(
-        [source for source, _ in pairs],
-        DecodingSettings(BeamSearch(recipe.decode.beam, recipe.penalty)),
-    )
-    seconds = time.perf_counter() - began
-    texts = [translator.text(h[0]) if h else "" for h in found]
+    sources = [source for source, _ in pairs]
+    references = [reference for _, reference in pairs]
+    lengths = [len(token_ids) for token_ids in translator.encode(sources)]
+    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.penalty))
+    start = time.perf_counter()
+    results = translator.hypotheses(sources, settings)
+    seconds = time.perf_counter() - start
+    # A sentence may have no hypothesis, where none ends within the length limit.
+    translations = [translator.text(h[0]) if h else "" for h in results]
+    tokens = sum(len(h[0].tokens) for h in results if h)
     buckets = []
-    for rows in _shared([(lengths[i], i) for i in order]):
-        sources, targets = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
-        total, tokens = translator.nll(sources, targets)
-        result = translation_score([texts[i] for i in rows], targets, recipe.decode.tokenize)
-        ends = lengths[rows[0]], lengths[rows[-1]]
-        buckets.append(Bucket(*ends, len(rows), total / tokens, result.bleu, result.exact_match))
-    return buckets, sum(len(h[0].tokens) for h in found if h) / max(seconds, 1e-9)
+    for rows in _length_buckets(lengths):
+        row_references = [references[i] for i in rows]
+        nll, count = translator.nll([sources[i] for i in rows], row_references)
+        score = translation_score(
+            [translations[i] for i in rows], row_references, recipe.decode.tokenize
+        )
+        bucket = Bucket(
+            shortest=lengths[rows[0]],
+            longest=lengths[rows[-1]],
+            sentences=len(rows),
+            loss=nll / count,  # a token
+            bleu=score.bleu,
+            exact_match=score.exact_match,
+        )
+        buckets.append(bucket)
+    return buckets, tokens / max(seconds, 1e-9)
 
 
-def _shared(ordered: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """About equally many in each bucket, all of one length in the same."""
+def _length_buckets(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows in the order of their lengths, in at most BUCKETS groups of about equal size.
+
+    All rows of one length are in the same group.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     buckets: list[list[int]] = []
     last = -1
-    for length, i in ordered:
-        full = not buckets or len(buckets[-1]) * BUCKETS >= len(ordered)
-        if full and length != last and len(buckets) < BUCKETS:
+    for i in order:
+        full = not buckets or len(buckets[-1]) * BUCKETS >= len(order)
+        if full and lengths[i] != last and len(buckets) < BUCKETS:
             buckets.append([])
         buckets[-1].append(i)
-        last = length
+        last = lengths[i]
     return buckets

@@ -1,4 +1,4 @@
-"""A finished model's score beside its size and its speed: what a smaller one is to be judged by."""
+"""The quality of a finished model beside its size and speed, for comparing it with smaller ones."""
 
 from __future__ import annotations
 
@@ -14,74 +14,93 @@ from regard.metrics.translation import translation_score
 from regard.models import LanguageModel, Translator
 from regard.parameter_count import parameter_count
 
-WARM = 8  # sentences, or tokens, before the clock starts
-ROWS, NEW = 8, 64  # texts that a language model goes on with, and how far
-# What a table shows, how it is called there, and how many digits it has behind the point.
+WARMUP = 8  # sentences, or new tokens, that are decoded before the clock starts
+PROMPTS = 8  # texts whose beginnings a language model continues
+NEW_TOKENS = 64  # for each of them
+# The columns of a table: a key of the reports, its title, and its digits after the point.
 COLUMNS = {
-    "bleu": ("BLEU", 2), "chrf": ("chrF", 2), "exact_match": ("exact match", 1), "loss": ("loss", 4),
-    "perplexity": ("perplexity", 3), "parameters": ("parameters", 0), "tokens_per_second": ("tokens/s", 0),
-}  # fmt: skip
+    "bleu": ("BLEU", 2),
+    "chrf": ("chrF", 2),
+    "exact_match": ("exact match", 1),
+    "loss": ("loss", 4),
+    "perplexity": ("perplexity", 3),
+    "parameters": ("parameters", 0),
+    "tokens_per_second": ("tokens/s", 0),
+}
 
 
-def translating(
+def evaluate_translator(
     translator: Translator,
     pairs: Sequence[tuple[str, str]],
     settings: DecodingSettings,
     tokenize: str = "13a",
     precision: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What a test set says of a translator, and its translations. Afterwards it is frozen, in this precision; its perplexity
-    is that before."""
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    """Scores a translator on a test set; returns the report and the translations.
+
+    Afterwards its weights are frozen, in this precision. The perplexity is that before.
+    """
+    sources = [source for source, _ in pairs]
+    references = [reference for _, reference in pairs]
     perplexity = translator.perplexity(sources, references)
     translator.freeze(precision)
-    translator.hypotheses(sources[:WARM], settings)
-    began = time.perf_counter()
-    found = translator.hypotheses(sources, settings)
-    seconds = time.perf_counter() - began
-    texts = [translator.text(h[0]) if h else "" for h in found]
-    result = translation_score(texts, references, tokenize)
-    tokens = sum(len(h[0].tokens) for h in found if h)
-    return {
-        "bleu": result.bleu,
-        "chrf": result.chrf,
-        "exact_match": result.exact_match,
+    translator.hypotheses(sources[:WARMUP], settings)
+    start = time.perf_counter()
+    results = translator.hypotheses(sources, settings)
+    seconds = time.perf_counter() - start
+    # A sentence may have no hypothesis, where none ends within the length limit.
+    translations = [translator.text(h[0]) if h else "" for h in results]
+    tokens = sum(len(h[0].tokens) for h in results if h)
+    score = translation_score(translations, references, tokenize)
+    report = {
+        "bleu": score.bleu,
+        "chrf": score.chrf,
+        "exact_match": score.exact_match,
         "perplexity": perplexity,
-        "signature": result.signature,
-        "chrf_signature": result.chrf_signature,
-        "sentences": len(texts),
+        "signature": score.signature,
+        "chrf_signature": score.chrf_signature,
+        "sentences": len(translations),
         "parameters": parameter_count(translator.spec),
         "seconds": seconds,
         "tokens_per_second": tokens / max(seconds, 1e-9),
-    }, texts
+    }
+    return report, translations
 
 
-def writing(writer: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
-    """What texts say of a language model, and how fast it goes on with the first of them, greedily. Afterwards it is frozen."""
-    nll, count = writer.nll(texts)
-    writer.freeze()
-    prompts = [text[: len(text) // 4 + 1] for text in texts[:ROWS]]
-    writer.generate(prompts, Greedy(), max_new_tokens=WARM)
-    began = time.perf_counter()
-    written = writer.generate(prompts, Greedy(), max_new_tokens=NEW)
-    seconds = time.perf_counter() - began
+def evaluate_language_model(model: LanguageModel, texts: Sequence[str]) -> dict[str, Any]:
+    """Scores a language model on texts, and times greedy decoding after the first of them.
+
+    Afterwards its weights are frozen.
+    """
+    nll, count = model.nll(texts)
+    loss = nll / max(1, count)
+    model.freeze()
+    # The first quarter of each text, in characters.
+    prompts = [text[: len(text) // 4 + 1] for text in texts[:PROMPTS]]
+    model.generate(prompts, Greedy(), max_new_tokens=WARMUP)
+    start = time.perf_counter()
+    continuations = model.generate(prompts, Greedy(), max_new_tokens=NEW_TOKENS)
+    seconds = time.perf_counter() - start
+    tokens = sum(len(model.words.encode(text)) for text in continuations)
     return {
-        "loss": nll / max(1, count),
-        "perplexity": math.exp(min(nll / max(1, count), 700.0)),
+        "loss": loss,
+        "perplexity": math.exp(min(loss, 700.0)),  # e^710 is no float64
         "tokens": count,
-        "parameters": parameter_count(writer.spec),
+        "parameters": parameter_count(model.spec),
         "seconds": seconds,
-        "tokens_per_second": sum(len(writer.words.encode(text)) for text in written)
-        / max(seconds, 1e-9),
+        "tokens_per_second": tokens / max(seconds, 1e-9),
     }
 
 
-def table(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One row a model, one column for each measure that all have."""
-    known = [key for key in COLUMNS if all(key in report for report in reports.values())]
-    rows = [["model", *(COLUMNS[key][0] for key in known)]]
-    rows += [
-        [name, *(f"{said[key]:,.{COLUMNS[key][1]}f}" for key in known)]
-        for name, said in reports.items()
-    ]
+def report_table(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One row for each model, one column for each measure that all of them have."""
+    keys = [key for key in COLUMNS if all(key in report for report in reports.values())]
+    rows = [["model", *(COLUMNS[key][0] for key in keys)]]
+    for name, report in reports.items():
+        rows.append([name, *(_number(report, key) for key in keys)])
     return terminal.table(rows, width=140)
+
+
+def _number(report: Mapping[str, Any], key: str) -> str:
+    _, digits = COLUMNS[key]
+    return f"{report[key]:,.{digits}f}"

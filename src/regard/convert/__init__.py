@@ -1,1 +1,1 @@
-"""Models for others: folders in Hugging Face's layout, CTranslate2, ONNX; each with a report on what came out."""
+"""Conversion of models: Hugging Face folders, CTranslate2, ONNX; each with a check."""

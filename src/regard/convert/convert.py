@@ -1,4 +1,4 @@
-"""regard convert: a folder in, a folder out, and the proof that both are one model."""
+"""regard convert: a folder in, a folder out, and the check that both are one model."""
 
 from __future__ import annotations
 
@@ -12,159 +12,202 @@ import torch
 
 from regard import __version__, disk
 from regard.build import CoreModel
-from regard.convert import ctranslate2, onnx
+from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
-from regard.families.folder_write import SHARD, write_model
+from regard.families.folder import SHARD_SIZE, write_model
 from regard.parameter_count import parameter_count
-from regard.verify.invariants import Comparison, Finding
-from regard.verify.random_inputs import padding, random_batch, run
+from regard.verify.invariants import Finding, OutputComparison
+from regard.verify.outputs import run
+from regard.verify.random_inputs import pad_token_id, random_batch
 
-# What belongs to a model beside its weights: data only, never code.
-BESIDE = (
-    "generation_config.json", "tokenizer.json", "target_tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "target_vocab.json",
-    "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model", "source.spm", "target.spm",
-    "preprocessor_config.json", "processor_config.json", "normalizer.json", "chat_template.jinja", "README.md",
-    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json",
-)  # fmt: skip
+# The files of a model besides config and weights: data only, never code.
+OTHER_FILES = (
+    # tokenizers
+    "tokenizer.json",
+    "target_tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "target_vocab.json",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+    "source.spm",
+    "target.spm",
+    "normalizer.json",
+    "chat_template.jinja",
+    # generation, and the front ends of images and sound
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    # sentence-transformers
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    # the model card
+    "README.md",
+)
 
 
 @dataclass(frozen=True)
 class Converted:
-    """Where it went, what is there, and how it compares."""
+    """The result of a conversion: the files that were written, and how the models compare."""
 
     folder: Path
     format: str
-    files: dict[str, int]  # bytes
+    files: dict[str, int]  # sizes in bytes
     findings: list[Finding]
 
     def data(self) -> dict[str, Any]:
-        checks = [finding.data() for finding in self.findings]
+        """The result as JSON values."""
         return {
             "out": str(self.folder),
             "format": self.format,
             "files": self.files,
-            "checks": checks,
+            "checks": [finding.data() for finding in self.findings],
         }
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """What a writer of some format is given."""
+
+    source: Path
+    out: Path
+    model: CoreModel
+    opened: folders.ModelFolder
+    shard: int  # the largest size of a file of weights, in bytes
+
+
+# Writes the folder, and returns the check of what it wrote.
+Writer = Callable[[Conversion], Callable[[], list[Finding]]]
+
+
 def convert(
-    source: str | Path, out: str | Path, to: str = "huggingface", *, shard: int = SHARD
+    source: str | Path, out: str | Path, to: str = "huggingface", *, shard: int = SHARD_SIZE
 ) -> Converted:
     """Writes the model of `source` to the new folder `out`: all of it or nothing."""
-    source, out = Path(source), Path(out)
+    out = Path(out)
     if out.exists():
         raise SettingError(
             f"{out} exists, and nothing is overwritten", "give a new folder, or remove that one"
         )
-    writers: dict[str, Writer] = {
-        "huggingface": _huggingface,
-        "regard": _own,
-        "ctranslate2": _ctranslate2,
-        "onnx": _onnx,
-    }
-    if to not in writers:
-        raise SettingError(f"there is no format {to!r}", f"known: {', '.join(writers)}")
-    model, opened = folders.open_model(source)
-    compare = writers[to](source, out, model, opened, shard)
+    if to not in WRITERS:
+        raise SettingError(f"there is no format {to!r}", f"known: {', '.join(WRITERS)}")
+    model, opened = folders.open_model(source)  # data only: no code of the folder runs
+    check = WRITERS[to](Conversion(Path(source), out, model, opened, shard))
     files = {
         str(path.relative_to(out)): path.stat().st_size
         for path in sorted(out.rglob("*"))
         if path.is_file()
     }
-    return Converted(out, to, files, compare())
+    return Converted(out, to, files, check())
 
 
-Writer = Callable[[Path, Path, CoreModel, folders.ModelFolder, int], Callable[[], list[Finding]]]
+# ------------------------------------------------------------------ model folders
 
 
-def _huggingface(
-    source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
-) -> Callable[[], list[Finding]]:
-    kind = None if opened.kind == "regard" else opened.kind
-    said = folders.describe(opened.spec, opened.ids, opened.positions, kind)["model_type"]
-    if said == "regard":
+def _to_huggingface(conversion: Conversion) -> Callable[[], list[Finding]]:
+    opened = conversion.opened
+    # A model in our own format may still fit an architecture of Hugging Face's.
+    family = None if opened.model_type == "regard" else opened.model_type
+    config = folders.describe(opened.spec, opened.ids, opened.positions, family)
+    if config["model_type"] == "regard":
         raise ModelError(
             "no family of Hugging Face's has all the choices of this model",
             "use --to regard, our own format",
         )
-    return _folder(source, out, model, opened, said, shard)
+    return _to_folder(conversion, config["model_type"])
 
 
-def _own(
-    source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
-) -> Callable[[], list[Finding]]:
-    return _folder(source, out, model, opened, "regard", shard)
+def _to_regard(conversion: Conversion) -> Callable[[], list[Finding]]:
+    return _to_folder(conversion, "regard")
 
 
-def _folder(
-    source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, kind: str, shard: int
-) -> Callable[[], list[Finding]]:
-    with disk.committing(out) as temporary:
-        write_model(temporary, opened, kind=kind, shard=shard)
-        _beside(source, temporary, opened, out.name, kind)
-    return lambda: _reopened(out, model, opened)
-
-
-def _beside(source: Path, out: Path, opened: folders.ModelFolder, name: str, kind: str) -> None:
-    _copy(source, out, BESIDE)
-    if opened.ids is not None and not (out / "generation_config.json").exists():
-        disk.write_json(out / "generation_config.json", folders.generation_config(opened.ids))
-    if not (out / "README.md").exists():
-        disk.write_file(out / "README.md", _card(name, kind, opened))
+def _to_folder(conversion: Conversion, family: str) -> Callable[[], list[Finding]]:
+    # Written to a temporary folder that is renamed when complete.
+    with disk.committing(conversion.out) as temporary:
+        write_model(temporary, conversion.opened, model_type=family, shard_size=conversion.shard)
+        _copy(conversion.source, temporary, OTHER_FILES)
+        generation_config = temporary / "generation_config.json"
+        if conversion.opened.ids is not None and not generation_config.exists():
+            disk.write_json(generation_config, folders.generation_config(conversion.opened.ids))
+        model_card = temporary / "README.md"
+        if not model_card.exists():
+            disk.write_file(model_card, _model_card(conversion.out.name, family, conversion.opened))
+    return lambda: _compare_reopened(conversion)
 
 
 def _copy(source: Path, out: Path, files: Iterable[str]) -> None:
     for file in files:
         if (source / file).is_file():
-            (out / file).parent.mkdir(exist_ok=True)
+            (out / file).parent.mkdir(exist_ok=True)  # 1_Pooling
             shutil.copyfile(source / file, out / file)
 
 
-def _card(name: str, kind: str, opened: folders.ModelFolder) -> str:
-    library = "regard" if kind == "regard" else "transformers"
+def _model_card(name: str, family: str, opened: folders.ModelFolder) -> str:
+    library = "regard" if family == "regard" else "transformers"
+    architecture = type(opened.spec).__name__
+    count = parameter_count(opened.spec)
     return (
         f"---\nlibrary_name: {library}\n---\n\n# {name}\n\n"
-        f"A {type(opened.spec).__name__} of the family {kind}, {parameter_count(opened.spec):,} parameters, written by "
-        f"regard {__version__}. `regard show FOLDER` prints its architecture, `regard verify FOLDER` checks it.\n"
+        f"A {architecture} of the family {family}, {count:,} parameters, "
+        f"written by regard {__version__}. `regard show FOLDER` prints its architecture, "
+        "`regard verify FOLDER` checks it.\n"
     )
 
 
-def _reopened(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Finding]:
-    """The written folder, read again: the same tensors, and the same outputs but for the order of sums, which depends on
-    where in memory they lie."""
-    again, other = folders.open_model(out)
-    same = other.weights.keys() == opened.weights.keys() and all(
-        other.weights[name].dtype == tensor.dtype and torch.equal(other.weights[name], tensor)
-        for name, tensor in opened.weights.items()
+def _compare_reopened(conversion: Conversion) -> list[Finding]:
+    """The written folder, read again: the same tensors, and the same outputs.
+
+    Outputs may differ by the order of sums, which depends on where in memory tensors lie.
+    """
+    model, reopened = folders.open_model(conversion.out)
+    weights = conversion.opened.weights
+    same = reopened.weights.keys() == weights.keys() and all(
+        reopened.weights[name].dtype == tensor.dtype and torch.equal(reopened.weights[name], tensor)
+        for name, tensor in weights.items()
     )
-    batch = random_batch(opened.spec, padding(opened.config))
-    found, wanted = run(again, batch), run(model, batch)
-    outputs = Comparison(1e-6)(
-        "outputs reopened", *((n, found[n].tensor, wanted[n].tensor) for n in wanted)
+    difference = 0.0 if same else float("inf")
+    tensors = Finding("tensors reopened", difference, 0.0, f"{len(weights)} of them")
+    batch = random_batch(conversion.opened.spec, pad_token_id(conversion.opened.config))
+    actual = run(model, batch)
+    expected = run(conversion.model, batch)
+    pairs = [(name, actual[name].tensor, expected[name].tensor) for name in expected]
+    outputs = OutputComparison(1e-6)("outputs reopened", *pairs)
+    return [tensors, outputs]
+
+
+# ------------------------------------------------------------------ other libraries
+
+
+def _to_ctranslate2(conversion: Conversion) -> Callable[[], list[Finding]]:
+    with disk.committing(conversion.out) as temporary:
+        vocabularies = ctranslate2.write(
+            temporary, conversion.source, conversion.model, conversion.opened
+        )
+        _copy(conversion.source, temporary, OTHER_FILES)
+    return lambda: ctranslate2_check.compare(
+        conversion.out, vocabularies, conversion.model, conversion.opened
     )
-    return [
-        Finding(
-            "tensors reopened", 0.0 if same else float("inf"), 0.0, f"{len(opened.weights)} of them"
-        ),
-        outputs,
-    ]
 
 
-def _ctranslate2(
-    source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
-) -> Callable[[], list[Finding]]:
-    with disk.committing(out) as temporary:
-        written = ctranslate2.write(temporary, source, model, opened)
-        _copy(source, temporary, BESIDE)
-    return lambda: ctranslate2.compare(out, written, model, opened)
+def _to_onnx(conversion: Conversion) -> Callable[[], list[Finding]]:
+    with disk.committing(conversion.out) as temporary:
+        onnx.write(temporary, conversion.model, conversion.opened)
+        _copy(conversion.source, temporary, ("config.json", *OTHER_FILES))
+    return lambda: onnx.compare(conversion.out, conversion.model, conversion.opened)
 
 
-def _onnx(
-    source: Path, out: Path, model: CoreModel, opened: folders.ModelFolder, shard: int
-) -> Callable[[], list[Finding]]:
-    with disk.committing(out) as temporary:
-        onnx.write(temporary, model, opened)
-        _copy(source, temporary, ("config.json", *BESIDE))
-    return lambda: onnx.compare(out, model, opened)
+WRITERS: dict[str, Writer] = {
+    "huggingface": _to_huggingface,
+    "regard": _to_regard,
+    "ctranslate2": _to_ctranslate2,
+    "onnx": _to_onnx,
+}

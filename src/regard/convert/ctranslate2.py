@@ -1,13 +1,13 @@
-"""CTranslate2: our parts become those of its specification, whatever the family; what it lacks is named.
+"""CTranslate2: our modules become those of its model specification, whatever the family.
 
-Nothing goes through transformers: the library takes a tree of weights, and our models are made of the same parts.
+Nothing goes through transformers: the library takes a tree of weights, and our models are made
+of the same parts. What it has no part for is refused by name.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,24 +15,25 @@ import numpy
 import torch
 from torch import Tensor
 
-from regard import spec as kinds
+from regard import spec as specs
 from regard.build import CoreModel
 from regard.core.frontend import Spectrogram
-from regard.core.mask import CausalMask
 from regard.core.positional_encoding import Sinusoidal
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Decoder, EncoderDecoder
 from regard.text.tokenizer_files import read_vocabulary
-from regard.verify.invariants import Finding
-from regard.verify.parity import comparison
-from regard.verify.random_inputs import Batch, padding, random_batch, run
 
 _ACTIVATIONS = {
-    "relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "quick_gelu": "GELUSigmoid", "silu": "SWISH", "tanh": "Tanh",
-}  # fmt: skip
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
+    "silu": "SWISH",
+    "tanh": "Tanh",
+}
+# The tokens by id, of the source and of the target.
+Vocabularies = tuple[list[str], list[str]]
 
 
 def library() -> Any:
@@ -44,517 +45,406 @@ def library() -> Any:
         ) from None
 
 
-def _cannot(what: str) -> NoReturn:
+def _refuse(feature: str) -> NoReturn:
     raise ModelError(
-        f"CTranslate2 has no {what}",
-        "known there: Marian and our translators, PEGASUS, BART, mBART, T5, Whisper, GPT, GPT-2, GPT-NeoX, LLaMA, Mistral, "
-        "Qwen2, Gemma; for others use --to onnx",
+        f"CTranslate2 has no {feature}",
+        "known there: Marian and our translators, PEGASUS, BART, mBART, T5, Whisper, GPT, GPT-2, "
+        "GPT-NeoX, LLaMA, Mistral, Qwen2, Gemma; for others use --to onnx",
     )
 
 
-def write(
-    out: Path, source: Path, model: CoreModel, opened: folders.ModelFolder
-) -> tuple[list[str], list[str]]:
-    """The model's files; gives the vocabularies they hold, of the source and the target."""
+# ------------------------------------------------------------------ models
+
+
+def write(out: Path, source: Path, model: CoreModel, opened: folders.ModelFolder) -> Vocabularies:
+    """Writes the model's files, and returns the vocabularies that are among them."""
     ct2 = library()
     match model, opened.spec:
-        case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Spectrogram()):
-            made, target = (
-                _whisper(ct2, model, opened.spec),
-                _vocabulary(source, opened.spec.target.vocabulary),
-            )
-            names = (target, target)
-            made.register_vocabulary(target)
-            _describe_sound(made.config, source, opened.spec)
-        case EncoderDecoder(), kinds.EncoderDecoder():
-            made = ct2.specs.TransformerSpec(
-                _encoder(
-                    ct2,
-                    model.encoder,
-                    model.source,
-                    opened.spec.encoder,
-                    opened.spec.source,
-                    opened,
-                ),
-                _decoder(
-                    ct2,
-                    model.decoder,
-                    model.target,
-                    opened.spec.decoder,
-                    opened.spec.target,
-                    opened,
-                ),
-            )
-            _head(made.decoder, model.head)
-            second = (
-                "target_tokenizer.json"
-                if (source / "target_tokenizer.json").exists()
-                else "tokenizer.json"
-            )
-            first = _vocabulary(source, opened.spec.source.vocabulary)  # type: ignore[union-attr]
-            names = (first, _vocabulary(source, opened.spec.target.vocabulary, second))
-            made.register_source_vocabulary(names[0])
-            made.register_target_vocabulary(names[1])
-            assert opened.ids is not None
-            made.config.decoder_start_token = names[1][opened.ids.start]
-            made.config.bos_token, made.config.eos_token = (
-                names[1][opened.ids.start],
-                names[1][opened.ids.end],
-            )
-            made.config.unk_token = "" if opened.ids.unk is None else names[1][opened.ids.unk]
-            made.config.layer_norm_epsilon = _eps(opened.spec.encoder, opened.spec.decoder)
-        case Decoder(), kinds.Decoder():
-            parts = _decoder(
-                ct2, model.stack, model.tokens, opened.spec.stack, opened.spec.tokens, opened
-            )
-            _head(parts, model.head)
-            made = ct2.specs.TransformerDecoderModelSpec(parts)
-            target = _vocabulary(source, opened.spec.tokens.vocabulary)
-            names = (target, target)
-            made.register_vocabulary(target)
-            for word, key in (
-                ("bos_token", "bos_token_id"),
-                ("eos_token", "eos_token_id"),
-                ("unk_token", "unk_token_id"),
-            ):
-                i = opened.config.get(key)
-                i = i[0] if isinstance(i, list) and i else i
-                setattr(
-                    made.config,
-                    word,
-                    target[i] if isinstance(i, int) and 0 <= i < len(target) else "",
-                )
-            made.config.layer_norm_epsilon = _eps(opened.spec.stack)
+        case EncoderDecoder(), specs.EncoderDecoder(source=specs.Spectrogram()):
+            model_spec, vocabularies = _speech_model(ct2, source, model, opened.spec)
+        case EncoderDecoder(), specs.EncoderDecoder():
+            model_spec, vocabularies = _translation_model(ct2, source, model, opened)
+        case Decoder(), specs.Decoder():
+            model_spec, vocabularies = _language_model(ct2, source, model, opened)
         case _:
-            _cannot(f"place for a model of the kind {type(opened.spec).__name__}")
-    made.validate()
-    made.optimize(quantization=None)
-    made.save(str(out))
-    return names
+            _refuse(f"place for a model of the kind {type(opened.spec).__name__}")
+    model_spec.validate()  # raises if a weight is missing
+    model_spec.optimize(quantization=None)  # float32; the library quantizes when it loads
+    model_spec.save(str(out))
+    return vocabularies
 
 
-def _vocabulary(folder: Path, size: int, name: str = "tokenizer.json") -> list[str]:
-    """The tokens by id; rows of the embedding that have none get names nobody writes."""
-    if not (folder / name).is_file():
+def _translation_model(
+    ct2: Any, folder: Path, model: EncoderDecoder, opened: folders.ModelFolder
+) -> tuple[Any, Vocabularies]:
+    part = opened.spec
+    assert isinstance(part, specs.EncoderDecoder)
+    assert isinstance(part.source, specs.Tokens)
+    positions = opened.positions
+    encoder = _encoder(ct2, part.encoder, part.source, model.encoder, model.source, positions)
+    decoder = _decoder(ct2, part.decoder, part.target, model.decoder, model.target, positions)
+    _lm_head(decoder, model.head)
+    model_spec = ct2.specs.TransformerSpec(encoder, decoder)
+    source_tokens = _vocabulary(folder, part.source.vocabulary)
+    target_file = "tokenizer.json"
+    if (folder / "target_tokenizer.json").exists():
+        target_file = "target_tokenizer.json"
+    target_tokens = _vocabulary(folder, part.target.vocabulary, target_file)
+    model_spec.register_source_vocabulary(source_tokens)
+    model_spec.register_target_vocabulary(target_tokens)
+    ids = opened.ids
+    assert ids is not None
+    config = model_spec.config
+    # Tokens are named by their text: ids are those of the vocabulary.
+    config.decoder_start_token = target_tokens[ids.start]
+    config.bos_token = target_tokens[ids.start]
+    config.eos_token = target_tokens[ids.end]
+    config.unk_token = "" if ids.unk is None else target_tokens[ids.unk]
+    config.layer_norm_epsilon = _norm_epsilon(part.encoder, part.decoder)
+    return model_spec, (source_tokens, target_tokens)
+
+
+def _language_model(
+    ct2: Any, folder: Path, model: Decoder, opened: folders.ModelFolder
+) -> tuple[Any, Vocabularies]:
+    part = opened.spec
+    assert isinstance(part, specs.Decoder)
+    decoder = _decoder(ct2, part.stack, part.tokens, model.stack, model.tokens, opened.positions)
+    _lm_head(decoder, model.head)
+    model_spec = ct2.specs.TransformerDecoderModelSpec(decoder)
+    vocabulary = _vocabulary(folder, part.tokens.vocabulary)
+    model_spec.register_vocabulary(vocabulary)
+    for name in ("bos_token", "eos_token", "unk_token"):
+        token_id = opened.config.get(f"{name}_id")
+        if isinstance(token_id, list) and token_id:  # LLaMA 3 has several ends
+            token_id = token_id[0]
+        token = ""
+        if isinstance(token_id, int) and 0 <= token_id < len(vocabulary):
+            token = vocabulary[token_id]
+        setattr(model_spec.config, name, token)
+    model_spec.config.layer_norm_epsilon = _norm_epsilon(part.stack)
+    return model_spec, (vocabulary, vocabulary)
+
+
+def _vocabulary(folder: Path, size: int, file: str = "tokenizer.json") -> list[str]:
+    """The tokens by id; rows of the embedding without one get a name that no text contains."""
+    if not (folder / file).is_file():
         raise DataError(
-            f"{folder} has no {name}, and a CTranslate2 model holds its vocabulary",
+            f"{folder} has no {file}, and a CTranslate2 model holds its vocabulary",
             "put the tokenizer.json of the model there, or use --to onnx",
         )
-    known = read_vocabulary(folder / name)
-    return [known.get(i) or f"<extra_id_{i}>" for i in range(size)]
+    tokens = read_vocabulary(folder / file)
+    return [tokens.get(i) or f"<extra_id_{i}>" for i in range(size)]
 
 
-def _eps(*stacks: kinds.Stack) -> float:
-    found = {
-        norm.eps for stack in stacks for norm in (stack.block.norm, stack.final) if norm is not None
-    }
-    if len(found) > 1:
-        _cannot(f"norms with several ε: {sorted(found)}")
-    return found.pop()
+def _norm_epsilon(*stacks: specs.Stack) -> float:
+    """The ε of all norms: the library has one setting for the whole model."""
+    norms = [norm for stack in stacks for norm in (stack.block.norm, stack.final)]
+    values = {norm.eps for norm in norms if norm is not None}
+    if len(values) > 1:
+        _refuse(f"norms with several ε: {sorted(values)}")
+    return values.pop()
 
 
 # ------------------------------------------------------------------ stacks
 
 
-def _options(ct2: Any, part: kinds.Stack, tokens: kinds.Tokens | None) -> dict[str, Any]:
-    """What a stack of theirs must be told, or why there is none."""
-    block, attention = part.block, part.block.attention
-    if (
-        isinstance(block.residual, kinds.Reversible)
-        or part.turns
-        or not isinstance(attention.mixer, kinds.SoftmaxAttention)
-    ):
-        _cannot("layers other than one kind of softmax attention on one stream")
-    if part.heads is not None or part.cross_heads is not None:
-        _cannot("layers with other numbers of heads")
-    if attention.d_k != attention.d_v:
-        _cannot(f"values of another width than keys ({attention.d_v} and {attention.d_k})")
-    if block.cross is not None and (block.cross.heads, block.cross.d_k) != (
-        attention.heads,
-        attention.d_k,
-    ):
-        _cannot("cross-attention with other heads than self-attention")
-    if block.feedforward.activation not in _ACTIVATIONS:
-        _cannot(f"activation {block.feedforward.activation!r}")
-    if part.beside is not None or not isinstance(
-        part.position, (kinds.Rope, kinds.T5Bias, kinds.Alibi, type(None))
-    ):
-        _cannot("attention with vectors of distances")
-    if isinstance(block.residual, kinds.PostNorm) and part.final is not None:
-        _cannot("last norm after a stack with norms behind its sublayers")
-    options: dict[str, Any] = {
-        "num_layers": part.layers,
-        "num_heads": attention.heads,
-        "num_heads_kv": None if attention.key_heads == attention.heads else attention.key_heads,
-        "head_dim": attention.d_k,
-        "pre_norm": not isinstance(block.residual, kinds.PostNorm),
-        "no_final_norm": part.final is None,
-        "activation": ct2.specs.Activation[_ACTIVATIONS[block.feedforward.activation]],
-        "layernorm_embedding": tokens is not None and tokens.norm is not None,
-        "relative_attention_bias": isinstance(part.position, kinds.T5Bias),
-        "ffn_glu": isinstance(block.feedforward, kinds.GatedFeedForward),
-        "rms_norm": isinstance(block.norm, kinds.RMSNorm),
-    }
-    if tokens is not None and (tokens.segments or tokens.width):
-        _cannot("segments or narrow tables in the embedding")
-    if isinstance(part.position, kinds.Rope):
-        options |= _rotary(ct2, part.position, attention)
-    return options
-
-
-def _rotary(ct2: Any, part: kinds.Rope, attention: kinds.Attention) -> dict[str, Any]:
-    said = {
-        "rotary_dim": int(attention.d_k * part.share) if part.share != 1 else 0,
-        "rotary_interleave": part.pairs == "neighbours",
-        "rotary_base": part.base,
-    }
-    match part.scaling:
-        case None:
-            return said
-        case kinds.LinearScaling(factor):
-            kind = ct2.specs.attention_spec.RotaryScalingType.Linear
-            return {**said, "rotary_scaling_type": kind, "rotary_scaling_factor": factor}
-        case kinds.BandedScaling(_, _, _, length):
-            kind = ct2.specs.attention_spec.RotaryScalingType.Llama3
-            return {**said, "rotary_scaling_type": kind, "original_max_position_embeddings": length}
-
-
 def _encoder(
-    ct2: Any,
-    stack: Any,
-    front: Any,
-    part: kinds.Stack,
-    tokens: kinds.FrontEnd,
-    opened: folders.ModelFolder,
+    ct2: Any, part: specs.Stack, tokens: specs.Tokens, stack: Any, embedding: Any, positions: int
 ) -> Any:
-    assert isinstance(tokens, kinds.Tokens)
-    made = ct2.specs.TransformerEncoderSpec(**_options(ct2, part, tokens))
-    _embedding(made, made.embeddings[0], front, opened)
-    _layers(made, stack, part)
-    return made
+    encoder = ct2.specs.TransformerEncoderSpec(**_stack_options(ct2, part, tokens))
+    _embedding(encoder, encoder.embeddings[0], embedding, positions)
+    _layers(encoder, stack, part)
+    return encoder
 
 
 def _decoder(
-    ct2: Any,
-    stack: Any,
-    front: Any,
-    part: kinds.Stack,
-    tokens: kinds.Tokens,
-    opened: folders.ModelFolder,
+    ct2: Any, part: specs.Stack, tokens: specs.Tokens, stack: Any, embedding: Any, positions: int
 ) -> Any:
-    options = _options(ct2, part, tokens)
-    if isinstance(part.block.residual, kinds.Parallel):
+    options = _stack_options(ct2, part, tokens)
+    if isinstance(part.block.residual, specs.Parallel):  # GPT-NeoX
         if options["rms_norm"]:
-            _cannot("parallel block with RMSNorm")
-        options |= {"parallel_residual": True, "shared_layer_norm": part.block.residual.norms == 1}
-    if isinstance(part.pattern, kinds.CausalMask) and part.pattern.window is not None:
+            _refuse("parallel block with RMSNorm")
+        options["parallel_residual"] = True
+        options["shared_layer_norm"] = part.block.residual.norms == 1
+    if isinstance(part.pattern, specs.CausalMask) and part.pattern.window is not None:
         options["sliding_window"] = part.pattern.window
-    if isinstance(part.position, kinds.Alibi):
+    if isinstance(part.position, specs.Alibi):
         options["alibi"] = True
-    made = ct2.specs.TransformerDecoderSpec(
-        **options, with_encoder_attention=part.block.cross is not None
-    )
-    _embedding(made, made.embeddings, front, opened)
-    _layers(made, stack, part)
-    return made
+    options["with_encoder_attention"] = part.block.cross is not None
+    decoder = ct2.specs.TransformerDecoderSpec(**options)
+    _embedding(decoder, decoder.embeddings, embedding, positions)
+    _layers(decoder, stack, part)
+    return decoder
 
 
-def _embedding(made: Any, table: Any, front: Any, opened: folders.ModelFolder) -> None:
-    table.weight = _array(front.table.weight)
-    made.scale_embeddings = front.scale if front.scale != 1.0 else False
-    if front.norm is not None:
-        _norm(made.layernorm_embedding, front.norm)
-    if front.position is not None:
+def _stack_options(ct2: Any, part: specs.Stack, tokens: specs.Tokens) -> dict[str, Any]:
+    """The arguments of the library's encoder and decoder for a stack of ours."""
+    _refuse_layers(part)
+    _refuse_attention(part)
+    if tokens.segments or tokens.width:
+        _refuse("segments or narrow tables in the embedding")
+    block = part.block
+    attention = block.attention
+    grouped = attention.key_heads != attention.heads
+    options: dict[str, Any] = {
+        "num_layers": part.layers,
+        "num_heads": attention.heads,
+        "num_heads_kv": attention.key_heads if grouped else None,
+        "head_dim": attention.d_k,
+        "pre_norm": not isinstance(block.residual, specs.PostNorm),
+        "no_final_norm": part.final is None,
+        "activation": ct2.specs.Activation[_ACTIVATIONS[block.feedforward.activation]],
+        "layernorm_embedding": tokens.norm is not None,
+        "relative_attention_bias": isinstance(part.position, specs.T5Bias),
+        "ffn_glu": isinstance(block.feedforward, specs.GatedFeedForward),
+        "rms_norm": isinstance(block.norm, specs.RMSNorm),
+    }
+    if isinstance(part.position, specs.Rope):
+        options |= _rope_options(ct2, part.position, attention)
+    return options
+
+
+def _refuse_layers(part: specs.Stack) -> None:
+    """Refuses layers of a kind that the library lacks."""
+    block = part.block
+    plain = isinstance(block.attention.mixer, specs.SoftmaxAttention)
+    if part.turns or not plain or isinstance(block.residual, specs.Reversible):
+        _refuse("layers other than one kind of softmax attention on one stream")
+    if part.heads is not None or part.cross_heads is not None:
+        _refuse("layers with other numbers of heads")
+    if block.feedforward.activation not in _ACTIVATIONS:
+        _refuse(f"activation {block.feedforward.activation!r}")
+    if isinstance(block.residual, specs.PostNorm) and part.final is not None:
+        _refuse("last norm after a stack with norms behind its sublayers")
+
+
+def _refuse_attention(part: specs.Stack) -> None:
+    """Refuses heads and positions that the library lacks."""
+    attention = part.block.attention
+    cross = part.block.cross
+    if attention.d_k != attention.d_v:
+        _refuse(f"values of another width than keys ({attention.d_v} and {attention.d_k})")
+    heads = (attention.heads, attention.d_k)
+    if cross is not None and (cross.heads, cross.d_k) != heads:
+        _refuse("cross-attention with other heads than self-attention")
+    positions = (specs.Rope, specs.T5Bias, specs.Alibi, type(None))
+    if part.beside is not None or not isinstance(part.position, positions):
+        _refuse("attention with vectors of distances")
+
+
+def _rope_options(ct2: Any, part: specs.Rope, attention: specs.Attention) -> dict[str, Any]:
+    rotary_dim = 0  # all dimensions of a head
+    if part.share != 1:
+        rotary_dim = int(attention.d_k * part.share)
+    options = {
+        "rotary_dim": rotary_dim,
+        "rotary_interleave": part.pairs == "neighbours",
+        "rotary_base": part.base,
+    }
+    scaling_types = ct2.specs.attention_spec.RotaryScalingType
+    match part.scaling:
+        case specs.LinearScaling(factor):
+            options["rotary_scaling_type"] = scaling_types.Linear
+            options["rotary_scaling_factor"] = factor
+        case specs.BandedScaling(_, _, _, length):  # LLaMA 3; factors are set with the weights
+            options["rotary_scaling_type"] = scaling_types.Llama3
+            options["original_max_position_embeddings"] = length
+    return options
+
+
+# ------------------------------------------------------------------ weights
+#
+# In these functions `target` is a part of the library's specification, which is given the
+# weights of a module of ours.
+
+
+def _embedding(target: Any, table: Any, embedding: Any, positions: int) -> None:
+    table.weight = _array(embedding.table.weight)
+    target.scale_embeddings = False if embedding.scale == 1.0 else embedding.scale
+    if embedding.norm is not None:
+        _norm(target.layernorm_embedding, embedding.norm)
+    if isinstance(embedding.position, Sinusoidal):
         # Sinusoids have no end here; there they are a table.
-        length = opened.positions if isinstance(front.position, Sinusoidal) else 0
-        rows = front.position.rows(length)
-        made.position_encodings.encodings = _array(rows[: length or None])
-    elif "position_encodings" in vars(made):
-        made.position_encodings.encodings = _array(
-            torch.zeros(opened.positions, front.table.weight.shape[1])
-        )
+        encodings = embedding.position.rows(positions)[:positions]  # [positions, D]
+    elif embedding.position is not None:
+        encodings = embedding.position.rows(0)  # the whole table
+    elif "position_encodings" in vars(target):
+        # A table is expected there unless positions are rotary or relative: zeros add nothing.
+        encodings = torch.zeros(positions, embedding.table.weight.shape[1])
+    else:
+        return
+    target.position_encodings.encodings = _array(encodings)
 
 
-def _head(made: Any, head: Any) -> None:
+def _lm_head(target: Any, head: Any) -> None:
     if head.transform is not None:
-        _cannot("dense layer before the vocabulary")
-    made.projection.weight = _array(head.table.weight)
+        _refuse("dense layer before the vocabulary")
+    target.projection.weight = _array(head.table.weight)
     if head.bias is not None:
-        made.projection.bias = _array(head.bias)
+        target.projection.bias = _array(head.bias)
     if head.scale != 1.0:
-        made.scale_outputs = head.scale
+        target.scale_outputs = head.scale  # T5: d_model^-0.5
 
 
-def _layers(made: Any, stack: Any, part: kinds.Stack) -> None:
+def _layers(target: Any, stack: Any, part: specs.Stack) -> None:
     if stack.final_norm is not None:
-        _norm(made.layer_norm, stack.final_norm)
-    for i, layer in enumerate(made.layer):
-        block = stack.blocks[i % len(stack.blocks)]
+        _norm(target.layer_norm, stack.final_norm)
+    for i, layer in enumerate(target.layer):
+        block = stack.blocks[i % len(stack.blocks)]  # one block may be shared by all layers
         _attention(layer.self_attention, block.attention, part.block.attention)
-        if isinstance(part.position, kinds.T5Bias):
-            layer.self_attention.relative_attention_bias = _array(stack.position.table)
-            layer.self_attention.relative_attention_max_distance = numpy.int32(
-                part.position.distance
-            )
-        if isinstance(part.position, kinds.Rope) and isinstance(
-            part.position.scaling, kinds.BandedScaling
-        ):
-            _bands(layer.self_attention, part.position.scaling)
+        _positions(layer.self_attention, stack, part)
         if part.block.cross is not None:
             _attention(layer.attention, block.cross, part.block.cross)
         _feedforward(layer.ffn, block.feedforward)
-        for place, norm in zip(_places(layer, part.block), _norms(block), strict=True):
-            _norm(place, norm)
+        for target_norm, norm in zip(_target_norms(layer, part.block), _norms(block), strict=True):
+            _norm(target_norm, norm)
 
 
-def _bands(made: Any, part: kinds.BandedScaling) -> None:
-    """The library reads all three, but its class declares only two of them for this kind."""
-    vars(made).update(
-        rotary_scaling_factor=numpy.float32(part.factor),
-        rotary_low_freq_factor=numpy.float32(part.low),
-        rotary_high_freq_factor=numpy.float32(part.high),
-    )
+def _positions(target: Any, stack: Any, part: specs.Stack) -> None:
+    """Gives one layer's attention what all layers of ours share."""
+    match part.position:
+        case specs.T5Bias(distance=distance):
+            target.relative_attention_bias = _array(stack.position.table)
+            target.relative_attention_max_distance = numpy.int32(distance)
+        case specs.Rope(scaling=specs.BandedScaling(factor, low, high)):
+            # The library reads all three, but its class declares only two for this kind.
+            vars(target).update(
+                rotary_scaling_factor=numpy.float32(factor),
+                rotary_low_freq_factor=numpy.float32(low),
+                rotary_high_freq_factor=numpy.float32(high),
+            )
 
 
-def _places(layer: Any, part: kinds.Block) -> list[Any]:
-    """Where theirs has the norms, in the order of ours."""
+def _target_norms(layer: Any, part: specs.Block) -> list[Any]:
+    """The norms of a layer there, in the order of ours."""
     match part.residual:
-        case kinds.Parallel(1):
+        case specs.Parallel(1):
             return [layer.shared_layer_norm]
-        case kinds.Parallel():
+        case specs.Parallel():
             return [layer.input_layer_norm, layer.post_attention_layer_norm]
-        case _:
-            cross = [layer.attention.layer_norm] if part.cross is not None else []
-            return [layer.self_attention.layer_norm, *cross, layer.ffn.layer_norm]
+    if part.cross is None:
+        return [layer.self_attention.layer_norm, layer.ffn.layer_norm]
+    return [
+        layer.self_attention.layer_norm,
+        layer.attention.layer_norm,
+        layer.ffn.layer_norm,
+    ]
 
 
 def _norms(block: Any) -> Iterator[Any]:
-    scheme = block.residual
-    return iter(scheme.norms) if "norms" in scheme._modules else (each.norm for each in scheme.each)
-
-
-def _attention(made: Any, attention: Any, part: kinds.Attention) -> None:
-    first = (
-        [attention.project.qkv]
-        if "qkv" in attention.project._modules
-        else [attention.project.q, attention.project.kv]
-    )
-    for theirs, ours in zip(made.linear, [*first, attention.output], strict=True):
-        _linear(theirs, ours)
-    if part.scale is not None:
-        made.queries_scale = part.scale
-
-
-def _feedforward(made: Any, part: Any) -> None:
-    _linear(made.linear_1, part.outer)
-    if "linear_0_noact" not in vars(made):
-        _linear(made.linear_0, part.inner)
-        return
-    for theirs, weight in zip(
-        (made.linear_0, made.linear_0_noact), part.inner.weight.chunk(2), strict=True
-    ):
-        theirs.weight = _array(weight)
-    if part.inner.bias is not None:
-        for theirs, bias in zip(
-            (made.linear_0, made.linear_0_noact), part.inner.bias.chunk(2), strict=True
-        ):
-            theirs.bias = _array(bias)
-
-
-def _linear(made: Any, linear: Any) -> None:
-    made.weight = _array(linear.weight)
-    bias = linear.full_bias()
-    if bias is not None:
-        made.bias = _array(bias)
-
-
-def _norm(made: Any, norm: Any) -> None:
-    if "beta" in vars(made):
-        made.gamma = _array(norm.weight)
-        made.beta = _array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+    residual = block.residual
+    if "norms" in residual._modules:  # a parallel block
+        yield from residual.norms
     else:
-        made.gamma = _array(norm.weight + norm.offset)
+        for sublayer in residual.each:
+            yield sublayer.norm
+
+
+def _attention(target: Any, attention: Any, part: specs.Attention) -> None:
+    projection = attention.project
+    if "qkv" in projection._modules:  # self-attention, in one matrix there too
+        linears = [projection.qkv, attention.output]
+    else:
+        linears = [projection.q, projection.kv, attention.output]
+    for target_linear, linear in zip(target.linear, linears, strict=True):
+        _linear(target_linear, linear)
+    if part.scale is not None:  # otherwise 1/√d_k, there too
+        target.queries_scale = part.scale
+
+
+def _feedforward(target: Any, feedforward: Any) -> None:
+    _linear(target.linear_1, feedforward.outer)
+    if "linear_0_noact" not in vars(target):
+        _linear(target.linear_0, feedforward.inner)
+        return
+    # Gated: our inner matrix holds the gate, then the values.
+    halves = (target.linear_0, target.linear_0_noact)
+    for half, weight in zip(halves, feedforward.inner.weight.chunk(2), strict=True):
+        half.weight = _array(weight)
+    if feedforward.inner.bias is not None:
+        for half, bias in zip(halves, feedforward.inner.bias.chunk(2), strict=True):
+            half.bias = _array(bias)
+
+
+def _linear(target: Any, linear: Any) -> None:
+    target.weight = _array(linear.weight)
+    bias = linear.full_bias()  # with zeros for q, k or v that have none
+    if bias is not None:
+        target.bias = _array(bias)
+
+
+def _norm(target: Any, norm: Any) -> None:
+    if "beta" not in vars(target):  # RMSNorm
+        target.gamma = _array(norm.weight + norm.offset)  # Gemma's offset is 1
+        return
+    target.gamma = _array(norm.weight)
+    target.beta = _array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
 
 
 def _array(tensor: Tensor) -> Any:
     return tensor.detach().float().contiguous().numpy()
 
 
-# ------------------------------------------------------------------ sound
+# ------------------------------------------------------------------ Whisper
 
 
-def _whisper(ct2: Any, model: EncoderDecoder, part: kinds.EncoderDecoder) -> Any:
-    plain = kinds.LayerNorm(1e-5)
+def _speech_model(
+    ct2: Any, folder: Path, model: EncoderDecoder, part: specs.EncoderDecoder
+) -> tuple[Any, Vocabularies]:
+    """Whisper: its specification there has no options, so everything must be as OpenAI's."""
     for stack in (part.encoder, part.decoder):
-        usual = (
-            isinstance(stack.block.feedforward, kinds.FeedForward)
-            and stack.block.feedforward.activation == "gelu"
-        )
-        if not (
-            usual
-            and stack.block.norm == stack.final == plain
-            and isinstance(stack.block.residual, kinds.PreNorm)
-        ):
-            _cannot("speech model other than Whisper's")
-    front = model.source
-    assert isinstance(front, Spectrogram)
-    made = ct2.specs.WhisperSpec(
+        if not _is_whisper(stack):
+            _refuse("speech model other than Whisper's")
+    front_end = model.source
+    assert isinstance(front_end, Spectrogram)
+    assert front_end.position is not None
+    assert model.target.position is not None
+    whisper = ct2.specs.WhisperSpec(
         part.encoder.layers,
         part.encoder.block.attention.heads,
         part.decoder.layers,
         part.decoder.block.attention.heads,
     )
-    for theirs, ours in ((made.encoder.conv1, front.first), (made.encoder.conv2, front.second)):
-        theirs.weight, theirs.bias = _array(ours.weight), _array(ours.bias)  # type: ignore[arg-type]
-    assert front.position is not None
-    assert model.target.position is not None
-    made.encoder.position_encodings.encodings = _array(front.position.rows(0))
-    made.decoder.position_encodings.encodings = _array(model.target.position.rows(0))
-    made.decoder.embeddings.weight = _array(model.target.table.weight)
-    _layers(made.encoder, model.encoder, part.encoder)
-    _layers(made.decoder, model.decoder, part.decoder)
-    _head(made.decoder, model.head)
-    return made
+    _convolution(whisper.encoder.conv1, front_end.first)
+    _convolution(whisper.encoder.conv2, front_end.second)
+    whisper.encoder.position_encodings.encodings = _array(front_end.position.rows(0))
+    whisper.decoder.position_encodings.encodings = _array(model.target.position.rows(0))
+    whisper.decoder.embeddings.weight = _array(model.target.table.weight)
+    _layers(whisper.encoder, model.encoder, part.encoder)
+    _layers(whisper.decoder, model.decoder, part.decoder)
+    _lm_head(whisper.decoder, model.head)
+    vocabulary = _vocabulary(folder, part.target.vocabulary)
+    whisper.register_vocabulary(vocabulary)
+    _whisper_config(whisper.config, folder, part)
+    return whisper, (vocabulary, vocabulary)
 
 
-def _describe_sound(config: Any, folder: Path, part: kinds.EncoderDecoder) -> None:
-    """What is never said, which tokens are languages, and where words can be found in the sound."""
-    said = folders.generation(folder) or {}
-    layers, heads = part.decoder.layers, part.decoder.block.attention.heads
-    config.suppress_ids = said.get("suppress_tokens") or []
-    config.suppress_ids_begin = said.get("begin_suppress_tokens") or []
-    config.lang_ids = sorted((said.get("lang_to_id") or {}).values())
-    later = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
-    config.alignment_heads = said.get("alignment_heads") or later
-
-
-# ------------------------------------------------------------------ the report
-
-
-NAME = "here = ctranslate2"
-FLOAT32 = {"device": "cpu", "compute_type": "float32"}
-
-
-def compare(
-    out: Path, names: tuple[list[str], list[str]], model: CoreModel, opened: folders.ModelFolder
-) -> list[Finding]:
-    """What CTranslate2 makes of random tokens or sound in float32, against ours."""
-    batch = random_batch(opened.spec, padding(opened.config))
-    match model, opened.spec:
-        case Decoder(), kinds.Decoder():
-            return list(
-                _compare_decoder(
-                    library().Generator(str(out), **FLOAT32), names[1], model, opened, batch
-                )
-            )
-        case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Spectrogram()):
-            return list(_compare_sound(library(), out, names[1], model, opened, batch))
-        case EncoderDecoder(), kinds.EncoderDecoder():
-            return [
-                _compare_sequences(
-                    library().Translator(str(out), **FLOAT32), names, model, opened, batch
-                )
-            ]
-    raise AssertionError("nothing else is written")
-
-
-def _compare_decoder(
-    theirs: Any, names: list[str], model: Decoder, opened: folders.ModelFolder, batch: Batch
-) -> Iterator[Finding]:
-    """The logits of all positions. With a short window that call does not go beyond it, but generation does."""
-    tokens, pattern = batch.given["input_ids"], model.stack.pattern
-    window = pattern.window if isinstance(pattern, CausalMask) else None
-    batch = replace(batch, given={"input_ids": tokens[:, :window]})
-    found = _tensor(theirs.forward_batch(_texts(batch.given["input_ids"], names)))
-    check = comparison(model, batch, opened.kind)
-    yield check(NAME, ("logits", found, run(model, batch)["logits"].tensor))
-    end = opened.config.get("eos_token_id")
-    if window is not None and window < tokens.shape[1] and isinstance(end, int):
-        prompts = batch.given["input_ids"]
-        said = theirs.generate_batch(
-            _texts(prompts, names), max_length=8, beam_size=1, include_prompt_in_result=False
-        )
-        wanted = decode(
-            model,
-            prompts.tolist(),
-            SpecialTokens(0, None, end, ()),
-            DecodingSettings(Greedy(), Limit(0.0, 8)),
-        )
-        same = [
-            row.sequences_ids[0] == list(like[0].tokens)
-            for row, like in zip(said, wanted, strict=True)
-        ]
-        yield Finding(
-            f"{NAME}, generation", float(same.count(False)), 0.0, "rows whose greedy tokens differ"
-        )
-
-
-def _compare_sequences(
-    theirs: Any,
-    names: tuple[list[str], list[str]],
-    model: EncoderDecoder,
-    opened: folders.ModelFolder,
-    batch: Batch,
-) -> Finding:
-    """log p of every target token, and of the end."""
-    assert opened.ids is not None
-    sources, targets = batch.given["input_ids"], batch.given["decoder_input_ids"][:, 1:]
-    start = torch.full((len(targets), 1), opened.ids.start)
-    labels = torch.cat([targets, torch.full_like(start, opened.ids.end)], dim=1)
-    batch = replace(
-        batch, given={"input_ids": sources, "decoder_input_ids": torch.cat([start, targets], dim=1)}
+def _is_whisper(stack: specs.Stack) -> bool:
+    block = stack.block
+    layer_norm = specs.LayerNorm(1e-5)
+    return (
+        isinstance(block.feedforward, specs.FeedForward)
+        and block.feedforward.activation == "gelu"
+        and isinstance(block.residual, specs.PreNorm)
+        and block.norm == layer_norm
+        and stack.final == layer_norm
     )
-    scored = theirs.score_batch(_texts(sources, names[0]), _texts(targets, names[1]))
-    found = torch.tensor([row.log_probs for row in scored])
-    logits = run(model, batch)["logits"].tensor
-    check = comparison(model, batch, opened.kind)
-    check.rounding = {"log probabilities": check.rounding["logits"]}
-    return check(NAME, ("log probabilities", found, _chosen(logits, labels)))
 
 
-def _chosen(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+def _convolution(target: Any, convolution: Any) -> None:
+    target.weight = _array(convolution.weight)
+    target.bias = _array(convolution.bias)
 
 
-def _compare_sound(
-    ct2: Any,
-    out: Path,
-    names: list[str],
-    model: EncoderDecoder,
-    opened: folders.ModelFolder,
-    batch: Batch,
-) -> Iterator[Finding]:
-    """What the encoder makes of sound; and the scores of what the decoder says first, if it knows how to leave out times."""
-    theirs = ct2.models.Whisper(str(out), **FLOAT32)
-    features = batch.given["input_features"]
-    view = ct2.StorageView.from_array(features.numpy())
-    wanted = run(model, batch)["encoder_last_hidden_state"].tensor
-    check = comparison(model, batch, opened.kind)
-    yield check(
-        f"{NAME}, encoder", ("encoder_last_hidden_state", _tensor(theirs.encode(view)), wanted)
-    )
-    special = ("<|startoftranscript|>", "<|notimestamps|>")
-    if missing := [token for token in special if token not in names]:
-        yield Finding(f"{NAME}, decoder", None, 0.0, f"the vocabulary has no {missing[0]}")
-        return
-    prompt = [names.index(token) for token in special]
-    said = theirs.generate(
-        view, [prompt] * len(features), beam_size=1, max_length=12, suppress_blank=False, suppress_tokens=[],
-        return_logits_vocab=True,
-    )  # fmt: skip
-    pairs = []
-    for row, one in enumerate(said):
-        tokens = torch.tensor([[*prompt, *one.sequences_ids[0]]])
-        given = {"input_features": features[row : row + 1], "decoder_input_ids": tokens}
-        scores = run(model, replace(batch, given=given))["logits"].tensor[0, len(prompt) - 1 :]
-        found = torch.stack([_tensor(step) for step in one.logits[0]]).reshape(-1, scores.shape[-1])
-        pairs.append(("logits", found, scores[: len(found)]))
-    yield check(f"{NAME}, decoder", *pairs)
-
-
-def _texts(ids: Tensor, names: list[str]) -> list[list[str]]:
-    return [[names[i] for i in row] for row in ids.tolist()]
-
-
-def _tensor(view: Any) -> Tensor:
-    return torch.from_numpy(numpy.array(view))
+def _whisper_config(config: Any, folder: Path, part: specs.EncoderDecoder) -> None:
+    """Suppressed tokens, language tokens, and the heads that align words with the sound."""
+    generation = folders.read_generation_config(folder) or {}
+    config.suppress_ids = generation.get("suppress_tokens") or []
+    config.suppress_ids_begin = generation.get("begin_suppress_tokens") or []
+    config.lang_ids = sorted((generation.get("lang_to_id") or {}).values())
+    # OpenAI's default for models without a list: all heads of the upper half of the layers.
+    layers = range(part.decoder.layers // 2, part.decoder.layers)
+    heads = range(part.decoder.block.attention.heads)
+    upper_half = [(layer, head) for layer in layers for head in heads]
+    config.alignment_heads = generation.get("alignment_heads") or upper_half

@@ -1,6 +1,7 @@
-"""ONNX: one graph from Hugging Face's inputs to its main outputs, for any number of rows and any length.
+"""ONNX: one graph from Hugging Face's inputs to its main outputs, for any batch and length.
 
-Attention is traced as its definition, `mix.explicit`: every runtime has these operators, and fuses them as it likes.
+Attention is exported as its definition, `softmax_attention.explicit`: every runtime has these
+operators, and fuses them as it likes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import spec as kinds
+from regard import spec as specs
 from regard.build import CoreModel
 from regard.core import softmax_attention
 from regard.core.positional_encoding import Sinusoidal
@@ -24,173 +25,90 @@ from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Function
 from regard.parameter_count import parameter_count
-from regard.verify.invariants import Finding, with_kernel
-from regard.verify.parity import comparison
-from regard.verify.random_inputs import Batch, front_end, outputs, padding, random_batch, run
+from regard.verify.invariants import Finding, OutputPair, with_kernel
+from regard.verify.outputs import Output, forward, run
+from regard.verify.parity import float32_comparison, padded_batch
+from regard.verify.random_inputs import Batch, front_end
 
 FILE = "model.onnx"
-LARGE = 1_500_000_000  # bytes of weights above which a file of protocol buffers cannot hold them
+# A protocol buffer holds at most 2 GB; beyond this many bytes weights go into a second file.
+LARGE = 1_500_000_000
 _NAME = "here = onnxruntime"
 
 
+# ------------------------------------------------------------------ export
+
+
 def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
-    """model.onnx, and model.onnx.data beside it for large models."""
-    _refuse_cells(opened.spec)
+    """Writes model.onnx, and for large models model.onnx.data beside it."""
+    _refuse_recurrent(opened.spec)
     _import("onnx")
     _import("onnxscript")
-    if isinstance(opened.spec, kinds.Encoder | kinds.Decoder) and opened.spec.stack.rings:
-        raise ModelError(
-            "the chunks on a ring follow from the length of the input, and a graph is one for all lengths",
-            "export a model without such layers, or run this one with regard",
-        )
-    batch = _batch(opened)
-    names, axes = list(batch.given), tuple(_axes(batch, opened))
-    _prepare(model, opened.positions)
+    _refuse_chunks_on_a_ring(opened.spec)
+    batch = padded_batch(opened)
+    dynamic_axes = tuple(_dynamic_axes(batch, opened))
+    _fill_sinusoids(model, opened.positions)
+    # In float32, four bytes a parameter.
     large = 4 * parameter_count(opened.spec) > LARGE
     with torch.no_grad(), with_kernel(model, softmax_attention.explicit), _quiet():
-        produced = list(outputs(model, batch.given))
-        whole = Function(model, lambda model, *given: _call(model, names, given))
-        try:
-            program = torch.onnx.export(
-                whole.eval(),
-                tuple(batch.given.values()),
-                input_names=names,
-                output_names=produced,
-                dynamic_shapes={"given": axes},
-                dynamo=True,
-                verbose=False,
-            )
-        except Exception as error:  # the exporter has many, and its users have none of them
-            line = next(
-                (
-                    line
-                    for line in reversed(str(error).splitlines())
-                    if line.strip().startswith("<class")
-                ),
-                str(error),
-            )
-            raise ModelError(
-                f"the ONNX exporter of PyTorch cannot trace this model: {line.strip()[:300]}",
-                f"its choices may be beyond the exporter: the families of Hugging Face's that regard opens were traced with "
-                f"torch 2.13, and this is a {type(opened.spec).__name__} ({opened.kind}) with {torch.__version__}",
-            ) from error
-        assert program is not None
-        _refuse_fixed(program, axes)
+        program = _export(model, batch, dynamic_axes, opened)
+        _refuse_fixed_axes(program, dynamic_axes)
         program.save(str(out / FILE), external_data=large)
 
 
-def _refuse_fixed(program: Any, axes: Sequence[Mapping[int, Any]]) -> None:
-    """The exporter goes on with the lengths of the example where it cannot do otherwise, and does not say so."""
-    for given, free in zip(program.model.graph.inputs, axes, strict=True):
-        if any(isinstance(given.shape[axis], int) for axis in free):
-            raise ModelError(
-                f"the ONNX exporter of PyTorch made a graph for {given.name} of one size only: {given.shape}",
-                "something in this model counts on that size; `--to regard` writes it for all",
-            )
+def _export(
+    model: CoreModel,
+    batch: Batch,
+    dynamic_axes: tuple[Mapping[int, Any], ...],
+    opened: folders.ModelFolder,
+) -> Any:
+    input_names = list(batch.inputs)
+    output_names = list(forward(model, batch.inputs))
 
+    def call(model: CoreModel, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = forward(model, dict(zip(input_names, tensors, strict=True)))
+        return tuple(output.tensor for output in outputs.values())
 
-def _refuse_cells(spec: kinds.Model) -> None:
-    parts: tuple[Any, ...] = ()
-    if isinstance(spec, kinds.SequenceToSequence):
-        parts = (spec.encoder, spec.decoder)
-    if isinstance(spec, kinds.RecurrentDecoder) or any(
-        isinstance(part, kinds.Recurrent) for part in parts
-    ):
-        raise ModelError(
-            "recurrent cells go from place to place, and the ONNX exporter of PyTorch writes that out for one length only",
-            "export a model of attention or convolutions; `--to regard` writes this one",
+    try:
+        program = torch.onnx.export(
+            Function(model, call).eval(),
+            tuple(batch.inputs.values()),
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_shapes={"given": dynamic_axes},  # the parameter *given of Function.forward
+            dynamo=True,
+            verbose=False,
         )
+    except Exception as error:  # the exporter has many classes of them, none of them for users
+        raise ModelError(
+            f"the ONNX exporter of PyTorch cannot trace this model: {_first_cause(error)}",
+            "its choices may be beyond the exporter: the families of Hugging Face's that regard "
+            f"opens were traced with torch 2.13, and this is a {type(opened.spec).__name__} "
+            f"({opened.model_type}) with {torch.__version__}",
+        ) from error
+    assert program is not None
+    return program
 
 
-def _call(model: CoreModel, names: Sequence[str], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    found = outputs(model, dict(zip(names, given, strict=True)))
-    return tuple(output.tensor for output in found.values())
+def _first_cause(error: Exception) -> str:
+    """The line of the exporter's long report that names the error behind it."""
+    report = str(error)
+    for line in reversed(report.splitlines()):
+        if line.strip().startswith("<class"):
+            return line.strip()[:300]
+    return report.strip()[:300]
 
 
-def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Finding]:
-    """What onnxruntime makes of a padded batch, and of each of its rows alone, against ours."""
-    runtime = _import("onnxruntime")
-    session = runtime.InferenceSession(str(out / FILE), providers=["CPUExecutionProvider"])
-    produced = [output.name for output in session.get_outputs()]
-
-    def asked(batch: Batch) -> dict[str, Tensor]:
-        given = {one.name: batch.given[one.name].numpy() for one in session.get_inputs()}
-        return {
-            name: torch.from_numpy(array)
-            for name, array in zip(produced, session.run(None, given), strict=True)
-        }
-
-    batch = _batch(opened)
-    wanted, check = run(model, batch), comparison(model, batch, opened.kind)
-    found = asked(batch)
-    pairs = [
-        (name, wanted[name]._replace(tensor=found[name]).seen, wanted[name].seen)
-        for name in produced
-    ]
-    alone: list[tuple[str, Tensor, Tensor]] = []
-    for row in range(3):
-        one = batch.alone(row)
-        if batch.padding_mask is not None:
-            one.given["attention_mask"] = torch.ones_like(one.given[batch.main], dtype=torch.long)
-        found, like = asked(one), run(model, one)
-        alone += [(name, found[name], like[name].tensor) for name in produced]
-    return [check(_NAME, *pairs), check(f"{_NAME}, other shapes", *alone)]
-
-
-def _batch(opened: folders.ModelFolder) -> Batch:
-    """Padded, if it can be."""
-    pad = padding(opened.config)
-    batch = random_batch(opened.spec, pad)
-    return (
-        batch
-        if isinstance(front_end(opened.spec), (kinds.Patches, kinds.Spectrogram))
-        else batch.padded(pad)
-    )
-
-
-def _prepare(model: CoreModel, positions: int) -> None:
-    """Sinusoids have no end here; in a graph they are a table."""
-    for part in model.modules():
-        if isinstance(part, Sinusoidal):
-            part.rows(positions)
-
-
-def _axes(batch: Batch, opened: folders.ModelFolder) -> Iterator[dict[int, Any]]:
-    """Which dimensions of each input may change, and how far."""
-    rows = torch.export.Dim("rows")
-    length = _length("length", front_end(opened.spec), opened, least=min(batch.lengths))
-    spec = opened.spec
-    target = (
-        spec.target if isinstance(spec, kinds.EncoderDecoder | kinds.SequenceToSequence) else None
-    )
-    for name, tensor in batch.given.items():
-        if name == "decoder_input_ids" and target is not None:
-            yield {0: rows, 1: _length("target_length", target, opened)}
-        elif tensor.ndim == 2:
-            yield {0: rows, 1: length}
-        else:
-            yield {0: rows}
-
-
-def _length(name: str, part: kinds.FrontEnd, opened: folders.ModelFolder, least: int = 1) -> Any:
-    if isinstance(part, kinds.Waveform):
-        return torch.export.Dim(name, min=least // 2)
-    match part.position if isinstance(part, kinds.Tokens) else None:
-        case (
-            kinds.LearnedPosition(length=length)
-            | kinds.FixedPosition(length=length)
-            | kinds.AxialPosition(length=length)
-        ):
-            return torch.export.Dim(name, max=length)
-        case kinds.Sinusoidal():
-            return torch.export.Dim(name, max=opened.positions)
-        case _:
-            return torch.export.Dim(name)
+def _fill_sinusoids(model: CoreModel, positions: int) -> None:
+    # Sinusoids have no end here; in a graph they are a table.
+    for module in model.modules():
+        if isinstance(module, Sinusoidal):
+            module.rows(positions)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells what it skips; nobody asked."""
+    """Silences the exporter, which reports every operator that it skips."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -212,3 +130,114 @@ def _import(name: str) -> Any:
         raise SettingError(
             f"this format needs the package {name}", "pip install onnx onnxscript onnxruntime"
         ) from None
+
+
+# ------------------------------------------------------------------ models without a graph
+
+
+def _refuse_recurrent(model: specs.Model) -> None:
+    parts: list[Any] = []
+    if isinstance(model, specs.SequenceToSequence):
+        parts = [model.encoder, model.decoder]
+    if isinstance(model, specs.RecurrentDecoder):
+        parts = [model.stack]
+    if any(isinstance(part, specs.Recurrent) for part in parts):
+        raise ModelError(
+            "recurrent cells go from place to place, and the ONNX exporter of PyTorch writes "
+            "that out for one length only",
+            "export a model of attention or convolutions; `--to regard` writes this one",
+        )
+
+
+def _refuse_chunks_on_a_ring(model: specs.Model) -> None:
+    if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
+        raise ModelError(
+            "the chunks on a ring follow from the length of the input, and a graph is one for "
+            "all lengths",
+            "export a model without such layers, or run this one with regard",
+        )
+
+
+def _refuse_fixed_axes(program: Any, dynamic_axes: Sequence[Mapping[int, Any]]) -> None:
+    """Refuses a graph that works for the lengths of the example only.
+
+    The exporter makes such graphs, without a word, of models that count on a length.
+    """
+    for graph_input, axes in zip(program.model.graph.inputs, dynamic_axes, strict=True):
+        if any(isinstance(graph_input.shape[axis], int) for axis in axes):
+            raise ModelError(
+                f"the ONNX exporter of PyTorch made a graph for {graph_input.name} of one size "
+                f"only: {graph_input.shape}",
+                "something in this model counts on that size; `--to regard` writes it for all",
+            )
+
+
+# ------------------------------------------------------------------ dynamic axes
+
+
+def _dynamic_axes(batch: Batch, opened: folders.ModelFolder) -> Iterator[dict[int, Any]]:
+    """The dimensions of each input that may change, with their limits."""
+    model = opened.spec
+    rows = torch.export.Dim("rows")
+    length = _length("length", front_end(model), opened, least=min(batch.lengths))
+    for name, tensor in batch.inputs.items():
+        if name == "decoder_input_ids":
+            assert isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence)
+            yield {0: rows, 1: _length("target_length", model.target, opened)}
+        elif tensor.ndim == 2:  # tokens, segments, samples, and the padding mask
+            yield {0: rows, 1: length}
+        else:  # images and spectrograms have one size
+            yield {0: rows}
+
+
+def _length(name: str, part: specs.FrontEnd, opened: folders.ModelFolder, least: int = 1) -> Any:
+    if isinstance(part, specs.Waveform):
+        # Half of the shortest row: much shorter sound has no position at all.
+        return torch.export.Dim(name, min=least // 2)
+    match part.position if isinstance(part, specs.Tokens) else None:
+        case (
+            specs.LearnedPosition(length=length)
+            | specs.FixedPosition(length=length)
+            | specs.AxialPosition(length=length)
+        ):
+            return torch.export.Dim(name, max=length)
+        case specs.Sinusoidal():
+            return torch.export.Dim(name, max=opened.positions)
+        case _:
+            return torch.export.Dim(name)
+
+
+# ------------------------------------------------------------------ check
+
+
+def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Finding]:
+    """What onnxruntime makes of a padded batch, and of each of its rows alone, against ours."""
+    runtime = _import("onnxruntime")
+    session = runtime.InferenceSession(str(out / FILE), providers=["CPUExecutionProvider"])
+    batch = padded_batch(opened)
+    expected = run(model, batch)
+    compare_outputs = float32_comparison(model, batch, opened.model_type)
+    pairs = []
+    for name, tensor in _run_session(session, batch).items():
+        actual = Output(tensor, expected[name].padding_mask)
+        pairs.append((name, actual.without_padding, expected[name].without_padding))
+    pairs_alone: list[OutputPair] = []
+    for row in range(len(batch.lengths)):
+        alone = batch.alone(row)
+        if batch.padding_mask is not None:  # the graph has it as an input
+            mask = torch.ones_like(alone.inputs[batch.main], dtype=torch.long)
+            alone.inputs["attention_mask"] = mask
+        expected = run(model, alone)
+        for name, tensor in _run_session(session, alone).items():
+            pairs_alone.append((name, tensor, expected[name].tensor))
+    return [
+        compare_outputs(_NAME, *pairs),
+        compare_outputs(f"{_NAME}, other shapes", *pairs_alone),
+    ]
+
+
+def _run_session(session: Any, batch: Batch) -> dict[str, Tensor]:
+    names = [output.name for output in session.get_outputs()]
+    inputs = {each.name: batch.inputs[each.name].numpy() for each in session.get_inputs()}
+    arrays = session.run(None, inputs)
+    return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.core.probe import NO_PROBE, NullProbe
 from regard.errors import ModelError
 
 _GROWTH = 16  # positions by which a KV cache grows on a CPU
@@ -265,6 +266,8 @@ class DecoderState:
     device_position: Tensor | None = None
     # Once beams share a row [B, W, L]: the beam that wrote what each continues, at each position.
     ancestry: Tensor | None = None
+    # What is recorded or edited inside every step.
+    probe: NullProbe = NO_PROBE
 
     @property
     def beams_per_row(self) -> int:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.core.cache import Cache, CrossKV, DecoderState, LayerCache
+from regard.core.encoder_output import EncoderOutput
 from regard.core.mask import MaskPattern
 from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import NO_PROBE, NullProbe
@@ -88,9 +89,9 @@ class Context:
         return dataclasses.replace(self, probe=self.probe.scope(name))
 
     @classmethod
-    def decoding(cls, state: DecoderState, probe: NullProbe = NO_PROBE) -> Context:
+    def decoding(cls, state: DecoderState) -> Context:
         """The context of a decoding step: caches, and no auxiliary losses."""
-        return cls(probe=probe.scope("decoder"), losses=None, state=state)
+        return cls(probe=state.probe.scope("decoder"), losses=None, state=state)
 
     @property
     def document_ids(self) -> Tensor | None:
@@ -98,6 +99,11 @@ class Context:
         if isinstance(self.documents, DocumentMask):
             return self.documents.of
         return None
+
+    def output(self, hidden: Tensor, padding_mask: Tensor | None) -> EncoderOutput:
+        """The encoder output of this call, with its documents and its probe."""
+        documents = self.document_ids
+        return EncoderOutput(hidden, padding_mask, documents=documents, probe=self.probe)
 
     def target(self) -> Context:
         """The context of the decoder of an encoder–decoder."""

@@ -11,6 +11,7 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.cache import DecoderState
 from regard.core.mask import MaskPattern, padding_pattern
 from regard.core.mask_patterns import DocumentMask
+from regard.core.probe import NO_PROBE, NullProbe
 
 
 class EncoderOutput(NamedTuple):
@@ -21,6 +22,7 @@ class EncoderOutput(NamedTuple):
     # What each layer made, where decoder layers attend to the encoder layer of their own height.
     layers: tuple[Tensor, ...] = ()
     documents: Tensor | None = None  # [B, S], which of the texts in its row a position belongs to
+    probe: NullProbe = NO_PROBE  # that decoding from here goes on with
 
     def for_layer(self, layer: int) -> Tensor:
         """What the decoder layer of this number attends to."""

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from regard.core.linear import normal
 from regard.errors import DataError
 
+_FIRST_LENGTH = 512  # rows that a sinusoidal table has when it is first used
+
 
 def sinusoids(positions: Tensor, d_model: int, order: str, base: float) -> Tensor:
     """Section 3.5: PE(pos, 2i) = sin(pos / base^(2i/d)), PE(pos, 2i+1) = cos(same): [T, D].
@@ -38,7 +40,9 @@ class Sinusoidal(nn.Module):
         self.d_model = d_model
         self.order = order
         self.base = base
-        self.register_buffer("table", self._compute(512), persistent=False)
+        # Empty until it is used, so that the outline of a model on the meta device costs nothing.
+        empty = torch.zeros(0, d_model, device="cpu")
+        self.register_buffer("table", empty, persistent=False)
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, order={self.order!r}"
@@ -51,7 +55,7 @@ class Sinusoidal(nn.Module):
         """The table of the first `length` positions at least."""
         table = self.table  # a local name: another thread may replace the buffer
         if length > len(table):
-            table = self._compute(max(length, 2 * len(table))).to(table)
+            table = self._compute(max(length, 2 * len(table), _FIRST_LENGTH)).to(table)
             self.table = table
         return table
 

@@ -1,8 +1,8 @@
-"""From sound to what Whisper hears: log-mel features of windows of 30 seconds.
+"""Audio: WAV files, and Whisper's log-mel spectrogram of windows of 30 seconds.
 
-A window is 3000 frames of 10 ms, each the energy of 25 ms in `mels` bands of frequency, in decimal logarithms, cut off 8
-below the loudest. Recordings shorter than a window are filled with silence, as the models were trained; longer ones are cut
-into windows that follow each other, and `windows` tells how many there are. Nothing is dropped and nothing is resampled.
+A window is 3000 frames of 10 ms, each the energy of 25 ms in `mels` frequency bands, as decimal
+logarithms, clipped 8 below the loudest. Recordings shorter than a window are padded with silence,
+as in training; longer ones are split into consecutive windows. Nothing is dropped or resampled.
 """
 
 from __future__ import annotations
@@ -20,18 +20,27 @@ from regard.errors import DataError
 
 RATE = 16_000  # samples a second
 SECONDS = 30
-_FFT, _HOP = 400, 160
+_FFT = 400  # samples of a frame: 25 ms
+_HOP = 160  # samples from frame to frame: 10 ms
 Samples = NDArray[np.float32]
 
 
 def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
-    """The samples of a PCM file (its path or its contents) of 8, 16, 24 or 32 bits, between -1 and 1; several channels
-    become their mean."""
-    held = BytesIO(path) if isinstance(path, bytes) else str(path)
-    path = "the recording" if isinstance(path, bytes) else path
+    """The samples of a PCM file of 8, 16, 24 or 32 bits, between -1 and 1, as one channel.
+
+    `path` may be the contents of a file. Several channels are averaged.
+    """
+    file_or_path: str | BytesIO
+    if isinstance(path, bytes):
+        file_or_path = BytesIO(path)
+        path = "the recording"  # for error messages
+    else:
+        file_or_path = str(path)
     try:
-        with wave.open(held, "rb") as file:
-            channels, width, found = file.getnchannels(), file.getsampwidth(), file.getframerate()
+        with wave.open(file_or_path, "rb") as file:
+            channels = file.getnchannels()
+            width = file.getsampwidth()  # bytes
+            file_rate = file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
         raise DataError(f"{path} does not exist", "give a WAV file") from None
@@ -39,14 +48,14 @@ def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
         raise DataError(
             f"{path} is no WAV file of whole numbers: {error}", _convert(path, rate)
         ) from None
-    if found != rate:
+    if file_rate != rate:
         raise DataError(
-            f"{path} has {found} samples a second, but {rate} are heard here", _convert(path, rate)
+            f"{path} has {file_rate} samples a second, but {rate} are heard here",
+            _convert(path, rate),
         )
-    whole = raw[: len(raw) - len(raw) % (width * channels)]
-    return np.ascontiguousarray(
-        _numbers(whole, width).reshape(-1, channels).mean(axis=1, dtype=np.float32)
-    )
+    complete = raw[: len(raw) - len(raw) % (width * channels)]  # the last frame may be cut off
+    samples = _pcm_to_float(complete, width).reshape(-1, channels)  # [N, channels]
+    return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32))
 
 
 def _convert(path: str | Path, rate: int) -> str:
@@ -56,18 +65,18 @@ def _convert(path: str | Path, rate: int) -> str:
     )
 
 
-def _numbers(raw: bytes, width: int) -> Samples:
-    """Whole numbers of `width` bytes, least first, as fractions; those of one byte alone have no sign."""
-    if width == 1:
+def _pcm_to_float(raw: bytes, width: int) -> Samples:
+    """Little-endian integers of `width` bytes as fractions between -1 and 1."""
+    if width == 1:  # the only width without a sign
         return ((np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128).astype(np.float32)
-    # Each number moves to the top of four bytes, which keeps its sign.
-    four = np.zeros((len(raw) // width, 4), np.uint8)
-    four[:, 4 - width :] = np.frombuffer(raw, np.uint8).reshape(-1, width)
-    return (four.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
+    # Each integer moves to the top of four bytes, which keeps its sign.
+    padded = np.zeros((len(raw) // width, 4), np.uint8)
+    padded[:, 4 - width :] = np.frombuffer(raw, np.uint8).reshape(-1, width)
+    return (padded.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
 
 
 def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
-    """The recording in parts of `seconds`, one after the other; the last one is filled with silence."""
+    """Consecutive windows of `seconds` of a recording; the last one is padded with silence."""
     if samples.ndim != 1 or len(samples) == 0:
         raise DataError(
             f"a recording of the shape {samples.shape} is no row of samples",
@@ -78,45 +87,53 @@ def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
             "the recording holds numbers that are not finite", "read or convert the file again"
         )
     length = round(seconds * RATE)
-    whole = np.zeros(-(-len(samples) // length) * length, np.float32)
-    whole[: len(samples)] = samples
-    return list(whole.reshape(-1, length))
+    count = -(-len(samples) // length)
+    padded = np.zeros(count * length, np.float32)
+    padded[: len(samples)] = samples
+    return list(padded.reshape(count, length))
 
 
 def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tensor:
-    """Features [windows, mels, frames] of a recording at 16 kHz: 100 frames a second, `mels` is 80 or 128 in Whisper."""
-    waves = torch.from_numpy(
-        np.stack(windows(np.asarray(samples, np.float32), seconds))
-    )  # [W, samples]
+    """Log-mel spectrogram [W, mels, frames] of the W windows of a recording at 16 kHz.
+
+    100 frames a second; Whisper has 80 or 128 mels.
+    """
+    parts = windows(np.asarray(samples, np.float32), seconds)
+    waves = torch.from_numpy(np.stack(parts))  # [W, samples]
     spectrum = torch.stft(waves, _FFT, _HOP, window=torch.hann_window(_FFT), return_complex=True)
-    power = (
-        spectrum[..., :-1].abs().square()
-    )  # [W, 201, frames]; the last frame would begin where the window ends
-    energy = torch.from_numpy(mel_filters(mels).astype(np.float32)) @ power
+    # The last frame would begin where the window ends.
+    power = spectrum[..., :-1].abs().square()  # [W, 201, frames]
+    energy = torch.from_numpy(mel_filters(mels).astype(np.float32)) @ power  # [W, mels, frames]
     log = energy.clamp_min(1e-10).log10()
+    # Whisper's normalization: a dynamic range of 8, then about -1 to 1.
     log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
     return (log + 4.0) / 4.0
 
 
 def mel_filters(mels: int) -> NDArray[np.float64]:
-    """[mels, 201]: triangles of equal area, evenly spaced on Slaney's mel scale from 0 to 8000 Hz."""
+    """Mel filter bank [mels, 201]: triangles of equal area, evenly spaced on Slaney's mel scale.
+
+    From 0 to 8000 Hz.
+    """
     corners = _hertz(np.linspace(0.0, _mel(RATE / 2), mels + 2))
     bins = np.linspace(0.0, RATE / 2, 1 + _FFT // 2)
-    low, middle, high = corners[:-2, None], corners[1:-1, None], corners[2:, None]
-    triangles = np.minimum((bins - low) / (middle - low), (high - bins) / (high - middle)).clip(0.0)
+    low = corners[:-2, None]
+    middle = corners[1:-1, None]
+    high = corners[2:, None]
+    rising = (bins - low) / (middle - low)
+    falling = (high - bins) / (high - middle)
+    triangles = np.minimum(rising, falling).clip(0.0)
     return triangles * (2.0 / (high - low))
 
 
 # Slaney's scale: 3 mels for 200 Hz up to 1000 Hz, beyond that 27 mels for a factor of 6.4.
-_BEND = 15.0
+_BEND = 15.0  # mels at 1000 Hz
 
 
 def _mel(hertz: float) -> float:
-    return (
-        _BEND + 27.0 * float(np.log(hertz / 1000.0) / np.log(6.4))
-        if hertz >= 1000.0
-        else 3.0 * hertz / 200.0
-    )
+    if hertz < 1000.0:
+        return 3.0 * hertz / 200.0
+    return _BEND + 27.0 * float(np.log(hertz / 1000.0) / np.log(6.4))
 
 
 def _hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:

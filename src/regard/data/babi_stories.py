@@ -1,8 +1,8 @@
-"""Short stories and questions about them, in the style of the first two tasks of bAbI (Weston et al. 2015), generated.
+"""Stories with questions in the style of bAbI's first two tasks (Weston et al., 2015), generated.
 
-People go from place to place, take things along and leave them there. A question asks where someone is, which one sentence
-tells, or where a thing is, which takes two: who had it last, and where that was. Splits are seeded apart, and no story comes
-twice.
+People go from place to place, take things along and leave them there. A question asks where someone
+is (one supporting fact) or where a thing is (two: who had it last, and where that was). Splits have
+seeds of their own, and no story comes twice.
 """
 
 from __future__ import annotations
@@ -18,58 +18,67 @@ PLACES = ("kitchen", "garden", "hallway", "office", "bedroom", "bathroom")
 THINGS = ("ball", "milk", "apple")
 SPLITS = ("train", "valid", "test")
 LENGTHS = (4, 12)  # sentences of a story, both included
-MOVES = (
-    0.5  # the probability that a sentence tells where someone goes, if something else could be told
-)
+MOVES = 0.5  # the probability that a sentence is a move, where a thing could be taken or left
 
 
 @dataclass
 class _World:
-    where: dict[str, str] = field(default_factory=dict)  # of people who have been told of
-    held: dict[str, str] = field(default_factory=dict)  # by whom each thing is
-    lies: dict[str, str] = field(default_factory=dict)  # where things were left
+    """The state of a story's world."""
 
-    def tell(self, chance: random.Random) -> str:
-        """What happens next."""
-        person = chance.choice(PEOPLE)
-        if person not in self.where or chance.random() < MOVES:
-            self.where[person] = chance.choice(
-                [place for place in PLACES if place != self.where.get(person)]
-            )
-            return f"{person} {chance.choice(('went', 'moved'))} to the {self.where[person]}."
-        here = self.where[person]
-        free = [t for t in THINGS if t not in self.held and self.lies.get(t, here) == here]
-        own = [thing for thing, holder in self.held.items() if holder == person]
-        thing = chance.choice([*free, *own]) if free or own else None
-        if thing is None:
-            return self.tell(chance)
-        if thing in own:
-            self.lies[thing] = self.where[self.held.pop(thing)]
+    person_place: dict[str, str] = field(default_factory=dict)  # of people mentioned so far
+    carrier: dict[str, str] = field(default_factory=dict)  # thing → who carries it
+    thing_place: dict[str, str] = field(default_factory=dict)  # thing → where it was left
+
+    def next_event(self, rng: random.Random) -> str:
+        """The sentence of a random event, which changes the world."""
+        person = rng.choice(PEOPLE)
+        if person not in self.person_place or rng.random() < MOVES:
+            others = [place for place in PLACES if place != self.person_place.get(person)]
+            self.person_place[person] = rng.choice(others)
+            verb = rng.choice(("went", "moved"))
+            return f"{person} {verb} to the {self.person_place[person]}."
+        here = self.person_place[person]
+        # A thing that nobody has touched yet may be anywhere.
+        free = [
+            thing
+            for thing in THINGS
+            if thing not in self.carrier and self.thing_place.get(thing, here) == here
+        ]
+        carried = [thing for thing, carrier in self.carrier.items() if carrier == person]
+        if not free and not carried:
+            return self.next_event(rng)
+        thing = rng.choice([*free, *carried])
+        if thing in carried:
+            del self.carrier[thing]
+            self.thing_place[thing] = here
             return f"{person} left the {thing}."
-        self.held[thing] = person
+        self.carrier[thing] = person
         return f"{person} took the {thing}."
 
-    def ask(self, chance: random.Random) -> tuple[str, str]:
-        """A question that has an answer, and the answer."""
-        found = {thing: self.where[person] for thing, person in self.held.items()}
-        things = {f"the {thing}": place for thing, place in {**self.lies, **found}.items()}
-        asked = things if things and chance.random() < 0.5 else self.where
-        who = chance.choice(list(asked))
-        return f"Where is {who}?", asked[who]
+    def question(self, rng: random.Random) -> tuple[str, str]:
+        """A question that the story answers, and its answer."""
+        places = dict(self.thing_place)
+        for thing, person in self.carrier.items():
+            places[thing] = self.person_place[person]
+        answers = self.person_place
+        if places and rng.random() < 0.5:
+            answers = {f"the {thing}": place for thing, place in places.items()}
+        subject = rng.choice(list(answers))
+        return f"Where is {subject}?", answers[subject]
 
 
 def stories(split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Stories that end with a question, and its answer, without end."""
-    chance = random.Random(f"stories {seed} {SPLITS.index(split)}")
-    seen: set[bytes] = set()
+    """An endless stream of stories that end with a question, and its answer."""
+    rng = random.Random(f"stories {seed} {SPLITS.index(split)}")
+    digests: set[bytes] = set()  # of earlier stories: shorter than the texts
     while True:
         world = _World()
-        told = [world.tell(chance) for _ in range(chance.randint(*LENGTHS))]
-        question, answer = world.ask(chance)
-        text = " ".join([*told, question])
-        mark = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        if mark not in seen:
-            seen.add(mark)
+        events = [world.next_event(rng) for _ in range(rng.randint(*LENGTHS))]
+        question, answer = world.question(rng)
+        text = " ".join([*events, question])
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        if digest not in digests:
+            digests.add(digest)
             yield text, answer
 
 

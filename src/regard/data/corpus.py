@@ -56,6 +56,14 @@ class Column:
         """The number of ids in each row."""
         return np.diff(self.offsets).astype(np.int32)
 
+    def concatenated(self, rows: NDArray[np.int64]) -> Ids:
+        """The ids of some rows, one row after the other."""
+        lengths = self.lengths[rows].astype(np.int64)
+        ends = np.cumsum(lengths)
+        # Within each row the index counts up from its offset in the column.
+        within_row = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        return self.tokens[np.repeat(self.offsets[rows], lengths) + within_row]
+
 
 class Corpus:
     """A prepared corpus, opened for reading. `columns` holds its sides by name, `about` what its maker noted."""

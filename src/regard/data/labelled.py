@@ -1,4 +1,7 @@
-"""Examples with labels, read whole: texts with a class, words with tags, questions with answers."""
+"""Labelled examples: texts with a class, words with tags, questions with answers.
+
+Files of labels are small, so they are read as lists.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text_files import FORMATS, lines
+from regard.data.text_files import format_of_suffix, json_record, lines
 from regard.errors import DataError
 
 Example = TypeVar("Example")
@@ -24,6 +27,7 @@ class Classed:
 
     @property
     def whole(self) -> str | tuple[str, str]:
+        """As a tokenizer takes it."""
         return self.text if self.text2 is None else (self.text, self.text2)
 
 
@@ -37,8 +41,11 @@ class Words:
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a context; the answer is `text`, which begins at its character `answer_start`. Without an answer both
-    are empty: "" and 0."""
+    """A question on a context, as in SQuAD.
+
+    The answer is `text`, which begins at character `answer_start` of the context. Without an
+    answer they are "" and 0.
+    """
 
     question: str
     context: str
@@ -47,14 +54,17 @@ class Question:
 
 
 def classed(path: str | Path) -> list[Classed]:
-    """Lines of text, tab, label (or two texts, then the label), or JSON Lines with `text`, perhaps `text2`, and `label`. A
-    first line whose last column is called "label" is a heading."""
-    if _json(path):
-        return _some(path, (_classed(record, place) for place, record in _records(path)))
-    return _some(path, _columns(path))
+    """Texts with a class: TSV or JSON Lines.
+
+    TSV: text, tab, label, or two texts and the label; a first line whose last column is "label" is
+    a header. JSON Lines: `text`, perhaps `text2`, and `label`.
+    """
+    if format_of_suffix(path) == "jsonl":
+        return _not_empty(path, (_classed(record, where) for where, record in _records(path)))
+    return _not_empty(path, _classed_columns(path))
 
 
-def _columns(path: str | Path) -> Iterator[Classed]:
+def _classed_columns(path: str | Path) -> Iterator[Classed]:
     for number, line in enumerate(lines(path), 1):
         cells = line.split("\t")
         if number == 1 and cells[-1].strip().lower() == "label":
@@ -64,39 +74,46 @@ def _columns(path: str | Path) -> Iterator[Classed]:
                 f"{path}, line {number} has {len(cells)} columns",
                 "write: text, a tab, label; or two texts and a label",
             )
-        text, label = cells[0], cells[-1].strip()
+        label = cells[-1].strip()
         if not label:
             raise DataError(f"{path}, line {number} has no label", "write: text, a tab, label")
-        yield Classed(text, cells[1] if len(cells) == 3 else None, label)
+        text2 = cells[1] if len(cells) == 3 else None
+        yield Classed(cells[0], text2, label)
 
 
-def _classed(record: dict[str, Any], place: str) -> Classed:
+def _classed(record: dict[str, Any], where: str) -> Classed:
     label = record.get("label")
     if not isinstance(label, (str, int)) or isinstance(label, bool) or label == "":
         raise DataError(
-            f"{place}: 'label' is missing or no name", f"the line has: {', '.join(record)}"
+            f"{where}: 'label' is missing or no name", f"the line has: {', '.join(record)}"
         )
-    second = _string(record, "text2", place) if record.get("text2") is not None else None
-    return Classed(_string(record, "text", place), second, str(label))
+    text2 = None
+    if record.get("text2") is not None:
+        text2 = _string(record, "text2", where)
+    return Classed(_string(record, "text", where), text2, str(label))
 
 
 def tagged(path: str | Path) -> list[Words]:
-    """A word and its tag (the first and the last column) a line, with blank lines between sentences, or JSON Lines with
-    `tokens` and `tags`."""
-    if _json(path):
-        return _some(path, (_tagged(record, place) for place, record in _records(path)))
-    return _some(path, _sentences(path))
+    """Sentences with a tag for each word: CoNLL's columns or JSON Lines.
+
+    Columns: a line for each word, the word first and its tag last, and blank lines between
+    sentences. JSON Lines: `tokens` and `tags`.
+    """
+    if format_of_suffix(path) == "jsonl":
+        return _not_empty(path, (_tagged(record, where) for where, record in _records(path)))
+    return _not_empty(path, _tagged_columns(path))
 
 
-def _sentences(path: str | Path) -> Iterator[Words]:
+def _tagged_columns(path: str | Path) -> Iterator[Words]:
     words: list[str] = []
     tags: list[str] = []
     for number, line in enumerate(lines(path), 1):
         cells = line.split()
-        if not cells or cells[0] == "-DOCSTART-":
+        if not cells or cells[0] == "-DOCSTART-":  # CoNLL-2003's line between documents
             if words:
                 yield Words(words, tags)
-            words, tags = [], []
+            words = []
+            tags = []
         elif len(cells) < 2:
             raise DataError(
                 f"{path}, line {number} has no tag: {line!r}", "write: word, a tab, tag"
@@ -108,92 +125,90 @@ def _sentences(path: str | Path) -> Iterator[Words]:
         yield Words(words, tags)
 
 
-def _tagged(record: dict[str, Any], place: str) -> Words:
-    found = []
-    for key in ("tokens", "tags"):
-        value = record.get(key)
-        if (
-            not isinstance(value, list)
-            or not value
-            or not all(isinstance(item, (str, int)) for item in value)
-        ):
-            raise DataError(
-                f"{place}: {key!r} is missing or no list of words",
-                f"the line has: {', '.join(record)}",
-            )
-        found.append([str(item) for item in value])
-    if len(found[0]) != len(found[1]):
+def _tagged(record: dict[str, Any], where: str) -> Words:
+    tokens = _strings(record, "tokens", where)
+    tags = _strings(record, "tags", where)
+    if len(tokens) != len(tags):
         raise DataError(
-            f"{place} has {len(found[0])} tokens and {len(found[1])} tags",
+            f"{where} has {len(tokens)} tokens and {len(tags)} tags",
             "give one tag for each token",
         )
-    return Words(*found)
+    return Words(tokens, tags)
+
+
+def _strings(record: dict[str, Any], key: str, where: str) -> list[str]:
+    """A list of words, or of tags, which may be numbers."""
+    values = record.get(key)
+    if (
+        not isinstance(values, list)
+        or not values
+        or not all(isinstance(value, (str, int)) for value in values)
+    ):
+        raise DataError(
+            f"{where}: {key!r} is missing or no list of words",
+            f"the line has: {', '.join(record)}",
+        )
+    return [str(value) for value in values]
 
 
 def questions(path: str | Path) -> list[Question]:
-    """JSON Lines with `question`, `context`, `answer_start` and `text`, or with SQuAD's `answers` of these two."""
-    return _some(path, (_question(record, place) for place, record in _records(path)))
+    """JSON Lines with `question`, `context`, and the answer's `answer_start` and `text`.
+
+    The latter two may be in a list of `answers`, as SQuAD has them; the first one counts.
+    """
+    return _not_empty(path, (_question(record, where) for where, record in _records(path)))
 
 
-def _question(record: dict[str, Any], place: str) -> Question:
-    said = record
-    if isinstance(said.get("answers"), dict):
-        texts, starts = (
-            said["answers"].get("text") or [""],
-            said["answers"].get("answer_start") or [0],
-        )
-        said = {**said, "text": texts[0], "answer_start": starts[0]}
-    question, context, text = (_string(said, key, place) for key in ("question", "context", "text"))
-    start = said.get("answer_start")
+def _question(record: dict[str, Any], where: str) -> Question:
+    fields = record
+    answers = record.get("answers")
+    if isinstance(answers, dict):
+        # Unanswerable questions have empty lists.
+        texts = answers.get("text") or [""]
+        starts = answers.get("answer_start") or [0]
+        fields = {**record, "text": texts[0], "answer_start": starts[0]}
+    question = _string(fields, "question", where)
+    context = _string(fields, "context", where)
+    text = _string(fields, "text", where)
+    start = fields.get("answer_start")
     if not isinstance(start, int) or isinstance(start, bool):
         raise DataError(
-            f"{place}: 'answer_start' is missing or no number", f"the line has: {', '.join(record)}"
+            f"{where}: 'answer_start' is missing or no number", f"the line has: {', '.join(record)}"
         )
     if not text:
         return Question(question, context, 0, "")
     if start < 0 or context[start : start + len(text)] != text:
-        held = context[max(0, start) : max(0, start) + len(text)]
+        there = context[max(0, start) : max(0, start) + len(text)]
         raise DataError(
-            f"{place}: the answer {text!r} is not at character {start}, where {held!r} stands",
+            f"{where}: the answer {text!r} is not at character {start}, where {there!r} stands",
             "count characters from 0, not bytes",
         )
     return Question(question, context, start, text)
 
 
 def write(examples: Iterable[Classed | Words | Question]) -> str:
-    """As JSON Lines, to be read by these functions again."""
+    """The examples as JSON Lines, which the functions of this file read."""
     return "".join(json.dumps(asdict(example), ensure_ascii=False) + "\n" for example in examples)
 
 
-def _json(path: str | Path) -> bool:
-    name = Path(path)
-    name = name.with_suffix("") if name.suffix == ".gz" else name
-    return FORMATS.get(name.suffix.lower()) == "jsonl"
-
-
 def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON Lines file, and where each stands."""
     for number, line in enumerate(lines(path), 1):
-        place = f"{path}, line {number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{place} is not JSON: {error}", "write one object a line") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{place} is JSON, but not an object", "write one object a line")
-        yield place, record
+        where = f"{path}, line {number}"
+        yield where, json_record(line, where)
 
 
-def _string(record: dict[str, Any], key: str, place: str) -> str:
+def _string(record: dict[str, Any], key: str, where: str) -> str:
     if not isinstance(record.get(key), str):
         raise DataError(
-            f"{place}: {key!r} is missing or no text",
+            f"{where}: {key!r} is missing or no text",
             f"the line has: {', '.join(record) or 'nothing'}",
         )
     return str(record[key])
 
 
-def _some(path: str | Path, found: Iterable[Example]) -> list[Example]:
-    examples = list(found)
+def _not_empty(path: str | Path, stream: Iterable[Example]) -> list[Example]:
+    examples = list(stream)
     if not examples:
         raise DataError(
             f"nothing to read: {path} is empty", "check the path, or how the file was made"

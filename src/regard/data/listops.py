@@ -1,8 +1,11 @@
-"""ListOps as in Long Range Arena (Nangia and Bowman 2018, Tay et al. 2021): nested lists of digits, each with an operation,
-whose value is a digit. To know it, a model must follow brackets over hundreds of places.
+"""ListOps as in Long Range Arena (Nangia and Bowman, 2018; Tay et al., 2021), generated.
 
-The same tree as there is grown: a place is a list with probability ¼ until the depth is reached, of two to `arguments`
-parts; what is not between the lengths is thrown away. Splits are seeded apart, and no expression comes twice.
+Nested lists of digits, each with an operation; the value of an expression is a digit. To predict
+it, a model must match brackets over hundreds of tokens.
+
+Trees grow as in Long Range Arena: a node is a list with probability ¼ until the depth is reached,
+with two to `arguments` children; expressions outside the limits of length are discarded. Splits
+have seeds of their own, and no expression comes twice.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import IO
 
 from regard.errors import DataError
 
-LISTS = 0.25  # the probability that a part is a list
+LISTS = 0.25  # the probability that a node is a list
 SPLITS = ("train", "valid", "test")
 
 
@@ -36,7 +39,7 @@ NAMES = tuple(OPERATIONS)
 
 @dataclass(frozen=True)
 class Shape:
-    """Expressions have more than `least` tokens and fewer than `most`."""
+    """Limits of expressions, which have more than `least` tokens and fewer than `most`."""
 
     least: int = 500
     most: int = 2000
@@ -44,45 +47,45 @@ class Shape:
     arguments: int = 10
 
     def __post_init__(self) -> None:
-        longest = 1
+        longest = 1  # tokens of a digit; a list has two more than its arguments
         for _ in range(self.depth - 1):
             longest = min(2 + self.arguments * longest, self.most)
         if not self.least + 1 < longest:
             raise DataError(
-                f"no expression of depth {self.depth} and {self.arguments} arguments has more than {self.least} and fewer "
-                f"than {self.most} tokens",
+                f"no expression of depth {self.depth} and {self.arguments} arguments "
+                f"has more than {self.least} and fewer than {self.most} tokens",
                 "lower the least, or raise one of the others",
             )
 
 
 def expressions(split: str, seed: int = 0, shape: Shape | None = None) -> Iterator[tuple[str, int]]:
-    """Expressions, tokens with spaces between, and their values, without end."""
-    chosen = shape or Shape()
-    chance = random.Random(f"listops {seed} {SPLITS.index(split)}")
-    seen: set[bytes] = set()
+    """An endless stream of expressions (tokens with spaces between) and their values."""
+    shape = shape or Shape()
+    rng = random.Random(f"listops {seed} {SPLITS.index(split)}")
+    digests: set[bytes] = set()  # of earlier expressions: shorter than the texts
     while True:
         tokens: list[str] = []
-        value = _grown(chance, chosen, 1, tokens)
-        if value is None or not chosen.least < len(tokens) < chosen.most:
+        value = _grow(rng, shape, 1, tokens)
+        if value is None or not shape.least < len(tokens) < shape.most:
             continue
         text = " ".join(tokens)
-        mark = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        if mark not in seen:
-            seen.add(mark)
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        if digest not in digests:
+            digests.add(digest)
             yield text, value
 
 
-def _grown(chance: random.Random, shape: Shape, depth: int, tokens: list[str]) -> int | None:
-    """The value of a part, whose tokens are added; None once there are too many."""
-    if depth >= shape.depth or chance.random() > LISTS:
-        digit = int(chance.random() * 10)
+def _grow(rng: random.Random, shape: Shape, depth: int, tokens: list[str]) -> int | None:
+    """The value of a random node, whose tokens are appended; None once there are too many."""
+    if depth >= shape.depth or rng.random() > LISTS:
+        digit = int(rng.random() * 10)
         tokens.append(str(digit))
         return digit
-    name = NAMES[int(chance.random() * len(NAMES))]
+    name = NAMES[int(rng.random() * len(NAMES))]
     tokens.append(name)
     values = []
-    for _ in range(chance.randint(2, shape.arguments)):
-        value = _grown(chance, shape, depth + 1, tokens)
+    for _ in range(rng.randint(2, shape.arguments)):
+        value = _grow(rng, shape, depth + 1, tokens)
         if value is None or len(tokens) >= shape.most:
             return None
         values.append(value)
@@ -92,12 +95,16 @@ def _grown(chance: random.Random, shape: Shape, depth: int, tokens: list[str]) -
 
 def evaluate(text: str) -> int:
     """The value of an expression, by its text alone."""
-    stack: list[tuple[str, list[int]]] = []
+    stack: list[tuple[str, list[int]]] = []  # open lists: operation, values so far
     for token in text.split():
         if token in OPERATIONS:
             stack.append((token, []))
             continue
-        value = int(token) if token != "]" else OPERATIONS[stack[-1][0]](stack.pop()[1])
+        if token == "]":
+            operation, values = stack.pop()
+            value = OPERATIONS[operation](values)
+        else:
+            value = int(token)
         if not stack:
             return value
         stack[-1][1].append(value)

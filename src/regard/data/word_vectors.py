@@ -1,4 +1,4 @@
-"""Word vectors in the text format of word2vec and GloVe, as a start for embeddings."""
+"""Pretrained word vectors (word2vec's and GloVe's text format) to initialize embeddings with."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from regard.text.tokenizer import Tokenizer
 def read_vectors(
     path: Path, tokenizer: Tokenizer, table: Tensor, say: Callable[[str], None]
 ) -> int:
-    """Fills the rows of `table` [V, D] whose word the file has; the others stay as they are. Returns how many it had.
+    """Initialize the rows of an embedding `table` [V, D] whose words the file has; count them.
 
-    A token stands for the word it spells: the space mark `▁` is left off, and a word that the file has only in lower
-    case is taken in lower case. Vectors are scaled to the table's own spread, so that found and other rows are alike.
+    A token stands for the word it spells, without the space mark `▁`; a word that the file has only
+    in lower case gets that vector. Vectors are scaled to the standard deviation of the table, so
+    that they do not differ from the rows that stay as they are.
     """
-    rows: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}  # spelling → token ids
     for token, index in tokenizer.vocabulary.items():
         word = token.removeprefix("▁")
         for spelling in {word, word.lower()}:
             rows.setdefault(spelling, []).append(index)
-    exact: set[int] = set()
-    found: dict[int, Tensor] = {}
+    exact: set[int] = set()  # ids whose word the file has in the same case
+    vectors: dict[int, Tensor] = {}
     for number, line in enumerate(text_files.lines(path), start=1):
         word, _, rest = line.rstrip().partition(" ")
         if word not in rows or (number == 1 and rest.strip().isdigit()):
             continue  # a word we do not have, or word2vec's first line "words dimensions"
         vector = _vector(rest, table.shape[1], path, number)
         for index in rows[word]:
-            spelled = tokenizer.tokens([index])[0].removeprefix("▁") == word
-            if spelled or index not in exact:
-                found[index] = vector
-            if spelled:
+            same_case = tokenizer.id_to_token(index).removeprefix("▁") == word
+            if same_case or index not in exact:
+                vectors[index] = vector
+            if same_case:
                 exact.add(index)
-    if not found:
+    if not vectors:
         raise DataError(
             f"{path} has no vector for any token of the vocabulary",
             'use `tokenizer = "words"`, or other vectors',
         )
-    filled = sorted(found)
-    vectors = torch.stack([found[row] for row in filled])
-    table[filled] = vectors * (table.std() / vectors.std().clamp_min(1e-12))
-    say(f"word vectors: {len(found):,} of {len(tokenizer):,} tokens start from {path.name}")
-    return len(found)
+    ids = sorted(vectors)
+    values = torch.stack([vectors[i] for i in ids])  # [rows, D]
+    table[ids] = values * (table.std() / values.std().clamp_min(1e-12))
+    say(f"word vectors: {len(ids):,} of {len(tokenizer):,} tokens start from {path.name}")
+    return len(ids)
 
 
 def _vector(text: str, width: int, path: Path, number: int) -> Tensor:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe
+from regard.data.padding import pad_rows
 from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding, worker_pool
 from regard.decode.constraints import Constraints, HistoryRules
 from regard.decode.events import BeamStep, StepCallback, TokenStep
@@ -60,6 +62,7 @@ class DecodingSettings:
     `workers`: processes that share the sentences on a CPU. 1 decodes in this process and changes
       none of its settings; more fork it, and set one thread each while they work. None is 1, or
       one a thread inside `worker_count.one_worker_per_thread`.
+    `probe`: what is recorded or edited inside the model, as ablated heads.
     """
 
     strategy: Strategy = field(default_factory=BeamSearch)
@@ -68,6 +71,7 @@ class DecodingSettings:
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
     workers: int | None = None
+    probe: NullProbe = NO_PROBE
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -191,7 +195,7 @@ class _Batch:
                 model, draft, tokens, strategy, constraints, self.keys[0], on_step
             )
             return [[hypothesis]]
-        encoded: Any = model.encode(tokens, padding_mask)
+        encoded: Any = model.encode(tokens, padding_mask, Context(probe=self.settings.probe))
         if isinstance(strategy, BeamSearch):
             return beam_search.search(model, encoded, strategy, constraints, on_step)
         hypotheses = sampling.generate(model, encoded, strategy, constraints, self.keys, on_step)
@@ -235,26 +239,13 @@ def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
     """Token ids [B, S] and their padding mask, None without padding; or frames [B, mels, N]."""
     frames = [source for source in sources if isinstance(source, Tensor)]
     if not frames:
-        return _pad([source for source in sources if not isinstance(source, Tensor)], pad, side)
+        tokens, mask = pad_rows(
+            [source for source in sources if not isinstance(source, Tensor)], pad, side=side
+        )
+        return tokens, None if bool(mask.all()) else mask
     if len({source.shape for source in frames}) > 1:
         raise DataError(
             "these recordings have not the same length",
             "pad them with silence before their features are made",
         )
     return torch.stack(frames), None
-
-
-def _pad(sources: Sequence[Sequence[int]], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
-    """Token ids [B, S] and, if any row is shorter than the others, their padding mask [B, S]."""
-    lengths = np.array([len(source) for source in sources])
-    longest = int(lengths.max())
-    if (lengths == longest).all():
-        return torch.tensor(sources, dtype=torch.long), None
-    positions = np.arange(longest)
-    if side == "right":
-        padding_mask = positions < lengths[:, None]
-    else:
-        padding_mask = positions >= longest - lengths[:, None]
-    tokens = np.full(padding_mask.shape, pad)
-    tokens[padding_mask] = np.concatenate(sources)  # a boolean mask is filled row by row
-    return torch.from_numpy(tokens), torch.from_numpy(padding_mask)

@@ -117,7 +117,8 @@ def search(
         step(state, first=True)
         state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
     state.cache.share_rows()  # beams share rows of the KV cache from here on
-    graphed = cuda_graphs.enabled(device) and on_step is None and state.cache.make_static()
+    watched = on_step is not None or state.cache.probe.active
+    graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
     graph_key = (strategy, constraints.graph_key)
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     first_step = 0 if regular else 1

@@ -46,7 +46,8 @@ Side = Stack | RecurrentDecoder | ConvolutionalDecoder
 def step(model: EncoderDecoder | Decoder, tokens: Tensor, state: DecoderState) -> Tensor:
     """tokens [rows, 1] → logits [rows, 1, V], as `model.step`; each station takes its fused kernels
     where it can."""
-    if not _is_single_token(tokens) or isinstance(model, RecomputingDecoder):
+    plain = state.probe.active or isinstance(model, RecomputingDecoder)
+    if plain or not _is_single_token(tokens):
         return model.step(tokens, state)
     context = Context.decoding(state)
     if isinstance(model, EncoderDecoder):

@@ -64,7 +64,8 @@ def generate(
     count = len(constraints.limits)
     capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
     length = cuda_graphs.padded_length(constraints.max_steps, device)
-    graphed = cuda_graphs.enabled(device) and on_step is None
+    watched = on_step is not None or encoded.probe.active
+    graphed = cuda_graphs.enabled(device) and not watched
     regular = constraints.first_step_is_regular
 
     def begin(inputs: tuple[Any, Constraints, Tensor | None]) -> GenerationState:

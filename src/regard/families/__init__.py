@@ -1,1 +1,1 @@
-"""Two-way tables between our parameters and Hugging Face folders: one short file a family, and `folder` as the door."""
+"""Families: presets, and two-way mappings to Hugging Face's folders, one file a family."""

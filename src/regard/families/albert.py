@@ -1,37 +1,69 @@
-"""ALBERT, as transformers has it: one layer applied many times, and narrow embeddings that are widened.
+"""ALBERT in transformers: one layer applied many times, narrow embeddings that are projected.
 
-Models with several groups of layers, or several layers in a group, are refused. In training transformers drops nothing
-after the feed-forward, where here `dropout` acts as after the attention; its configs have no dropout unless they say so.
+Models with several groups of layers, or several layers in a group, are refused. In training
+transformers drops nothing after the feed-forward, where here `dropout` acts as after the attention;
+its configs have no dropout unless they say so.
 """
 
 from __future__ import annotations
 
-from regard.families.bert_layout import FIXED, IGNORED, LABELS, SIZES, TOPS, Head, Kin
-from regard.families.common import Layer
-from regard.families.tensor_table import ConfigSchema
+from regard.families.bert_layout import (
+    CLASSIFIERS,
+    DEFAULTS,
+    FIXED,
+    HEADS,
+    IGNORED,
+    BertFamily,
+    Heads,
+    LMHeadNames,
+)
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoder_layer import LayerNames
 
-ALBERT = Kin(
-    "albert", "Albert", "albert.",
-    keys=ConfigSchema(
+ALBERT = BertFamily(
+    model_type="albert",
+    class_prefix="Albert",
+    PREFIX="albert.",
+    schema=ConfigSchema(
         {
-            **SIZES, "vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64,
-            "intermediate_size": 16384, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "type_vocab_size": 2,
-            "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.1,
+            **DEFAULTS,
+            "vocab_size": 30000,
+            "embedding_size": 128,  # projected to hidden_size
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "intermediate_size": 16384,
+            "hidden_act": "gelu_new",
+            "hidden_dropout_prob": 0.0,
+            "type_vocab_size": 2,
+            "attention_probs_dropout_prob": 0.0,
+            "classifier_dropout_prob": 0.1,
         },
         {**FIXED, "num_hidden_groups": 1, "inner_group_num": 1},
         {},
-        IGNORED | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},  # never built
+        # Keys of Google's configs that were never built.
+        IGNORED | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
     ),
-    head=Head("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder"),
-    layer=Layer(
-        ("attention.query", "attention.key", "attention.value"), "attention.dense", "attention.LayerNorm",
-        "ffn", "ffn_output", "full_layer_layer_norm", "encoder.albert_layer_groups.0.albert_layers.0",
+    lm_head=LMHeadNames(
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        bias="predictions.bias",
+        decoder="predictions.decoder",
     ),
-    tops={**TOPS, "ForPreTraining": (True, "next")},
-    labels={**LABELS, "next": "sop_classifier.classifier"},
-    drops=dict.fromkeys(("classify", "tag", "next"), "classifier_dropout_prob"),
+    layer=LayerNames(
+        qkv=("attention.query", "attention.key", "attention.value"),
+        attention_output="attention.dense",
+        attention_norm="attention.LayerNorm",
+        feedforward_inner="ffn",
+        feedforward_outer="ffn_output",
+        feedforward_norm="full_layer_layer_norm",
+        layer="encoder.albert_layer_groups.0.albert_layers.0",
+    ),
+    # ALBERT's pretraining tells whether two sentences stand in their order.
+    heads={**HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
+    classifiers={**CLASSIFIERS, "next": "sop_classifier.classifier"},
+    classifier_dropout=dict.fromkeys(("classify", "tag", "next"), "classifier_dropout_prob"),
     pooler="pooler",
-    project="encoder.embedding_hidden_mapping_in",
-    projects=True,
-    shared=True,
-)  # fmt: skip
+    embedding_projection="encoder.embedding_hidden_mapping_in",
+    always_projects=True,
+    shared_layers=True,
+)

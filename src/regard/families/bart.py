@@ -1,6 +1,7 @@
-"""BART, as transformers has it: Marian with learned positions and a norm after the embeddings. mBART is another `Kin`.
+"""BART (Lewis et al. 2020): presets, and the layout of its files in transformers.
 
-One matrix serves both embeddings and the output, as in PEGASUS.
+The Transformer with learned positions, GELU, and a norm after the embeddings. mBART is another
+`BartFamily`. One matrix serves both embeddings and the output, as in PEGASUS.
 """
 
 from __future__ import annotations
@@ -9,87 +10,133 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from regard import spec as kinds
+from regard import spec
+from regard.families.config_schema import ConfigSchema
 from regard.families.fairseq_layout import (
-    EQUAL,
+    DEFAULTS,
     FIXED,
-    SIZES,
-    TIED,
-    assemble,
-    logits_bias,
-    sizes,
-    stacks,
+    SYNONYMS,
+    TIED_NAMES,
+    encoder_decoder,
+    logits_bias_rule,
+    stack_keys,
+    stack_rules,
 )
-from regard.families.tensor_table import ConfigSchema, Rule, Same, module
+from regard.families.presets import transformer_settings
+from regard.families.tensor_table import Rename, Rule, module_rules
 
-_OFFSET = 2  # rows of the position table that belong to no position
-_BIAS = "final_logits_bias"
+_POSITION_OFFSET = 2  # rows of the position table that belong to no position
+_LOGITS_BIAS = "final_logits_bias"
+
+# ------------------------------------------------------------------ presets
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
+    "base": {"layers": 6, "d_model": 768, "heads": 12},
+    "large": {"layers": 12, "d_model": 1024, "heads": 16},
+}
+_PRESET_DEFAULTS = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "decoder_layers": None,  # as many as the encoder has
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "feedforward_dropout": 0.0,
+    "activation": "gelu",
+}
+
+
+def preset(
+    name: str, vocabulary: int = 50265, context: int = 1024, **changes: Any
+) -> spec.EncoderDecoder:
+    """A named size, any of whose settings can be changed."""
+    s = transformer_settings("bart", PRESETS, name, _PRESET_DEFAULTS, changes)
+    dropout = s["dropout"]
+    attention = spec.Attention(
+        s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])
+    )
+    feedforward = spec.FeedForward(s["d_ff"], s["activation"], s["feedforward_dropout"])
+    position = spec.LearnedPosition(context, _POSITION_OFFSET)
+    tokens = spec.Tokens(vocabulary, position, False, dropout, norm=spec.LayerNorm())
+    encoder = spec.Block(attention, feedforward, dropout=dropout)
+    decoder = spec.Block(attention, feedforward, cross=attention, dropout=dropout)
+    return spec.EncoderDecoder(
+        s["d_model"],
+        tokens,
+        tokens,
+        spec.Stack(s["layers"], encoder),
+        spec.Stack(s["decoder_layers"] or s["layers"], decoder, spec.CausalMask()),
+    )
+
+
+# ------------------------------------------------------------------ files
 
 
 @dataclass(frozen=True)
-class Kin:
-    """One of these families; its norms stand before the sublayers or after them."""
+class BartFamily:
+    """BART or mBART; its norms stand before the sublayers or after them."""
 
-    name: str
+    model_type: str
     architecture: str
-    residual: kinds.PostNorm | kinds.PreNorm
+    residual: spec.PostNorm | spec.PreNorm
     PREFIX: str = "model."
-    FORM: ClassVar = (kinds.EncoderDecoder, kinds.Tokens)
+    SPEC_TYPES: ClassVar = (spec.EncoderDecoder, spec.Tokens)
 
     @property
-    def keys(self) -> ConfigSchema:
-        before = isinstance(self.residual, kinds.PreNorm)
-        old = {"static_position_embeddings": False, "normalize_embedding": True}
+    def schema(self) -> ConfigSchema:
+        pre_norm = isinstance(self.residual, spec.PreNorm)
         fixed = {
-            "normalize_before": before,
-            "add_final_layer_norm": before,
+            **FIXED,
+            "static_position_embeddings": False,  # learned instead
+            "normalize_embedding": True,  # a norm after the embeddings
+            "normalize_before": pre_norm,
+            "add_final_layer_norm": pre_norm,
             "tie_word_embeddings": True,
         }
-        return ConfigSchema({**SIZES, "vocab_size": 50265}, {**FIXED, **old, **fixed}, EQUAL)
+        return ConfigSchema({**DEFAULTS, "vocab_size": 50265}, fixed, SYNONYMS)
 
-    def config(self, model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
-        learned = model.source.position
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+        position = model.source.position
+        if isinstance(position, spec.LearnedPosition):
+            positions = position.length
         return {
-            "model_type": self.name,
+            "model_type": self.model_type,
             "architectures": [self.architecture],
-            **sizes(model),
-            "max_position_embeddings": learned.length
-            if isinstance(learned, kinds.LearnedPosition)
-            else positions,
+            **stack_keys(model),
+            "max_position_embeddings": positions,
             "vocab_size": model.target.vocabulary,
             "tie_word_embeddings": True,
         }
 
-    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
-        values = self.keys(config)
-        position = kinds.LearnedPosition(values["max_position_embeddings"], _OFFSET)
-        tokens = kinds.Tokens(
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(
+        self, config: Mapping[str, Any], stored: Collection[str] = ()
+    ) -> spec.EncoderDecoder:
+        values = self.schema.parse(config)
+        tokens = spec.Tokens(
             values["vocab_size"],
-            position,
+            spec.LearnedPosition(values["max_position_embeddings"], _POSITION_OFFSET),
             values["scale_embedding"],
             values["dropout"],
-            norm=kinds.LayerNorm(1e-5),
+            norm=spec.LayerNorm(1e-5),
         )
-        # The file of a model without its head has no bias of the logits.
-        bias = values["regard_head_bias"] and (not stored or _BIAS in stored)
-        return assemble(values, tokens, tokens, self.residual, bias=bias)
+        # The file of a base model without its head has no bias of the logits.
+        bias = values["regard_head_bias"] and (not stored or _LOGITS_BIAS in stored)
+        return encoder_decoder(values, tokens, tokens, self.residual, bias=bias)
 
-    def table(self, model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
-        sides = (("source", "model.encoder"), ("target", "model.decoder"))
-        return [
-            Same("source.table.weight", "model.shared.weight", aliases=TIED),
-            *(
-                Same(f"{ours}.position.table", f"{theirs}.embed_positions.weight")
-                for ours, theirs in sides
-            ),
-            *(
-                rule
-                for ours, theirs in sides
-                for rule in module(f"{ours}.norm", f"{theirs}.layernorm_embedding")
-            ),
-            *stacks(model),
-            logits_bias(model),
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+        rules: list[Rule] = [
+            Rename("source.table.weight", "model.shared.weight", aliases=TIED_NAMES)
         ]
+        for name, hf in (("source", "model.encoder"), ("target", "model.decoder")):
+            rules.append(Rename(f"{name}.position.table", f"{hf}.embed_positions.weight"))
+            rules += module_rules(f"{name}.norm", f"{hf}.layernorm_embedding")
+        return [*rules, *stack_rules(model), logits_bias_rule(model)]
 
 
-BART = Kin("bart", "BartForConditionalGeneration", kinds.PostNorm())
+BART = BartFamily("bart", "BartForConditionalGeneration", spec.PostNorm())

@@ -1,8 +1,10 @@
-"""BigBird, as transformers has it: BERT whose long inputs see blocks around them, and the first and last block.
+"""BigBird in transformers: BERT whose long inputs attend to blocks.
 
-Only in training does transformers draw random blocks. In evaluation all of them are the first block, which then counts
-that many times more: so computed is this model here, always. Inputs too short for that see everything. Its answers to
-questions, which have a layer of their own, are refused, and so are projections without bias.
+Each block sees its neighbours, the first and the last block. Only in training does transformers
+draw random blocks; in evaluation all of them are the first block, which then counts that many times
+more. That is what is computed here, always. Inputs too short for it use full attention.
+Question answering, whose head has a layer of its own, is refused, and so are projections without
+bias.
 """
 
 from __future__ import annotations
@@ -11,20 +13,31 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
 from regard.families.bert import BERT
-from regard.families.bert_layout import FIXED, IGNORED, SEGMENTED, TOPS, Dense
-from regard.families.common import ACTIVATIONS
-from regard.families.tensor_table import ConfigSchema, Rule, Unread, labels_of
+from regard.families.bert_layout import (
+    FIXED,
+    HEADS,
+    IGNORED,
+    SEGMENT_DEFAULTS,
+    ClassifierDense,
+    Heads,
+)
+from regard.families.block_config import ACTIVATIONS
+from regard.families.classifier_labels import classifier_head
+from regard.families.config_schema import ConfigSchema
+from regard.families.tensor_table import Rule, Unused
 
+_CLASSIFIER = ClassifierDense("classifier.dense", "gelu_tanh")
+_HEADS = {suffix: heads for suffix, heads in HEADS.items() if suffix != "ForQuestionAnswering"}
 BASE = replace(
     BERT,
-    name="big_bird",
-    stem="BigBird",
-    keys=ConfigSchema(
+    model_type="big_bird",
+    class_prefix="BigBird",
+    schema=ConfigSchema(
         {
-            **SEGMENTED,
+            **SEGMENT_DEFAULTS,
             "vocab_size": 50358,
             "hidden_act": "gelu_new",
             "max_position_embeddings": 4096,
@@ -33,78 +46,85 @@ BASE = replace(
         {},
         IGNORED,
     ),
-    tops={
-        **{name: top for name, top in TOPS.items() if name != "ForQuestionAnswering"},
-        "ForPreTraining": (True, "next"),
-    },
-    labels={**BERT.labels, "classify": "classifier.out_proj"},
+    heads={**_HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
+    classifiers={**BERT.classifiers, "classify": "classifier.out_proj"},
     pooler="pooler",
-    dense=Dense("classifier.dense", "gelu_tanh"),
+    classifier_dense=_CLASSIFIER,
 )
-FORM, PREFIX = BASE.FORM, BASE.PREFIX
-OWN = ConfigSchema(
+SPEC_TYPES = BASE.SPEC_TYPES
+PREFIX = BASE.PREFIX
+# The keys that BERT does not have.
+_SPARSE = ConfigSchema(
     {
-        "attention_type": "block_sparse",
+        "attention_type": "block_sparse",  # or original_full
         "block_size": 64,
-        "num_random_blocks": 3,
-        "rescale_embeddings": False,
+        "num_random_blocks": 3,  # that many more times the first block
+        "rescale_embeddings": False,  # by √hidden_size
     },
     {},
     {},
 )
 
 
-def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    sparse = model.stack.position
-    said: dict[str, Any] = {"attention_type": "original_full"}
-    if isinstance(sparse, kinds.RepeatedBlockBias):
-        said = {
-            "attention_type": "block_sparse",
-            "block_size": sparse.size,
-            "num_random_blocks": sparse.times,
-        }
-    return {**BASE.config(model, positions), **said, "rescale_embeddings": model.tokens.scale}
+# ------------------------------------------------------------------ spec → config.json
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-    own = OWN({key: value for key, value in config.items() if key in OWN.read})
-    rest = {key: value for key, value in config.items() if key not in OWN.read}
-    act = ACTIVATIONS.get(config.get("hidden_act") or "gelu_new", "gelu_tanh")
-    model = replace(BASE, dense=Dense("classifier.dense", act)).spec(rest, stored)
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    config = BASE.to_config(model, positions)
+    config["attention_type"] = "original_full"
+    bias = model.stack.position
+    if isinstance(bias, spec.RepeatedBlockBias):
+        config["attention_type"] = "block_sparse"
+        config["block_size"] = bias.size
+        config["num_random_blocks"] = bias.times
+    config["rescale_embeddings"] = model.tokens.scale
+    return config
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    sparse_config, bert_config = _SPARSE.split(config)
+    values = _SPARSE.parse(sparse_config)
+    # The dense layer before the classifier has the activation of the layers.
+    activation = ACTIVATIONS.get(config.get("hidden_act") or "gelu_new", "gelu_tanh")
+    base = replace(BASE, classifier_dense=replace(_CLASSIFIER, activation=activation))
+    model = base.to_spec(bert_config, stored)
     stack = model.stack
-    if own["attention_type"] not in ("original_full", "block_sparse"):
+    if values["attention_type"] not in ("original_full", "block_sparse"):
         raise ModelError(
-            f"config.json: attention_type cannot be {own['attention_type']!r}",
+            f"config.json: attention_type cannot be {values['attention_type']!r}",
             "say block_sparse or original_full",
         )
-    if own["attention_type"] == "block_sparse":
-        stack = replace(stack, pattern=_pattern(own), position=_repeated(own))
-    return replace(model, input=replace(model.tokens, scale=own["rescale_embeddings"]), stack=stack)
+    if values["attention_type"] == "block_sparse":
+        stack = _block_sparse(stack, values["block_size"], values["num_random_blocks"])
+    tokens = replace(model.tokens, scale=values["rescale_embeddings"])
+    return replace(model, input=tokens, stack=stack)
 
 
-def _pattern(own: Mapping[str, Any]) -> kinds.MaskPattern:
-    size = own["block_size"]
-    return kinds.LongerThan(
-        _short(own), kinds.Or(kinds.BlockLocalMask(size, 1), kinds.GlobalMask(1, 1, size))
+def _block_sparse(stack: spec.Stack, size: int, random_blocks: int) -> spec.Stack:
+    # transformers falls back to full attention up to this length.
+    longest_full = (5 + 2 * random_blocks) * size
+    blocks = spec.Or(spec.BlockLocalMask(size, 1), spec.GlobalMask(1, 1, size))
+    return replace(
+        stack,
+        pattern=spec.LongerThan(longest_full, blocks),
+        position=spec.RepeatedBlockBias(size, random_blocks, longest_full),
     )
 
 
-def _repeated(own: Mapping[str, Any]) -> kinds.RepeatedBlockBias:
-    return kinds.RepeatedBlockBias(own["block_size"], own["num_random_blocks"], _short(own))
+# ------------------------------------------------------------------ tensors
 
 
-def _short(own: Mapping[str, Any]) -> int:
-    """The longest input that sees everything."""
-    return (5 + 2 * own["num_random_blocks"]) * own["block_size"]
-
-
-def table(model: kinds.Encoder, positions: int) -> list[Rule]:
-    """Where the classifier has a layer of its own, their reader still asks for the pooler."""
-    rules, labels, d_model = BASE.table(model, positions), labels_of(model), model.d_model
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    rules = BASE.tensor_table(model, positions)
+    labels = classifier_head(model)
     if labels is None or labels.task != "classify":
         return rules
+    # The classifier does not use the pooler, but transformers asks for its tensors.
+    d_model = model.d_model
     shapes = {f"{PREFIX}pooler.weight": (d_model, d_model), f"{PREFIX}pooler.bias": (d_model,)}
     return [
-        Unread(rule.theirs, shapes[rule.theirs]) if isinstance(rule, Unread) else rule
-        for rule in rules
+        Unused(rule.hf, shapes[rule.hf]) if isinstance(rule, Unused) else rule for rule in rules
     ]

@@ -1,56 +1,72 @@
-"""CLIP's tower of texts, as transformers has it (CLIPTextModel): causal, its vector that of the token which ends a text."""
+"""CLIP's text tower in transformers (CLIPTextModel): causal, pooled at the end-of-text token."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from regard import spec as kinds
-from regard.families.clip_tower import Tower
-from regard.families.tensor_table import Rule, Same, module
+from regard import spec
+from regard.families.clip_tower import ClipTower
+from regard.families.tensor_table import Rename, Rule, module_rules
 
-_LEGACY = 2  # an end id that was never right; files that have it mean the highest id of the row
+# An end-of-text id that was never right; files that have it mean the highest id of each row.
+_LEGACY_END = 2
 
 
-def _assemble(values: Mapping[str, Any], block: kinds.Block, width: int | None) -> kinds.Encoder:
-    position, end = kinds.LearnedPosition(values["max_position_embeddings"]), values["eos_token_id"]
-    return kinds.Encoder(
+def _encoder(
+    values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
+) -> spec.Encoder:
+    end = values["eos_token_id"]
+    end_token = spec.EndToken(None if end == _LEGACY_END else end)
+    position = spec.LearnedPosition(values["max_position_embeddings"])
+    return spec.Encoder(
         values["hidden_size"],
-        kinds.Tokens(values["vocab_size"], position, scale=False, dropout=0.0),
-        kinds.Stack(values["num_hidden_layers"], block, kinds.CausalMask(), final=block.norm),
-        kinds.Pool(kinds.EndToken(None if end == _LEGACY else end), None, width=width),
+        spec.Tokens(values["vocab_size"], position, scale=False, dropout=0.0),
+        # Causal: the end-of-text token, which is pooled, sees the whole text all the same.
+        spec.Stack(values["num_hidden_layers"], block, spec.CausalMask(), final=block.norm),
+        spec.Pool(end_token, None, width=projection_dim),
     )
 
 
-def _length(model: kinds.Encoder) -> int:
-    return (
-        model.tokens.position.length
-        if isinstance(model.tokens.position, kinds.LearnedPosition)
-        else 1
-    )
+def _position_count(model: spec.Encoder) -> int:
+    position = model.tokens.position
+    return position.length if isinstance(position, spec.LearnedPosition) else 1
 
 
-def _sizes(model: kinds.Encoder) -> dict[str, Any]:
-    end = model.pool.which if model.pool else None
+def _input_config(model: spec.Encoder) -> dict[str, Any]:
+    pooled = model.pool.which if model.pool else None
     return {
         "vocab_size": model.tokens.vocabulary,
-        "max_position_embeddings": _length(model),
-        "eos_token_id": (end.token or _LEGACY) if isinstance(end, kinds.EndToken) else None,
+        "max_position_embeddings": _position_count(model),
+        "eos_token_id": (pooled.token or _LEGACY_END)
+        if isinstance(pooled, spec.EndToken)
+        else None,
     }
 
 
-def _ends(model: kinds.Encoder, ours: str, theirs: str) -> list[Rule]:
+def _input_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
     return [
-        Same(f"{ours}input.table.weight", f"{theirs}embeddings.token_embedding.weight"),
-        *module(f"{ours}stack.final_norm", f"{theirs}final_layer_norm"),
+        Rename(f"{prefix}input.table.weight", f"{hf_prefix}embeddings.token_embedding.weight"),
+        *module_rules(f"{prefix}stack.final_norm", f"{hf_prefix}final_layer_norm"),
     ]
 
 
-TEXT = Tower(
-    "clip_text_model", "CLIPTextModel", "text_projection", "text_model.",
-    {
-        "vocab_size": 49408, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8,
-        "max_position_embeddings": 77, "eos_token_id": 49407,
+TEXT = ClipTower(
+    model_type="clip_text_model",
+    architecture="CLIPTextModel",
+    projection="text_projection",
+    PREFIX="text_model.",
+    defaults={
+        "vocab_size": 49408,
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 77,
+        "eos_token_id": 49407,
     },
-    kinds.Tokens, _assemble, _sizes, _length, _ends,
-)  # fmt: skip
+    front_end=spec.Tokens,
+    encoder=_encoder,
+    input_config=_input_config,
+    position_count=_position_count,
+    input_rules=_input_rules,
+)

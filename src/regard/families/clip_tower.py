@@ -1,5 +1,7 @@
-"""A tower of CLIP, as transformers has it: pre-norm blocks with an input of its own kind, and one vector on top, projected or
-not. The files of the two towers say what they read and how they end."""
+"""A tower of CLIP in transformers: pre-norm blocks and one vector on top, projected or not.
+
+The files of the two towers, text and vision, say what each reads and how it pools.
+"""
 
 from __future__ import annotations
 
@@ -9,92 +11,124 @@ from typing import Any
 
 import torch
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
-from regard.families.common import Drops, Layer, block, sizes
-from regard.families.tensor_table import ConfigSchema, Constant, Rule, Same, each, module
+from regard.families.block_config import DropoutKeys, block_from_config, stack_config
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoder_layer import LayerNames
+from regard.families.tensor_table import Constant, Rename, Rule, module_rules, per_layer
 
-_READ: dict[str, Any] = {
-    "num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "attention_dropout": 0.0,
-    "projection_dim": 512, "initializer_factor": 1.0,
-}  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "num_hidden_layers": 12,
+    "hidden_act": "quick_gelu",  # x · sigmoid(1.702 x)
+    "layer_norm_eps": 1e-5,
+    "attention_dropout": 0.0,
+    "projection_dim": 512,  # of the space that both towers share
+    "initializer_factor": 1.0,  # of fresh weights only
+}
 _FIXED: dict[str, Any] = {
-    "dropout": 0.0, "is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False, "pruned_heads": {},
-    "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None, "tie_encoder_decoder": False,
-    "tie_word_embeddings": True, "use_bfloat16": False, "tf_legacy_loss": False,
-}  # fmt: skip
-_DROPS = Drops(None, "attention_dropout")
-_LAYER = Layer(
-    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "self_attn.out_proj", "layer_norm1", "mlp.fc1",
-    "mlp.fc2", "layer_norm2", "encoder.layers.{i}",
-)  # fmt: skip
+    "dropout": 0.0,
+    "is_encoder_decoder": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+    "chunk_size_feed_forward": 0,
+    "cross_attention_hidden_size": None,
+    "tie_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "use_bfloat16": False,
+    "tf_legacy_loss": False,
+}
+_DROPOUT = DropoutKeys(residual=None, attention="attention_dropout")
+_LAYER = LayerNames(
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_output="self_attn.out_proj",
+    attention_norm="layer_norm1",
+    feedforward_inner="mlp.fc1",
+    feedforward_outer="mlp.fc2",
+    feedforward_norm="layer_norm2",
+    layer="encoder.layers.{i}",
+)
 
 
 @dataclass(frozen=True)
-class Tower:
-    """One side of the pair: its names, what its config assumes, and what its two ends are, where the sides differ."""
+class ClipTower:
+    """One tower: its names, its config's defaults, and functions for what the towers differ in."""
 
-    name: str
-    classes: str
-    projection: str
+    model_type: str
+    architecture: str
+    projection: str  # the name of its projection
     PREFIX: str
-    read: dict[str, Any]
-    input: type
-    assemble: Callable[[Mapping[str, Any], kinds.Block, int | None], kinds.Encoder]
-    sizes: Callable[[kinds.Encoder], dict[str, Any]]
-    length: Callable[[kinds.Encoder], int]
-    ends: Callable[[kinds.Encoder, str, str], list[Rule]]
+    defaults: dict[str, Any]
+    front_end: type  # the class of its input in the spec
+    # The encoder of a config's values, with a projection to that width or none.
+    encoder: Callable[[Mapping[str, Any], spec.Block, int | None], spec.Encoder]
+    input_config: Callable[[spec.Encoder], dict[str, Any]]
+    position_count: Callable[[spec.Encoder], int]
+    # The rules of its input and of its pooling, by our prefix and theirs.
+    input_rules: Callable[[spec.Encoder, str, str], list[Rule]]
 
     @property
-    def FORM(self) -> tuple[type, type]:
-        return kinds.Encoder, self.input
+    def SPEC_TYPES(self) -> tuple[type, type]:
+        return spec.Encoder, self.front_end
 
-    def config(self, model: kinds.Encoder, positions: int) -> dict[str, Any]:
-        return {
-            "architectures": [self.classes + ("WithProjection" if width(model) else "")],
-            **self.said(model),
-        }
+    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+        suffix = "WithProjection" if projection_dim(model) else ""
+        return {"architectures": [self.architecture + suffix], **self.tower_config(model)}
 
-    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-        match (config.get("architectures") or [self.classes])[0].removeprefix(self.classes):
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+        architecture = (config.get("architectures") or [self.architecture])[0]
+        match architecture.removeprefix(self.architecture):
             case "":
-                return self.tower(config, None)
+                return self.tower_spec(config, None)
             case "WithProjection":
-                return self.tower(config, config.get("projection_dim") or 512)
+                return self.tower_spec(config, config.get("projection_dim") or 512)
         raise ModelError(
-            f"a {self.name} of the kind {config['architectures'][0]} is not understood",
-            f"known: {self.classes}, {self.classes}WithProjection",
+            f"a {self.model_type} of the kind {architecture} is not understood",
+            f"known: {self.architecture}, {self.architecture}WithProjection",
         )
 
-    def table(self, model: kinds.Encoder, positions: int) -> list[Rule]:
-        return self.rules(model, "", self.PREFIX if width(model) else "")
+    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+        hf_prefix = self.PREFIX if projection_dim(model) else ""
+        return self.tower_rules(model, "", hf_prefix)
 
-    def tower(self, config: Mapping[str, Any], projected: int | None) -> kinds.Encoder:
-        values = ConfigSchema({**_READ, **self.read}, _FIXED, {})(config)
-        return self.assemble(values, block(values, kinds.PreNorm(), _DROPS), projected)
+    # -------------------------------------------------------------- as a part of CLIPModel
 
-    def said(self, model: kinds.Encoder) -> dict[str, Any]:
-        return {
-            "model_type": self.name,
-            **sizes(model.d_model, model.stack, _DROPS),
-            **({"projection_dim": width(model)} if width(model) else {}),
-            **self.sizes(model),
+    def tower_config(self, model: spec.Encoder) -> dict[str, Any]:
+        """The config of the tower alone, which is also a part of that of the pair."""
+        config = {
+            "model_type": self.model_type,
+            **stack_config(model.d_model, model.stack, _DROPOUT),
+            **self.input_config(model),
         }
+        if projection_dim(model):
+            config["projection_dim"] = projection_dim(model)
+        return config
 
-    def rules(self, model: kinds.Encoder, ours: str, theirs: str) -> list[Rule]:
-        return [
-            *self.ends(model, ours, theirs),
-            Same(f"{ours}input.position.table", f"{theirs}embeddings.position_embedding.weight"),
+    def tower_spec(self, config: Mapping[str, Any], projected: int | None) -> spec.Encoder:
+        """The tower of a config, with a projection to that width or none."""
+        values = ConfigSchema({**_DEFAULTS, **self.defaults}, _FIXED, {}).parse(config)
+        block = block_from_config(values, spec.PreNorm(), _DROPOUT)
+        return self.encoder(values, block, projected)
+
+    def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
+        """The rules of the tower, whose names begin with these prefixes."""
+        embeddings = f"{hf_prefix}embeddings"
+        rules = [
+            *self.input_rules(model, prefix, hf_prefix),
+            Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),
             Constant(
-                f"{theirs}embeddings.position_ids",
-                lambda: torch.arange(self.length(model))[None],
+                f"{embeddings}.position_ids",
+                lambda: torch.arange(self.position_count(model))[None],
                 written=False,
             ),
-            *each(model.stack.layers, _LAYER.rules(model, theirs, ours)),
-            *(module(f"{ours}pool.project", self.projection, bias=False) if width(model) else []),
+            *per_layer(model.stack.layers, _LAYER.layer_template(model, hf_prefix, prefix)),
         ]
+        if projection_dim(model):
+            rules += module_rules(f"{prefix}pool.project", self.projection, bias=False)
+        return rules
 
 
-def width(model: kinds.Encoder) -> int | None:
-    """That of the projected vector, if it is."""
+def projection_dim(model: spec.Encoder) -> int | None:
+    """The width of the projected vector, if it is projected."""
     return model.pool.width if model.pool else None

@@ -1,54 +1,76 @@
-"""CLIP's tower of images, as transformers has it (CLIPVisionModel): ViT with a norm before the blocks, and one only over the
-class token after them."""
+"""CLIP's vision tower in transformers (CLIPVisionModel): ViT with other norms.
+
+One norm stands before the blocks; the one after them acts on the class token only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from regard import spec as kinds
-from regard.families.clip_tower import Tower
-from regard.families.tensor_table import Rule, Same, module
-from regard.families.vit import convolution
+from regard import spec
+from regard.families.clip_tower import ClipTower
+from regard.families.tensor_table import Rename, Rule, module_rules
+from regard.families.vit import patch_rules
 
 
-def _assemble(values: Mapping[str, Any], block: kinds.Block, width: int | None) -> kinds.Encoder:
-    shape = (values["image_size"], values["patch_size"], values["num_channels"])
-    return kinds.Encoder(
+def _encoder(
+    values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
+) -> spec.Encoder:
+    patches = spec.Patches(
+        values["image_size"],
+        values["patch_size"],
+        values["num_channels"],
+        bias=False,
+        norm=block.norm,
+    )
+    return spec.Encoder(
         values["hidden_size"],
-        kinds.Patches(*shape, bias=False, norm=block.norm),
-        kinds.Stack(values["num_hidden_layers"], block),
-        kinds.Pool("first", None, norm=block.norm, width=width),
+        patches,
+        spec.Stack(values["num_hidden_layers"], block),
+        spec.Pool("first", None, norm=block.norm, width=projection_dim),
     )
 
 
-def _length(model: kinds.Encoder) -> int:
+def _position_count(model: spec.Encoder) -> int:
     return model.patches.positions
 
 
-def _sizes(model: kinds.Encoder) -> dict[str, Any]:
-    patches = model.patches
+def _input_config(model: spec.Encoder) -> dict[str, Any]:
     return {
-        "image_size": patches.size,
-        "patch_size": patches.patch,
-        "num_channels": patches.channels,
+        "image_size": model.patches.size,
+        "patch_size": model.patches.patch,
+        "num_channels": model.patches.channels,
     }
 
 
-def _ends(model: kinds.Encoder, ours: str, theirs: str) -> list[Rule]:
+def _input_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
+    embeddings = f"{hf_prefix}embeddings"
     return [
-        Same(f"{ours}input.extras.0", f"{theirs}embeddings.class_embedding"),
-        *convolution(model, f"{theirs}embeddings.patch_embedding", f"{ours}input"),
-        *module(f"{ours}input.norm", f"{theirs}pre_layrnorm"),
-        *module(f"{ours}pool.norm", f"{theirs}post_layernorm"),
+        Rename(f"{prefix}input.extras.0", f"{embeddings}.class_embedding"),
+        *patch_rules(model, f"{embeddings}.patch_embedding", f"{prefix}input"),
+        # The misspelling is transformers'.
+        *module_rules(f"{prefix}input.norm", f"{hf_prefix}pre_layrnorm"),
+        *module_rules(f"{prefix}pool.norm", f"{hf_prefix}post_layernorm"),
     ]
 
 
-VISION = Tower(
-    "clip_vision_model", "CLIPVisionModel", "visual_projection", "vision_model.",
-    {
-        "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_channels": 3, "image_size": 224,
+VISION = ClipTower(
+    model_type="clip_vision_model",
+    architecture="CLIPVisionModel",
+    projection="visual_projection",
+    PREFIX="vision_model.",
+    defaults={
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_channels": 3,
+        "image_size": 224,
         "patch_size": 32,
     },
-    kinds.Patches, _assemble, _sizes, _length, _ends,
-)  # fmt: skip
+    front_end=spec.Patches,
+    encoder=_encoder,
+    input_config=_input_config,
+    position_count=_position_count,
+    input_rules=_input_rules,
+)

@@ -1,5 +1,8 @@
-"""DeBERTa v2 and v3, as transformers has them: BERT whose scores know content and distance apart (He et al. 2021). Its
-masked-word head has two layouts that compute the same: both are read; the older is written, which all versions know."""
+"""DeBERTa v2 and v3 in transformers: BERT with disentangled attention (He et al. 2021).
+
+Its scores know content and distance separately. Its masked-language-model head has two layouts that
+compute the same: both are read; the older is written, which all versions of transformers know.
+"""
 
 from __future__ import annotations
 
@@ -7,152 +10,217 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
 from regard.families.bert import BERT
-from regard.families.bert_layout import FIXED, IGNORED, LABELS, SIZES, TOPS, Dense, learned
-from regard.families.common import Layer, activation, word
-from regard.families.tensor_table import ConfigSchema, Rule, Same, Unread, module
+from regard.families.bert_layout import (
+    CLASSIFIERS,
+    DEFAULTS,
+    FIXED,
+    HEADS,
+    IGNORED,
+    ClassifierDense,
+    learned_positions,
+)
+from regard.families.block_config import activation_name, parse_activation
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoder_layer import LayerNames
+from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 
 BASE = replace(
-    BERT, name="deberta-v2", stem="DebertaV2", PREFIX="deberta.",
-    keys=ConfigSchema(
+    BERT,
+    model_type="deberta-v2",
+    class_prefix="DebertaV2",
+    PREFIX="deberta.",
+    schema=ConfigSchema(
         {
-            **SIZES, "vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24,
-            "intermediate_size": 6144, "type_vocab_size": None, "layer_norm_eps": 1e-7, "cls_dropout": 0.1,
+            **DEFAULTS,
+            "vocab_size": 128100,
+            "hidden_size": 1536,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 24,
+            "intermediate_size": 6144,
+            "type_vocab_size": None,  # segments
+            "layer_norm_eps": 1e-7,
+            "cls_dropout": 0.1,  # before the classifier
         },
         FIXED,
         {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
         IGNORED | {"legacy", "padding_idx"},
     ),
-    layer=Layer(("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj")),
-    tops=TOPS, labels=LABELS, drops={"classify": "cls_dropout", "tag": "hidden_dropout_prob"},
-    pooler=None, dense=Dense("pooler.dense", "gelu"),
-)  # fmt: skip
-FORM, PREFIX = BASE.FORM, BASE.PREFIX
-OWN = ConfigSchema(
+    layer=LayerNames(
+        qkv=(
+            "attention.self.query_proj",
+            "attention.self.key_proj",
+            "attention.self.value_proj",
+        )
+    ),
+    heads=HEADS,
+    classifiers=CLASSIFIERS,
+    classifier_dropout={"classify": "cls_dropout", "tag": "hidden_dropout_prob"},
+    pooler=None,
+    classifier_dense=ClassifierDense("pooler.dense", "gelu"),
+)
+SPEC_TYPES = BASE.SPEC_TYPES
+PREFIX = BASE.PREFIX
+# The keys that BERT does not have.
+_DISENTANGLED = ConfigSchema(
     {
-        "attention_head_size": None, "position_biased_input": True, "relative_attention": False, "share_att_key": False,
-        "pos_att_type": [], "max_relative_positions": None, "position_buckets": None, "norm_rel_ebd": "none",
-        "conv_kernel_size": None, "conv_groups": 1, "conv_act": "tanh", "pooler_hidden_act": "gelu",
+        "attention_head_size": None,  # hidden_size / num_attention_heads
+        "position_biased_input": True,  # absolute positions at the input too
+        "relative_attention": False,  # disentangled attention
+        "share_att_key": False,  # positions use the projections of content
+        "pos_att_type": [],  # content-to-position, position-to-content
+        "max_relative_positions": None,  # max_position_embeddings
+        "position_buckets": None,  # logarithmic beyond half of them
+        "norm_rel_ebd": "none",  # or layer_norm, of the relative embeddings
+        "conv_kernel_size": None,  # of the convolution next to the first layer
+        "conv_groups": 1,
+        "conv_act": "tanh",
+        "pooler_hidden_act": "gelu",
         "pooler_dropout": 0.0,
     },
-    {}, {},
-)  # fmt: skip
-_HEAD, _NEW_HEAD = "cls.predictions", "lm_predictions.lm_head"
+    {},
+    {},
+)
+_LM_HEAD = "cls.predictions"
+_NEW_LM_HEAD = "lm_predictions.lm_head"
 
 
-def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    said = {
-        **BASE.config(model, positions),
-        "position_biased_input": model.tokens.position is not None,
-    }
-    place, beside = model.stack.position, model.stack.beside
-    if isinstance(place, kinds.Disentangled):
-        said |= {
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    config = BASE.to_config(model, positions)
+    config["position_biased_input"] = model.tokens.position is not None
+    position = model.stack.position
+    if isinstance(position, spec.Disentangled):
+        config |= {
             "relative_attention": True,
             "share_att_key": True,
-            "pos_att_type": ["p2c", "c2p"] if place.terms == "both" else [place.terms],
-            "max_relative_positions": place.distance,
-            "position_buckets": place.buckets or -1,
-            "norm_rel_ebd": "layer_norm" if place.norm else "none",
+            "pos_att_type": ["p2c", "c2p"] if position.terms == "both" else [position.terms],
+            "max_relative_positions": position.distance,
+            "position_buckets": position.buckets or -1,
+            "norm_rel_ebd": "layer_norm" if position.norm else "none",
         }
-    if beside:
-        said |= {
-            "conv_kernel_size": beside.width,
-            "conv_groups": beside.groups,
-            "conv_act": word(beside.activation),
+    convolution = model.stack.beside
+    if convolution:
+        config |= {
+            "conv_kernel_size": convolution.width,
+            "conv_groups": convolution.groups,
+            "conv_act": activation_name(convolution.activation),
         }
     if model.pool:
-        said |= {
-            "pooler_hidden_act": word(model.pool.activation),
-            "pooler_dropout": model.pool.dropout,
-        }
-    return said
+        config["pooler_hidden_act"] = activation_name(model.pool.activation)
+        config["pooler_dropout"] = model.pool.dropout
+    return config
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-    said = _plain(config)
-    own = OWN({key: value for key, value in said.items() if key in OWN.read})
-    held = [name.replace(f"{_NEW_HEAD}.dense", f"{_HEAD}.transform.dense") for name in stored]
-    model = BASE.spec({key: value for key, value in said.items() if key not in OWN.read}, held)
-    layer = model.stack.block
-    if own["attention_head_size"] not in (None, layer.attention.d_k):
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    own_config, bert_config = _DISENTANGLED.split(_normalized(config))
+    values = _DISENTANGLED.parse(own_config)
+    names = [
+        name.replace(f"{_NEW_LM_HEAD}.dense", f"{_LM_HEAD}.transform.dense") for name in stored
+    ]
+    model = BASE.to_spec(bert_config, names)
+    block = model.stack.block
+    if values["attention_head_size"] not in (None, block.attention.d_k):
         raise ModelError(
-            f"config.json: heads of {own['attention_head_size']} are not understood", "leave it out"
+            f"config.json: heads of {values['attention_head_size']} are not understood",
+            "leave it out",
         )
-    width, act = own["conv_kernel_size"], activation(own["conv_act"])
-    beside = (
-        kinds.ConvLayer(width, own["conv_groups"], act, layer.norm, layer.dropout)
-        if width
-        else None
-    )
-    pool = kinds.Pool("first", activation(own["pooler_hidden_act"]), own["pooler_dropout"])
-    stack = replace(model.stack, position=_relative(own, model), beside=beside)
-    tokens = model.tokens if own["position_biased_input"] else replace(model.tokens, position=None)
+    conv_activation = parse_activation(values["conv_act"])
+    convolution = None
+    if values["conv_kernel_size"]:
+        convolution = spec.ConvLayer(
+            values["conv_kernel_size"],
+            values["conv_groups"],
+            conv_activation,
+            block.norm,
+            block.dropout,
+        )
+    stack = replace(model.stack, position=_relative_position(values, model), beside=convolution)
+    tokens = model.tokens
+    if not values["position_biased_input"]:
+        tokens = replace(tokens, position=None)
+    pool_activation = parse_activation(values["pooler_hidden_act"])
+    pool = spec.Pool("first", pool_activation, values["pooler_dropout"])
     return replace(model, input=tokens, stack=stack, pool=pool if model.pool else None)
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Each thing said in one way: sizes below 1 mean none, terms are a list, no dropout hides behind another."""
+def _normalized(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with one spelling for each thing.
+
+    Sizes below 1 mean that there is none; the terms of attention may be a string "p2c|c2p".
+    """
     sizes = ("type_vocab_size", "max_relative_positions", "position_buckets", "conv_kernel_size")
-    said = {
-        k: v
-        for k, v in config.items()
-        if not (k in sizes and isinstance(v, int) and v < 1) and v is not None
-    }
-    if isinstance(terms := said.get("pos_att_type"), str):
-        said["pos_att_type"] = [term.strip() for term in terms.lower().split("|")]
-    return {"cls_dropout": said.get("hidden_dropout_prob"), **said}
+
+    def is_unset(key: str, value: Any) -> bool:
+        return value is None or (key in sizes and isinstance(value, int) and value < 1)
+
+    normalized = {key: value for key, value in config.items() if not is_unset(key, value)}
+    terms = normalized.get("pos_att_type")
+    if isinstance(terms, str):
+        normalized["pos_att_type"] = [term.strip() for term in terms.lower().split("|")]
+    # The classifier's dropout is that of the layers, unless the config has one.
+    normalized.setdefault("cls_dropout", normalized.get("hidden_dropout_prob"))
+    return normalized
 
 
-def _relative(own: Mapping[str, Any], model: kinds.Encoder) -> kinds.Disentangled | None:
-    said, block = own["pos_att_type"], model.stack.block
-    if any(term not in ("c2p", "p2c") for term in said) or own["norm_rel_ebd"] not in (
-        "none",
-        "layer_norm",
-    ):
+def _relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Disentangled | None:
+    terms = values["pos_att_type"]
+    norm_name = values["norm_rel_ebd"]
+    unknown_terms = any(term not in ("c2p", "p2c") for term in terms)
+    if unknown_terms or norm_name not in ("none", "layer_norm"):
         raise ModelError(
-            f"{said} or {own['norm_rel_ebd']!r} is not understood",
+            f"{terms} or {norm_name!r} is not understood",
             "known: c2p, p2c; layer_norm, none",
         )
-    if bool(said) != own["relative_attention"] or own["relative_attention"] > own["share_att_key"]:
+    relative = values["relative_attention"]
+    if bool(terms) != relative or (relative and not values["share_att_key"]):
         raise ModelError(
-            "config.json: relative_attention, pos_att_type and share_att_key are understood only together",
+            "config.json: relative_attention, pos_att_type and share_att_key "
+            "are understood only together",
             "such a model projects positions in some other way and cannot be opened",
         )
-    if not said:
+    if not terms:
         return None
-    terms: Any = "both" if len({*said}) == 2 else said[0]
-    distance = own["max_relative_positions"] or learned(model).length
-    norm = block.norm if own["norm_rel_ebd"] == "layer_norm" else None
-    return kinds.Disentangled(distance, own["position_buckets"], terms, norm, block.dropout)
+    both_or_one: Any = "both" if len({*terms}) == 2 else terms[0]
+    distance = values["max_relative_positions"] or learned_positions(model).length
+    block = model.stack.block
+    norm = block.norm if norm_name == "layer_norm" else None
+    return spec.Disentangled(distance, values["position_buckets"], both_or_one, norm, block.dropout)
 
 
-def table(model: kinds.Encoder, positions: int) -> list[Rule]:
-    encoder, place = f"{PREFIX if model.head or model.labels else ''}encoder", model.stack.position
-    # The head of version 3's pretraining, which told replaced tokens from true ones; no architecture has it.
-    parts = [
-        f"{part}.{kind}"
-        for part in ("dense", "LayerNorm", "classifier")
-        for kind in ("weight", "bias")
-    ]
-    rules = [
-        *map(_both, BASE.table(model, positions)),
-        *(Unread(f"mask_predictions.{part}") for part in parts),
-    ]
-    if isinstance(place, kinds.Disentangled):
-        rules += [Same("stack.position.table", f"{encoder}.rel_embeddings.weight")]
-        rules += module("stack.position.norm", f"{encoder}.LayerNorm") if place.norm else []
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    prefix = PREFIX if model.head or model.labels else ""
+    encoder = f"{prefix}encoder"
+    rules = [_with_new_name(rule) for rule in BASE.tensor_table(model, positions)]
+    # The replaced-token-detection head of version 3's pretraining, which no architecture has.
+    for module in ("dense", "LayerNorm", "classifier"):
+        rules.append(Unused(f"mask_predictions.{module}.weight"))
+        rules.append(Unused(f"mask_predictions.{module}.bias"))
+    position = model.stack.position
+    if isinstance(position, spec.Disentangled):
+        rules.append(Rename("stack.position.table", f"{encoder}.rel_embeddings.weight"))
+        if position.norm:
+            rules += module_rules("stack.position.norm", f"{encoder}.LayerNorm")
     if model.stack.beside:
-        rules += module("stack.conv_layer.conv", f"{encoder}.conv.conv")
-        rules += module("stack.conv_layer.norm", f"{encoder}.conv.LayerNorm")
+        rules += module_rules("stack.conv_layer.conv", f"{encoder}.conv.conv")
+        rules += module_rules("stack.conv_layer.norm", f"{encoder}.conv.LayerNorm")
     return rules
 
 
-def _both(rule: Rule) -> Rule:
-    """A part of the head under either of its names."""
-    if not isinstance(rule, Same) or not rule.theirs.startswith(_HEAD):
+def _with_new_name(rule: Rule) -> Rule:
+    """A rule of the language-model head with its name in the newer layout as an alias."""
+    if not isinstance(rule, Rename) or not rule.hf.startswith(_LM_HEAD):
         return rule
-    newer = rule.theirs.replace(f"{_HEAD}.transform", _NEW_HEAD).replace(_HEAD, _NEW_HEAD)
-    return replace(rule, aliases=(*rule.aliases, newer))
+    new_name = rule.hf.replace(f"{_LM_HEAD}.transform", _NEW_LM_HEAD)
+    new_name = new_name.replace(_LM_HEAD, _NEW_LM_HEAD)
+    return replace(rule, aliases=(*rule.aliases, new_name))

@@ -1,7 +1,7 @@
-"""DeiT, as transformers has it: ViT with a second token, which learnt from a teacher and may vote beside the first."""
+"""DeiT in transformers: ViT with a distillation token, which learnt from a teacher."""
 
 from __future__ import annotations
 
-from regard.families.vit import Kin
+from regard.families.vit import VitFamily
 
-DEIT = Kin("deit", "DeiT", ("cls", "distillation"))
+DEIT = VitFamily("deit", "DeiT", ("cls", "distillation"))

@@ -1,17 +1,23 @@
-"""GPT (2018), as transformers has it (OpenAIGPTLMHeadModel): GPT-2 with the norms after the sublayers."""
+"""GPT (Radford et al. 2018) in transformers (OpenAIGPTLMHeadModel): a post-norm GPT-2."""
 
 from __future__ import annotations
 
-from regard import spec as kinds
-from regard.families.gpt2 import EQUAL, IGNORED, READ, Kin
-from regard.families.tensor_table import ALONE, ConfigSchema
+from regard import spec
+from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
 
-GPT = Kin(
-    "openai-gpt", "OpenAIGPTLMHeadModel",
-    ConfigSchema(
-        {**READ, "vocab_size": 40478, "n_positions": 512, "afn": "gelu"}, ALONE, EQUAL,
-        IGNORED | {"n_special", "predict_special_tokens"},  # of a tokenizer
+GPT = GptFamily(
+    model_type="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    schema=ConfigSchema(
+        {**DEFAULTS, "vocab_size": 40478, "n_positions": 512, "afn": "gelu"},
+        NOT_ENCODER_DECODER,
+        SYNONYMS,
+        IGNORED | {"n_special", "predict_special_tokens"},  # of its tokenizer
     ),
-    "afn", ("tokens_embed", "positions_embed"), kinds.PostNorm(),
-    {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"},
-)  # fmt: skip
+    activation_key="afn",
+    embeddings=("tokens_embed", "positions_embed"),
+    residual=spec.PostNorm(),
+    # What GPT calls gelu is the approximation by tanh.
+    activations={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"},
+)

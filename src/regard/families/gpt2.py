@@ -1,6 +1,7 @@
-"""GPT-2, as transformers has it (GPT2LMHeadModel): pre-norm, learned positions, weights stored inputs × outputs.
+"""GPT-2 (Radford et al. 2019) with GPT-3's sizes: presets, and its files in transformers.
 
-GPT is another `Kin`, with the norms after the sublayers.
+Pre-norm, learned positions, weights stored as inputs × outputs. GPT is another `GptFamily`, with
+the norms after the sublayers.
 """
 
 from __future__ import annotations
@@ -11,136 +12,239 @@ from typing import Any, ClassVar
 
 import torch
 
-from regard import spec as kinds
-from regard.families.common import ACTIVATIONS, activation, attention, word
+from regard import spec
+from regard.families.attention_options import (
+    parse_attention,
+    parse_compressed_memory,
+    self_attention,
+)
+from regard.families.block_config import (
+    ACTIVATIONS,
+    activation_name,
+    attention_spec,
+    parse_activation,
+)
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.presets import transformer_settings
 from regard.families.tensor_table import (
-    ALONE,
-    HARMLESS,
-    ConfigSchema,
     Constant,
+    Rename,
     Rule,
-    Same,
-    Unread,
-    each,
-    module,
-    vocabulary,
+    Unused,
+    embedding_rules,
+    module_rules,
+    per_layer,
 )
 
-READ: dict[str, Any] = {
-    "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
-    "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
-}  # fmt: skip
-EQUAL = {
-    "n_ctx": "n_positions", "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+# ------------------------------------------------------------------ presets
+
+# GPT-3's sizes (Brown et al. 2020, Table 2.1). The paper prints 24 heads for the fourth and a width
+# of 5140 for the seventh; its own parameter counts are those of the numbers here.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "heads": 4},
+    "small": {"layers": 12, "d_model": 768, "heads": 12},
+    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large": {"layers": 24, "d_model": 1536, "heads": 16},
+    "xl": {"layers": 24, "d_model": 2048, "heads": 16},
+    "2.7b": {"layers": 32, "d_model": 2560, "heads": 32},
+    "6.7b": {"layers": 32, "d_model": 4096, "heads": 32},
+    "13b": {"layers": 40, "d_model": 5120, "heads": 40},
+    "175b": {"layers": 96, "d_model": 12288, "heads": 96},
+}
+_PRESET_DEFAULTS = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "dropout": 0.1,
+    "attention_dropout": None,  # as `dropout`
+    "activation": "gelu_tanh",
+    "attention": "softmax",  # see attention_options
+    "memory": None,  # positions of the segment memory
+    "compressed": None,  # as 64:4, see attention_options
+}
+
+
+def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
+    """A named size. `attention` is an attention option.
+
+    With a `memory`, the model reads segments of `context` tokens and has relative positions
+    (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
+    """
+    s = transformer_settings("gpt", PRESETS, name, _PRESET_DEFAULTS, changes)
+    dropout = s["dropout"]
+    softmax = spec.Attention(
+        s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(_attention_dropout(s))
+    )
+    attention, mask = self_attention(s["attention"], softmax, context, causal=True)
+    feedforward = spec.FeedForward(s["d_ff"], s["activation"])
+    block = spec.Block(attention, feedforward, residual=spec.PreNorm(), dropout=dropout)
+    input_position = None if s["memory"] else spec.LearnedPosition(context)
+    relative_position = spec.RelativeSinusoids() if s["memory"] else None
+    compressed = parse_compressed_memory(s["compressed"]) if s["compressed"] else None
+    stack = spec.Stack(
+        s["layers"],
+        block,
+        mask,
+        relative_position,
+        final=spec.LayerNorm(),
+        memory=s["memory"],
+        compressed=compressed,
+    )
+    tokens = spec.Tokens(vocabulary, input_position, scale=False, dropout=dropout)
+    return spec.Decoder(s["d_model"], tokens, stack)
+
+
+def _attention_dropout(settings: Mapping[str, Any]) -> float:
+    """The dropout of attention weights: as of the rest, unless it is set or impossible."""
+    if settings["attention_dropout"] is not None:
+        return float(settings["attention_dropout"])
+    mixer, _ = parse_attention(settings["attention"])
+    # Linear attention never makes its weights.
+    return 0.0 if isinstance(mixer, spec.LinearAttention) else settings["dropout"]
+
+
+# ------------------------------------------------------------------ files
+
+DEFAULTS: dict[str, Any] = {
+    "n_positions": 1024,  # learned positions
+    "n_embd": 768,  # d_model
+    "n_layer": 12,
+    "n_head": 12,
+    "resid_pdrop": 0.1,  # dropout on a sublayer's output
+    "embd_pdrop": 0.1,  # dropout on the embeddings
+    "attn_pdrop": 0.1,  # dropout on the attention weights
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+}
+SYNONYMS = {
+    "n_ctx": "n_positions",  # of old files
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions",
-}  # fmt: skip
+}
 # The summaries belong to a head for multiple choice.
-IGNORED = HARMLESS | {
-    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-}  # fmt: skip
+IGNORED = IGNORED_KEYS | {
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+}
 
 
 @dataclass(frozen=True)
-class Kin:
-    """One of these families: its keys, the one that names its activation, its embeddings, and where its norms stand."""
+class GptFamily:
+    """GPT or GPT-2: its config schema, its tensor names, and where its norms stand."""
 
-    name: str
+    model_type: str
     architecture: str
-    keys: ConfigSchema
-    act: str
-    tables: tuple[str, str]
-    residual: kinds.PreNorm | kinds.PostNorm
-    activations: Mapping[str, kinds.Activation] = field(default_factory=lambda: ACTIVATIONS)
+    schema: ConfigSchema
+    activation_key: str
+    embeddings: tuple[str, str]  # the modules of tokens and positions
+    residual: spec.PreNorm | spec.PostNorm
+    activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
     PREFIX: str = "transformer."
-    FORM: ClassVar = (kinds.Decoder, kinds.Tokens)
+    SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
 
-    def config(self, model: kinds.Decoder, positions: int) -> dict[str, Any]:
-        block, inner = model.stack.block, model.stack.block.feedforward
-        return {
-            "model_type": self.name,
+    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+        block = model.stack.block
+        activation = activation_name(block.feedforward.activation, self.activations)
+        config = {
+            "model_type": self.model_type,
             "architectures": [self.architecture],
             "vocab_size": model.tokens.vocabulary,
-            "n_positions": _length(model),
+            "n_positions": _position_count(model),
             "n_embd": model.d_model,
             "n_layer": model.stack.layers,
             "n_head": block.attention.heads,
-            **({"n_inner": inner.d_ff} if "n_inner" in self.keys.read else {}),
-            self.act: word(inner.activation, self.activations),
+            self.activation_key: activation,
             "resid_pdrop": block.dropout,
             "embd_pdrop": model.tokens.dropout,
             "attn_pdrop": block.attention.mixer.dropout,
             "layer_norm_epsilon": block.norm.eps,
             "tie_word_embeddings": model.tied,
         }
+        if "n_inner" in self.schema.defaults:
+            config["n_inner"] = block.feedforward.d_ff
+        return config
 
-    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
-        values = self.keys(config)
-        d_model, norm = values["n_embd"], kinds.LayerNorm(values["layer_norm_epsilon"])
-        block = kinds.Block(
-            attention(d_model, values["n_head"], values["attn_pdrop"]),
-            kinds.FeedForward(
-                values.get("n_inner") or 4 * d_model, activation(values[self.act], self.activations)
-            ),
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+        values = self.schema.parse(config)
+        d_model = values["n_embd"]
+        d_ff = values.get("n_inner") or 4 * d_model
+        activation = parse_activation(values[self.activation_key], self.activations)
+        norm = spec.LayerNorm(values["layer_norm_epsilon"])
+        block = spec.Block(
+            attention_spec(d_model, values["n_head"], values["attn_pdrop"]),
+            spec.FeedForward(d_ff, activation),
             residual=self.residual,
             norm=norm,
             dropout=values["resid_pdrop"],
         )
-        places, final = (
-            kinds.LearnedPosition(values["n_positions"]),
-            isinstance(self.residual, kinds.PreNorm),
+        tokens = spec.Tokens(
+            values["vocab_size"],
+            spec.LearnedPosition(values["n_positions"]),
+            scale=False,
+            dropout=values["embd_pdrop"],
         )
-        return kinds.Decoder(
-            d_model,
-            tokens=kinds.Tokens(
-                values["vocab_size"], places, scale=False, dropout=values["embd_pdrop"]
-            ),
-            stack=kinds.Stack(
-                values["n_layer"], block, kinds.CausalMask(), final=norm if final else None
-            ),
-            tied=values["tie_word_embeddings"],
-        )
+        final = norm if isinstance(self.residual, spec.PreNorm) else None
+        stack = spec.Stack(values["n_layer"], block, spec.CausalMask(), final=final)
+        return spec.Decoder(d_model, tokens, stack, tied=values["tie_word_embeddings"])
 
-    def table(self, model: kinds.Decoder, positions: int) -> list[Rule]:
-        ours, theirs, length = "stack.blocks.{i}", "transformer.h.{i}", _length(model)
-        words, places = (f"transformer.{name}" for name in self.tables)
-        layer: list[Rule] = [
-            *module(f"{ours}.residual.each.0.norm", f"{theirs}.ln_1"),
-            *module(f"{ours}.attention.project.qkv", f"{theirs}.attn.c_attn", turned=True),
-            *module(f"{ours}.attention.output", f"{theirs}.attn.c_proj", turned=True),
-            *module(f"{ours}.residual.each.1.norm", f"{theirs}.ln_2"),
-            *module(f"{ours}.feedforward.inner", f"{theirs}.mlp.c_fc", turned=True),
-            *module(f"{ours}.feedforward.outer", f"{theirs}.mlp.c_proj", turned=True),
-            # Old files hold what a causal model may see, and the number that stood for minus infinity, in every layer.
-            Constant(
-                f"{theirs}.attn.bias",
-                lambda: torch.ones(1, 1, length, length).tril(),
-                written=False,
-            ),
-            Unread(f"{theirs}.attn.masked_bias"),
+    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+        length = _position_count(model)
+        token_module, position_module = self.embeddings
+        rules: list[Rule] = [
+            *embedding_rules(model.tied, f"transformer.{token_module}.weight", "lm_head.weight"),
+            Rename("tokens.position.table", f"transformer.{position_module}.weight"),
+            *per_layer(model.stack.layers, self._block_rules(length)),
         ]
+        if model.stack.final:
+            rules += module_rules("stack.final_norm", "transformer.ln_f")
+        position_ids = "transformer.position_ids"
+        rules.append(Constant(position_ids, lambda: torch.arange(length), written=False))
+        return rules
+
+    def _block_rules(self, length: int) -> list[Rule]:
+        name = "stack.blocks.{i}"
+        hf = "transformer.h.{i}"
+
+        def causal_mask() -> torch.Tensor:
+            return torch.ones(1, 1, length, length).tril()
+
         return [
-            *vocabulary(model.tied, f"{words}.weight", "lm_head.weight"),
-            Same("tokens.position.table", f"{places}.weight"),
-            *each(model.stack.layers, layer),
-            *(module("stack.final_norm", "transformer.ln_f") if model.stack.final else []),
-            Constant("transformer.position_ids", lambda: torch.arange(length), written=False),
+            *module_rules(f"{name}.residual.each.0.norm", f"{hf}.ln_1"),
+            *module_rules(f"{name}.attention.project.qkv", f"{hf}.attn.c_attn", transposed=True),
+            *module_rules(f"{name}.attention.output", f"{hf}.attn.c_proj", transposed=True),
+            *module_rules(f"{name}.residual.each.1.norm", f"{hf}.ln_2"),
+            *module_rules(f"{name}.feedforward.inner", f"{hf}.mlp.c_fc", transposed=True),
+            *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.c_proj", transposed=True),
+            # Old files hold the causal mask, and the number that stood for minus infinity.
+            Constant(f"{hf}.attn.bias", causal_mask, written=False),
+            Unused(f"{hf}.attn.masked_bias"),
         ]
 
 
-def _length(model: kinds.Decoder) -> int:
-    return (
-        model.tokens.position.length
-        if isinstance(model.tokens.position, kinds.LearnedPosition)
-        else 1
-    )
+def _position_count(model: spec.Decoder) -> int:
+    position = model.tokens.position
+    return position.length if isinstance(position, spec.LearnedPosition) else 1
 
 
-GPT2 = Kin(
-    "gpt2", "GPT2LMHeadModel",
-    ConfigSchema(
-        {**READ, "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new"},
-        {**ALONE, **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), False),
-         "scale_attn_weights": True}, EQUAL, IGNORED,
+GPT2 = GptFamily(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    schema=ConfigSchema(
+        {**DEFAULTS, "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new"},
+        {
+            **NOT_ENCODER_DECODER,
+            "scale_attn_by_inverse_layer_idx": False,  # of Mistral's GPT-2
+            "reorder_and_upcast_attn": False,  # the same
+            "scale_attn_weights": True,
+        },
+        SYNONYMS,
+        IGNORED,
     ),
-    "activation_function", ("wte", "wpe"), kinds.PreNorm(),
-)  # fmt: skip
+    activation_key="activation_function",
+    embeddings=("wte", "wpe"),
+    residual=spec.PreNorm(),
+)

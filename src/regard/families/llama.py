@@ -1,6 +1,6 @@
-"""LLaMA, as transformers has it: pre-norm with RMS norms, rotary positions in halves, grouped keys, a gated feed-forward.
+"""LLaMA in transformers: pre-norm with RMS norms, RoPE, grouped-query attention, SwiGLU.
 
-Mistral, Qwen2 and Gemma are the same machine with other constants: each is a `Kin`.
+Mistral, Qwen2 and Gemma are the same model with other constants: each is a `LlamaFamily`.
 """
 
 from __future__ import annotations
@@ -9,146 +9,180 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
-from regard.families.common import ACTIVATIONS, activation, word
-from regard.families.rope_config import frequencies, rope, rope_words
+from regard.families.block_config import ACTIVATIONS, activation_name, parse_activation
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.tensor_table import (
-    ALONE,
-    HARMLESS,
-    ConfigSchema,
     Rule,
-    each,
-    module,
-    modules,
-    vocabulary,
+    embedding_rules,
+    fused_module_rules,
+    module_rules,
+    per_layer,
 )
 
-_READ: dict[str, Any] = {
-    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-    "attention_dropout": 0.0, "tie_word_embeddings": False, "max_position_embeddings": 2048, "rope_theta": 10_000.0,
-    "rope_scaling": {}, "rope_parameters": {}, "layer_types": [],
-}  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,  # of the gate and of the value
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,  # as many as query heads
+    "head_dim": None,  # hidden_size / num_attention_heads
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 2048,
+    "rope_theta": 10_000.0,  # transformers 4
+    "rope_scaling": {},  # transformers 4
+    "rope_parameters": {},  # transformers 5
+    "layer_types": [],  # only full attention is understood
+}
 
 
 @dataclass(frozen=True)
-class Kin:
-    """One of these families: what its config assumes, and where it departs from LLaMA."""
+class LlamaFamily:
+    """A relative of LLaMA: what its config assumes, and where it departs from LLaMA."""
 
-    name: str
+    model_type: str
     architecture: str
-    read: dict[str, Any]
-    fixed: dict[str, Any] = field(default_factory=dict)
+    defaults: dict[str, Any]
+    fixed: dict[str, Any] = field(default_factory=dict)  # keys with one value only
     ignored: frozenset[str] = frozenset()
-    activations: Mapping[str, kinds.Activation] = field(default_factory=lambda: ACTIVATIONS)
-    bias: str = ""  # of the attention, unless config.json says more
-    offset: float = 0.0  # of the norms' weights
-    scale: bool = False  # embeddings times √d_model
+    activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
+    attention_bias: str = ""  # the projections that have one, unless config.json says all
+    norm_offset: float = 0.0  # added to the weights of the norms
+    scale_embedding: bool = False  # by √d_model
     PREFIX: str = "model."
-    FORM: ClassVar = (kinds.Decoder, kinds.Tokens)
+    SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
 
     @property
-    def keys(self) -> ConfigSchema:
-        # `pretraining_tp` says in how many parts a product was computed once.
-        ignored = HARMLESS | self.ignored | {"pretraining_tp"}
-        return ConfigSchema({**_READ, **self.read}, {**ALONE, **self.fixed}, {}, ignored)
+    def schema(self) -> ConfigSchema:
+        # `pretraining_tp` splits a matrix product into parts, which changes its rounding only.
+        ignored = IGNORED_KEYS | self.ignored | {"pretraining_tp"}
+        defaults = {**_DEFAULTS, **self.defaults}
+        return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, {}, ignored)
 
-    def config(self, model: kinds.Decoder, positions: int) -> dict[str, Any]:
-        block, pattern, words = model.stack.block, model.stack.pattern, rope_words(model)
-        attention, feedforward = block.attention, block.feedforward
-        some = {  # not all of the families have these words
-            "sliding_window": pattern.window if isinstance(pattern, kinds.CausalMask) else None,
-            "attention_bias": attention.bias == "qkvo",
-            "mlp_bias": feedforward.bias,
-        }
-        return {
-            "model_type": self.name,
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+        block = model.stack.block
+        attention = block.attention
+        pattern = model.stack.pattern
+        rope = rope_config(model)
+        config = {
+            "model_type": self.model_type,
             "architectures": [self.architecture],
             "vocab_size": model.tokens.vocabulary,
             "hidden_size": model.d_model,
-            "intermediate_size": feedforward.d_ff,
+            "intermediate_size": block.feedforward.d_ff,
             "num_hidden_layers": model.stack.layers,
             "num_attention_heads": attention.heads,
             "num_key_value_heads": attention.key_heads,
             "head_dim": attention.d_k,
-            "hidden_act": word(feedforward.activation, self.activations),
+            "hidden_act": activation_name(block.feedforward.activation, self.activations),
             "rms_norm_eps": block.norm.eps,
             "attention_dropout": attention.mixer.dropout,
             "tie_word_embeddings": model.tied,
             "max_position_embeddings": positions,
-            "rope_theta": words["rope_parameters"]["rope_theta"],
-            **words,
-            **{key: value for key, value in some.items() if key in self.read},
+            "rope_theta": rope["rope_parameters"]["rope_theta"],
+            **rope,
         }
+        # Not all of the families have these keys.
+        optional = {
+            "sliding_window": pattern.window if isinstance(pattern, spec.CausalMask) else None,
+            "attention_bias": attention.bias == "qkvo",
+            "mlp_bias": block.feedforward.bias,
+        }
+        for key, value in optional.items():
+            if key in self.defaults:
+                config[key] = value
+        return config
 
-    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder:
-        values = self.keys(config)
-        if other := [kind for kind in values["layer_types"] if kind != "full_attention"]:
-            raise ModelError(
-                f"layers of the kind {other[0]!r} are not understood", "known: full_attention"
-            )
-        heads, d_model, groups = (
-            values["num_attention_heads"],
-            values["hidden_size"],
-            values["num_key_value_heads"],
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+        values = self.schema.parse(config)
+        for layer_type in values["layer_types"]:
+            if layer_type != "full_attention":
+                raise ModelError(
+                    f"layers of the kind {layer_type!r} are not understood",
+                    "known: full_attention",
+                )
+        # Gemma's norms multiply by 1 + weight.
+        norm = spec.RMSNorm(values["rms_norm_eps"], self.norm_offset)
+        feedforward = spec.GatedFeedForward(
+            values["intermediate_size"],
+            parse_activation(values["hidden_act"], self.activations),
+            bias=values.get("mlp_bias", False),
         )
-        d_k = values["head_dim"] or d_model // heads
-        norm = kinds.RMSNorm(values["rms_norm_eps"], self.offset)
-        attention = kinds.Attention(
-            heads, d_k, d_k,
-            groups=None if groups == heads else groups,
-            bias="qkvo" if values.get("attention_bias") else self.bias,
-            mixer=kinds.SoftmaxAttention(values["attention_dropout"]),
-        )  # fmt: skip
-        act, bias = (
-            activation(values["hidden_act"], self.activations),
-            values.get("mlp_bias", False),
+        block = spec.Block(
+            self._attention(values),
+            feedforward,
+            residual=spec.PreNorm(),
+            norm=norm,
+            dropout=0.0,
         )
-        feedforward = kinds.GatedFeedForward(values["intermediate_size"], act, bias=bias)
-        block = kinds.Block(
-            attention, feedforward, residual=kinds.PreNorm(), norm=norm, dropout=0.0
+        stack = spec.Stack(
+            values["num_hidden_layers"],
+            block,
+            spec.CausalMask(values.get("sliding_window")),
+            parse_rope(values),
+            final=norm,
         )
-        pattern = kinds.CausalMask(values.get("sliding_window"))
-        return kinds.Decoder(
-            d_model,
-            tokens=kinds.Tokens(values["vocab_size"], None, scale=self.scale, dropout=0.0),
-            stack=kinds.Stack(
-                values["num_hidden_layers"], block, pattern, rope(values), final=norm
-            ),
-            tied=values["tie_word_embeddings"],
+        tokens = spec.Tokens(values["vocab_size"], None, scale=self.scale_embedding, dropout=0.0)
+        return spec.Decoder(
+            values["hidden_size"], tokens=tokens, stack=stack, tied=values["tie_word_embeddings"]
         )
 
-    def table(self, model: kinds.Decoder, positions: int) -> list[Rule]:
-        attention, feedforward = model.stack.block.attention, model.stack.block.feedforward
-        d_k, keys, d_ff, bias = (
-            attention.d_k,
-            attention.key_heads,
-            feedforward.d_ff,
-            feedforward.bias,
+    def _attention(self, values: Mapping[str, Any]) -> spec.Attention:
+        heads = values["num_attention_heads"]
+        key_heads = values["num_key_value_heads"]
+        d_head = values["head_dim"] or values["hidden_size"] // heads
+        return spec.Attention(
+            heads,
+            d_head,
+            d_head,
+            groups=None if key_heads == heads else key_heads,
+            bias="qkvo" if values.get("attention_bias") else self.attention_bias,
+            mixer=spec.SoftmaxAttention(values["attention_dropout"]),
         )
-        ours, theirs = "stack.blocks.{i}", "model.layers.{i}"
-        names = [f"{theirs}.self_attn.{letter}_proj" for letter in "qkv"]
-        pair = [f"{theirs}.mlp.gate_proj", f"{theirs}.mlp.up_proj"]
-        rows = (attention.heads * d_k, keys * d_k, keys * d_k)
-        layer: list[Rule] = [
-            *modules(f"{ours}.attention.project.qkv", names, rows, "q" in attention.bias),
-            *module(
-                f"{ours}.attention.output", f"{theirs}.self_attn.o_proj", "o" in attention.bias
-            ),
-            *module(f"{ours}.residual.each.0.norm", f"{theirs}.input_layernorm", bias=False),
-            *modules(f"{ours}.feedforward.inner", pair, (d_ff, d_ff), bias),
-            *module(f"{ours}.feedforward.outer", f"{theirs}.mlp.down_proj", bias),
-            *module(
-                f"{ours}.residual.each.1.norm", f"{theirs}.post_attention_layernorm", bias=False
-            ),
-            frequencies(model, f"{theirs}.self_attn.rotary_emb.inv_freq"),
-        ]
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
         return [
-            *vocabulary(model.tied, "model.embed_tokens.weight", "lm_head.weight"),
-            *each(model.stack.layers, layer),
-            *module("stack.final_norm", "model.norm", bias=False),
+            *embedding_rules(model.tied, "model.embed_tokens.weight", "lm_head.weight"),
+            *per_layer(model.stack.layers, self._block_rules(model)),
+            *module_rules("stack.final_norm", "model.norm", bias=False),
+        ]
+
+    def _block_rules(self, model: spec.Decoder) -> list[Rule]:
+        name = "stack.blocks.{i}"
+        hf = "model.layers.{i}"
+        block = model.stack.block
+        bias = block.attention.bias
+        d_head = block.attention.d_k
+        key_rows = block.attention.key_heads * d_head
+        rows = (block.attention.heads * d_head, key_rows, key_rows)
+        qkv = [f"{hf}.self_attn.{letter}_proj" for letter in "qkv"]
+        # The gate and the value of the gated feed-forward are one fused module here.
+        gate_up = [f"{hf}.mlp.gate_proj", f"{hf}.mlp.up_proj"]
+        d_ff = block.feedforward.d_ff
+        mlp_bias = block.feedforward.bias
+        return [
+            *fused_module_rules(f"{name}.attention.project.qkv", qkv, rows, "q" in bias),
+            *module_rules(f"{name}.attention.output", f"{hf}.self_attn.o_proj", "o" in bias),
+            *module_rules(f"{name}.residual.each.0.norm", f"{hf}.input_layernorm", bias=False),
+            *fused_module_rules(f"{name}.feedforward.inner", gate_up, (d_ff, d_ff), mlp_bias),
+            *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.down_proj", mlp_bias),
+            *module_rules(
+                f"{name}.residual.each.1.norm", f"{hf}.post_attention_layernorm", bias=False
+            ),
+            inv_freq_rule(model, f"{hf}.self_attn.rotary_emb.inv_freq"),
         ]
 
 
-LLAMA = Kin("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})
+LLAMA = LlamaFamily("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})

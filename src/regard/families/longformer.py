@@ -1,7 +1,8 @@
-"""Longformer, as transformers has it: RoBERTa whose tokens see a window, and global tokens that see and are seen by all, by
-projections of their own. Which tokens are global is said with each call (`global_tokens`); none is unless said.
+"""Longformer in transformers: RoBERTa with sliding-window and global attention.
 
-Windows that differ between layers are refused.
+Global tokens see all and are seen by all, through projections of their own. Which tokens are global
+is said with each call (`global_tokens`); by default none is. Windows that differ between layers are
+refused.
 """
 
 from __future__ import annotations
@@ -10,70 +11,82 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
-from regard.families.bert_layout import FIXED, IGNORED, SIZES
+from regard.families.bert_layout import DEFAULTS, FIXED, IGNORED
+from regard.families.config_schema import ConfigSchema
 from regard.families.roberta import ROBERTA
-from regard.families.tensor_table import ConfigSchema, Moved, Rule, each, modules
+from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
 
 BASE = replace(
     ROBERTA,
-    name="longformer",
-    stem="Longformer",
+    model_type="longformer",
+    class_prefix="Longformer",
     PREFIX="longformer.",
-    keys=ConfigSchema(
-        {**SIZES, "type_vocab_size": 2},
+    schema=ConfigSchema(
+        {**DEFAULTS, "type_vocab_size": 2},
         {**FIXED, "onnx_export": False},
         {},
         IGNORED | {"ignore_attention_mask"},
     ),
-    drops=dict.fromkeys(("classify", "tag"), "hidden_dropout_prob"),
+    classifier_dropout=dict.fromkeys(("classify", "tag"), "hidden_dropout_prob"),
 )
-FORM, PREFIX = BASE.FORM, BASE.PREFIX
+SPEC_TYPES = BASE.SPEC_TYPES
+PREFIX = BASE.PREFIX
 
 
-def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    side = model.stack.pattern.size if isinstance(model.stack.pattern, kinds.WindowMask) else 1
-    window = [2 * side] * model.stack.layers
-    return {**BASE.config(model, positions), "attention_window": window}
+# ------------------------------------------------------------------ spec → config.json
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-    model = BASE.spec(
-        {key: value for key, value in config.items() if key != "attention_window"}, stored
-    )
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    pattern = model.stack.pattern
+    one_side = pattern.size if isinstance(pattern, spec.WindowMask) else 1
+    windows = [2 * one_side] * model.stack.layers
+    return {**BASE.to_config(model, positions), "attention_window": windows}
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    roberta_config = {key: value for key, value in config.items() if key != "attention_window"}
+    model = BASE.to_spec(roberta_config, stored)
     attention = replace(model.stack.block.attention, projection="global")
-    pattern = kinds.WindowMask(_side(config.get("attention_window", 512), model.stack.layers))
-    return replace(
-        model,
-        stack=replace(
-            model.stack, block=replace(model.stack.block, attention=attention), pattern=pattern
-        ),
+    one_side = _one_side(config.get("attention_window", 512), model.stack.layers)
+    stack = replace(
+        model.stack,
+        block=replace(model.stack.block, attention=attention),
+        pattern=spec.WindowMask(one_side),
     )
+    return replace(model, stack=stack)
 
 
-def table(model: kinds.Encoder, positions: int) -> list[Rule]:
-    d_model, inside = model.d_model, PREFIX if model.head or model.labels else ""
-    names = [
-        f"{inside}encoder.layer.{{i}}.attention.self.{name}_global"
-        for name in ("query", "key", "value")
-    ]
-    wide: list[Moved] = modules(
-        "stack.blocks.{i}.attention.global_attention.project.qkv", names, (d_model,) * 3
-    )
-    return [*BASE.table(model, positions), *each(model.stack.layers, wide)]
-
-
-def _side(window: Any, layers: int) -> int:
-    """How many neighbours are seen on each side."""
-    widths = window if isinstance(window, list) else [window]
-    if len(widths) not in (1, layers) or len({*map(str, widths)}) != 1:
+def _one_side(window: Any, layers: int) -> int:
+    """The number of neighbours on each side, which is half the window."""
+    windows = window if isinstance(window, list) else [window]
+    if len(windows) not in (1, layers) or len({*map(str, windows)}) != 1:
         raise ModelError(
             f"config.json: the windows {window} differ between layers, or are not as many",
             "only one width for all layers is understood",
         )
-    if not isinstance(widths[0], int) or widths[0] < 2 or widths[0] % 2:
+    if not isinstance(windows[0], int) or windows[0] < 2 or windows[0] % 2:
         raise ModelError(
             f"config.json: attention_window cannot be {window!r}", "give an even number"
         )
-    return widths[0] // 2
+    return windows[0] // 2
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    prefix = PREFIX if model.head or model.labels else ""
+    attention = f"{prefix}encoder.layer.{{i}}.attention.self"
+    global_qkv = [f"{attention}.{name}_global" for name in ("query", "key", "value")]
+    global_rules: list[ParameterRule] = fused_module_rules(
+        # Keys and values of global tokens have projections of their own too.
+        "stack.blocks.{i}.attention.global_attention.project.qkv",
+        global_qkv,
+        [model.d_model] * 3,
+    )
+    return [*BASE.tensor_table(model, positions), *per_layer(model.stack.layers, global_rules)]

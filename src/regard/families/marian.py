@@ -1,88 +1,113 @@
-"""Marian, as transformers has it (MarianMTModel): the Transformer of 2017, post-norm, all sines before all cosines."""
+"""Marian in transformers (MarianMTModel): the post-norm Transformer of 2017."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
+from regard.families.config_schema import ConfigSchema
 from regard.families.fairseq_layout import (
-    EQUAL,
+    DEFAULTS,
     FIXED,
-    SINES,
-    SIZES,
-    TIED,
+    SINUSOIDS,
+    SYNONYMS,
+    TIED_NAMES,
     Share,
-    assemble,
-    logits_bias,
-    sines,
-    sizes,
-    stacks,
+    encoder_decoder,
+    logits_bias_rule,
+    sinusoid_rules,
+    stack_keys,
+    stack_rules,
 )
-from regard.families.tensor_table import ConfigSchema, Rule, Same
+from regard.families.tensor_table import Rename, Rule
 
-FORM = (kinds.EncoderDecoder, kinds.Tokens)
+SPEC_TYPES = (spec.EncoderDecoder, spec.Tokens)
 PREFIX = "model."
-_KEYS = ConfigSchema(
-    read={
-        **SIZES, "vocab_size": 58101, "decoder_vocab_size": 58101,
-        "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+_SCHEMA = ConfigSchema(
+    defaults={
+        **DEFAULTS,
+        "vocab_size": 58101,
+        "decoder_vocab_size": 58101,  # vocab_size, unless the vocabularies are separate
+        "share_encoder_decoder_embeddings": True,  # one embedding for both sides
+        "tie_word_embeddings": True,  # the output matrix is the target's embedding
     },
     fixed={**FIXED, "normalize_before": False, "add_final_layer_norm": False},
-    equal=EQUAL,
-)  # fmt: skip
+    synonyms=SYNONYMS,
+)
 
 
-def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
-        **sizes(model),
+        **stack_keys(model),
         "max_position_embeddings": positions,
-        "vocab_size": model.source.vocabulary if isinstance(model.source, kinds.Tokens) else 0,
+        "vocab_size": model.source.vocabulary if isinstance(model.source, spec.Tokens) else 0,
         "decoder_vocab_size": model.target.vocabulary,
         "share_encoder_decoder_embeddings": model.share == "all",
         "tie_word_embeddings": model.share != "none",
     }
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
-    target = config.get("decoder_vocab_size") or config.get("vocab_size")
-    values = _KEYS({**config, "decoder_vocab_size": target})
-    joint, tied = values["share_encoder_decoder_embeddings"], values["tie_word_embeddings"]
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
+    # Joint vocabularies are configured once.
+    target_vocabulary = config.get("decoder_vocab_size") or config.get("vocab_size")
+    values = _SCHEMA.parse({**config, "decoder_vocab_size": target_vocabulary})
+    scale = values["scale_embedding"]
+    dropout = values["dropout"]
+    return encoder_decoder(
+        values,
+        spec.Tokens(values["vocab_size"], SINUSOIDS, scale, dropout),
+        spec.Tokens(values["decoder_vocab_size"], SINUSOIDS, scale, dropout),
+        spec.PostNorm(),
+        _share(values["share_encoder_decoder_embeddings"], values["tie_word_embeddings"]),
+        bias=values["regard_head_bias"],
+    )
+
+
+def _share(joint: bool, tied: bool) -> Share:
     if joint and not tied:
         raise ModelError(
-            "config.json shares the embeddings but not the output matrix, which transformers 4 and 5 read differently",
+            "config.json shares the embeddings but not the output matrix, "
+            "which transformers 4 and 5 read differently",
             "set share_encoder_decoder_embeddings to false if all three matrices are stored",
         )
-    share: Share = "all" if joint else "target" if tied else "none"
-    scale, dropout = values["scale_embedding"], values["dropout"]
-    source, target = (
-        kinds.Tokens(values[key], SINES, scale, dropout)
-        for key in ("vocab_size", "decoder_vocab_size")
-    )
-    return assemble(
-        values, source, target, kinds.PostNorm(), share, bias=values["regard_head_bias"]
-    )
+    if joint:
+        return "all"
+    return "target" if tied else "none"
 
 
-def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
     return [
-        *_embeddings(model.share),
-        *stacks(model),
-        logits_bias(model),
-        *sines(model, positions, written=False),
+        *_embedding_rules(model.share),
+        *stack_rules(model),
+        logits_bias_rule(model),
+        *sinusoid_rules(model, positions, written=False),
     ]
 
 
-def _embeddings(share: str) -> list[Rule]:
+def _embedding_rules(share: str) -> list[Rule]:
     if share == "all":
-        return [Same("source.table.weight", "model.shared.weight", aliases=TIED)]
-    source, target, output = TIED
-    tied = share == "target"
-    rules: list[Rule] = [
-        Same("source.table.weight", source),
-        Same("target.table.weight", target, aliases=(output,) if tied else ()),
+        return [Rename("source.table.weight", "model.shared.weight", aliases=TIED_NAMES)]
+    source, target, output = TIED_NAMES
+    if share == "target":
+        return [
+            Rename("source.table.weight", source),
+            Rename("target.table.weight", target, aliases=(output,)),
+        ]
+    return [
+        Rename("source.table.weight", source),
+        Rename("target.table.weight", target),
+        Rename("head.table.weight", output),
     ]
-    return rules if tied else [*rules, Same("head.table.weight", output)]

@@ -1,8 +1,8 @@
-"""mBART and mBART-50, as transformers has them: BART with the norms before the sublayers, and one after each stack."""
+"""mBART and mBART-50 in transformers: BART with pre-norm, and a norm after each stack."""
 
 from __future__ import annotations
 
-from regard import spec as kinds
-from regard.families.bart import Kin
+from regard import spec
+from regard.families.bart import BartFamily
 
-MBART = Kin("mbart", "MBartForConditionalGeneration", kinds.PreNorm())
+MBART = BartFamily("mbart", "MBartForConditionalGeneration", spec.PreNorm())

@@ -1,12 +1,17 @@
-"""Mistral, as transformers has it: LLaMA whose tokens see a window. Configs that do not say how wide mean 4096; null, none."""
+"""Mistral in transformers: LLaMA with sliding-window attention."""
 
 from __future__ import annotations
 
-from regard.families.llama import Kin
-from regard.families.tensor_table import OrNone
+from regard.families.config_schema import SizeOrNull
+from regard.families.llama import LlamaFamily
 
-MISTRAL = Kin(
-    "mistral",
-    "MistralForCausalLM",
-    {"intermediate_size": 14336, "num_key_value_heads": OrNone(8), "sliding_window": OrNone(4096)},
+MISTRAL = LlamaFamily(
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    defaults={
+        "intermediate_size": 14336,
+        "num_key_value_heads": SizeOrNull(8),
+        # Absent means 4096; null, no window.
+        "sliding_window": SizeOrNull(4096),
+    },
 )

@@ -1,45 +1,59 @@
-"""Our own format, for models without a counterpart elsewhere: config.json holds the spec, and the names are ours."""
+"""Our own format (`model_type: regard`), for models that transformers does not have.
+
+config.json holds the spec, and the tensors have the names of our parameters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard import __version__
-from regard import spec as kinds
+from regard import __version__, spec
 from regard.build import outline
 from regard.errors import ModelError
-from regard.families.tensor_table import HARMLESS, Rule, Same
+from regard.families.config_schema import IGNORED_KEYS
+from regard.families.tensor_table import Rename, Rule
+from regard.tensor_names import stored_name
 
-FORM = (object, object)  # whatever the others cannot say
+SPEC_TYPES = (object, object)  # any model, over any input
 PREFIX = ""
-_KNOWN = HARMLESS | {"spec", "regard_version", "is_encoder_decoder"}
+_KEYS = IGNORED_KEYS | {"spec", "regard_version", "is_encoder_decoder"}
 
 
-def config(model: kinds.Model, positions: int) -> dict[str, Any]:
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Model, positions: int) -> dict[str, Any]:
     return {
         "model_type": "regard",
         "architectures": [type(model).__name__],
-        "is_encoder_decoder": isinstance(model, kinds.EncoderDecoder | kinds.SequenceToSequence),
+        "is_encoder_decoder": isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence),
         "regard_version": __version__,
-        "spec": kinds.to_dict(model),
+        "spec": spec.to_dict(model),
     }
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Model:
-    unknown = sorted(set(config) - _KNOWN)
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Model:
+    unknown = sorted(set(config) - _KEYS)
     if unknown:
         raise ModelError(
             f"config.json has an unknown key: {unknown[0]}",
             "open it with the version that wrote it",
         )
-    model = kinds.from_dict(config.get("spec"))
-    if not isinstance(model, kinds.Model):
+    model = spec.from_dict(config.get("spec"))
+    if not isinstance(model, spec.Model):
         raise ModelError(
             "config.json holds no model under `spec`", "compare it with one that this version wrote"
         )
     return model
 
 
-def table(model: kinds.Model, positions: int) -> list[Rule]:
-    return [Same(name, name) for name, _ in outline(model).named_parameters()]
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Model, positions: int) -> list[Rule]:
+    names = [name for name, _ in outline(model).named_parameters()]
+    return [Rename(name, stored_name(name)) for name in names]

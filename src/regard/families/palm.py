@@ -1,11 +1,15 @@
-"""PaLM (Chowdhery et al. 2022, Table 1): attention and feed-forward side by side, one key head, SwiGLU, RoPE, no biases."""
+"""PaLM (Chowdhery et al. 2022, Table 1): presets.
+
+Attention and feed-forward in parallel, one key head, SwiGLU, RoPE, no biases. transformers has no
+such model, so its files are in our own format.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from regard import spec
-from regard.families.sizes import chosen
+from regard.families.presets import transformer_settings
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 4, "d_model": 128, "heads": 4, "d_k": 32},
@@ -19,19 +23,22 @@ _DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
 def preset(
     name: str, vocabulary: int = 256_000, context: int = 2048, **changes: Any
 ) -> spec.Decoder:
-    """Positions are rotations, so `context` is no part of the model. Embeddings are shared with the output, whose logits
-    are scaled by d_model^-½ (Section 2)."""
-    s = chosen("palm", PRESETS, name, _DEFAULTS, changes)
+    """A named size. Positions are rotations, so `context` is no part of the model.
+
+    The embeddings are shared with the output, whose logits are scaled by d_model^-½ (Section 2).
+    """
+    s = transformer_settings("palm", PRESETS, name, _DEFAULTS, changes)
     norm = spec.LayerNorm(bias=False)
+    attention = spec.Attention(
+        s["heads"],
+        s["d_k"],
+        s["d_k"],
+        groups=1,  # multi-query attention
+        bias="",
+        mixer=spec.SoftmaxAttention(s["attention_dropout"]),
+    )
     block = spec.Block(
-        spec.Attention(
-            s["heads"],
-            s["d_k"],
-            s["d_k"],
-            1,
-            "",
-            mixer=spec.SoftmaxAttention(s["attention_dropout"]),
-        ),
+        attention,
         spec.GatedFeedForward(s["d_ff"]),
         residual=spec.Parallel(1),
         norm=norm,

@@ -1,6 +1,7 @@
-"""PEGASUS, as transformers has it (PegasusForConditionalGeneration): Marian with pre-norm, and a norm after each stack.
+"""PEGASUS in transformers (PegasusForConditionalGeneration): a pre-norm Marian.
 
-One matrix serves both embeddings and the output: untied, transformers 4 and 5 disagree on which stored copy acts where.
+One matrix serves both embeddings and the output: untied, transformers 4 and 5 disagree on which
+stored copy acts where.
 """
 
 from __future__ import annotations
@@ -8,56 +9,69 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
+from regard.families.config_schema import ConfigSchema
 from regard.families.fairseq_layout import (
-    EQUAL,
+    DEFAULTS,
     FIXED,
-    SINES,
-    SIZES,
-    TIED,
-    assemble,
-    logits_bias,
-    sines,
-    sizes,
-    stacks,
+    SINUSOIDS,
+    SYNONYMS,
+    TIED_NAMES,
+    encoder_decoder,
+    logits_bias_rule,
+    sinusoid_rules,
+    stack_keys,
+    stack_rules,
 )
-from regard.families.tensor_table import ConfigSchema, Rule, Same
+from regard.families.tensor_table import Rename, Rule
 
-FORM = (kinds.EncoderDecoder, kinds.Tokens)
+SPEC_TYPES = (spec.EncoderDecoder, spec.Tokens)
 PREFIX = "model."
-_KEYS = ConfigSchema(
-    read={**SIZES, "vocab_size": 50265},
+_SCHEMA = ConfigSchema(
+    defaults={**DEFAULTS, "vocab_size": 50265},
     fixed={
         **FIXED,
         "normalize_before": True,
         "add_final_layer_norm": True,
         "tie_word_embeddings": True,
     },
-    equal=EQUAL,
+    synonyms=SYNONYMS,
 )
 
 
-def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "pegasus",
         "architectures": ["PegasusForConditionalGeneration"],
-        **sizes(model),
+        **stack_keys(model),
         "max_position_embeddings": positions,
         "vocab_size": model.target.vocabulary,
         "tie_word_embeddings": True,
     }
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
-    values = _KEYS(config)
-    tokens = kinds.Tokens(values["vocab_size"], SINES, values["scale_embedding"], values["dropout"])
-    return assemble(values, tokens, tokens, kinds.PreNorm(), bias=values["regard_head_bias"])
+# ------------------------------------------------------------------ config.json → spec
 
 
-def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
+    values = _SCHEMA.parse(config)
+    tokens = spec.Tokens(
+        values["vocab_size"], SINUSOIDS, values["scale_embedding"], values["dropout"]
+    )
+    bias = values["regard_head_bias"]
+    return encoder_decoder(values, tokens, tokens, spec.PreNorm(), bias=bias)
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
     return [
-        Same("source.table.weight", "model.shared.weight", aliases=TIED),
-        *stacks(model),
-        logits_bias(model),
-        *sines(model, positions, written=True),
+        Rename("source.table.weight", "model.shared.weight", aliases=TIED_NAMES),
+        *stack_rules(model),
+        logits_bias_rule(model),
+        *sinusoid_rules(model, positions, written=True),
     ]

@@ -1,167 +1,244 @@
-"""Reformer, as transformers has it: reversible layers that look inside chunks of neighbours or of places that hash alike, and
-positions on axes; both streams come out, side by side. The vocabulary's bias is kept but not added, as in transformers 5."""
+"""Reformer in transformers: reversible layers, local and LSH attention, axial positions.
+
+Both streams of the reversible residual come out, concatenated. The bias of the language-model head
+is kept but not added, as in transformers 5.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
 from regard.families import chunked_layers
 from regard.families.bert_layout import FIXED, IGNORED
-from regard.families.common import Layer, activation, label_count, named_labels, word
-from regard.families.tensor_table import (
-    ConfigSchema,
-    Reshaped,
-    Rule,
-    Same,
-    Unread,
-    labels_of,
-    module,
-)
+from regard.families.block_config import activation_name, parse_activation
+from regard.families.classifier_labels import classifier_head, label_count, label_names
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoder_layer import LayerNames
+from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
 
 PREFIX = "reformer."
-FORM = (kinds.Decoder | kinds.Encoder, kinds.Tokens)
-KEYS = ConfigSchema(
-    {**chunked_layers.READ, "axial_pos_embds": True, "axial_pos_shape": [64, 64], "axial_pos_embds_dim": [64, 192],
-     "feed_forward_size": 512, "hidden_act": "relu", "hidden_dropout_prob": 0.05, "hidden_size": 256, "is_decoder": False,
-     "layer_norm_eps": 1e-12, "vocab_size": 320, "classifier_dropout": 0.05},
+SPEC_TYPES = (spec.Decoder | spec.Encoder, spec.Tokens)
+_SCHEMA = ConfigSchema(
+    {
+        **chunked_layers.DEFAULTS,
+        "axial_pos_embds": True,  # positions as a sum of axes
+        "axial_pos_shape": [64, 64],  # lengths of the axes
+        "axial_pos_embds_dim": [64, 192],  # widths, which add up to hidden_size
+        "feed_forward_size": 512,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.05,
+        "hidden_size": 256,  # of one of the two streams
+        "is_decoder": False,  # causal
+        "layer_norm_eps": 1e-12,
+        "vocab_size": 320,
+        "classifier_dropout": 0.05,
+    },
     {key: value for key, value in FIXED.items() if key != "is_decoder"},
     {},
-    # Nothing is tied, whatever is said; the others cut work into parts, follow from the layers, or were never read.
-    IGNORED | {"tie_word_embeddings", "axial_norm_std", "chunk_size_lm_head", "num_hidden_layers", "sinusoidal_pos_embds",
-               "attention_probs_dropout_prob", "intermediate_size", "num_chunks_before", "num_chunks_after"},
-)  # fmt: skip
-APART = Layer(
-    ("attention.self_attention.query", "attention.self_attention.key", "attention.self_attention.value"),
-    "attention.output.dense", "attention.layer_norm", "feed_forward.dense.dense", "feed_forward.output.dense",
-    "feed_forward.layer_norm",
-)  # fmt: skip
-SHARED = replace(
-    APART, qkv=("attention.self_attention.query_key", "attention.self_attention.value")
+    IGNORED
+    | {
+        "tie_word_embeddings",  # nothing is tied, whatever it says
+        "chunk_size_lm_head",  # saves memory, computes the same
+        "num_hidden_layers",  # follows from attn_layers
+        # Never read by transformers.
+        "axial_norm_std",
+        "sinusoidal_pos_embds",
+        "attention_probs_dropout_prob",
+        "intermediate_size",
+        "num_chunks_before",
+        "num_chunks_after",
+    },
 )
-# The numbers that stand for what is not seen, which old files hold.
-MASKS = [
-    f"attention.self_attention.{own}mask_value_float{bits}"
-    for own in ("", "self_")
+_LOCAL_LAYER = LayerNames(
+    qkv=(
+        "attention.self_attention.query",
+        "attention.self_attention.key",
+        "attention.self_attention.value",
+    ),
+    attention_output="attention.output.dense",
+    attention_norm="attention.layer_norm",
+    feedforward_inner="feed_forward.dense.dense",
+    feedforward_outer="feed_forward.output.dense",
+    feedforward_norm="feed_forward.layer_norm",
+)
+_LSH_LAYER = replace(
+    _LOCAL_LAYER,
+    qkv=("attention.self_attention.query_key", "attention.self_attention.value"),
+)
+# The numbers that stand for minus infinity, which old files hold.
+_MASK_VALUES = [
+    f"attention.self_attention.{kind}mask_value_float{bits}"
+    for kind in ("", "self_")
     for bits in (16, 32)
 ]
-TOPS: dict[str, tuple[type, bool, kinds.HeadTask | None]] = {
-    "ReformerModel": (kinds.Encoder, False, None), "ReformerModelWithLMHead": (kinds.Decoder, True, None),
-    "ReformerForMaskedLM": (kinds.Encoder, True, None), "ReformerForQuestionAnswering": (kinds.Encoder, False, "answer"),
-    "ReformerForSequenceClassification": (kinds.Encoder, False, "classify"),
-}  # fmt: skip
 
 
-def config(model: kinds.Decoder | kinds.Encoder, positions: int) -> dict[str, Any]:
-    part, place, labels = model.stack.block, model.tokens.position, labels_of(model)
-    top = (type(model), model.head is not None, labels.task if labels else None)
-    said: dict[str, Any] = {
+@dataclass(frozen=True)
+class _Architecture:
+    """What an architecture is built as: the class of its spec, and its heads."""
+
+    spec_type: type[spec.Encoder] | type[spec.Decoder]
+    language_model: bool = False
+    task: spec.HeadTask | None = None
+
+
+_ARCHITECTURES = {
+    "ReformerModel": _Architecture(spec.Encoder),
+    "ReformerModelWithLMHead": _Architecture(spec.Decoder, language_model=True),
+    "ReformerForMaskedLM": _Architecture(spec.Encoder, language_model=True),
+    "ReformerForQuestionAnswering": _Architecture(spec.Encoder, task="answer"),
+    "ReformerForSequenceClassification": _Architecture(spec.Encoder, task="classify"),
+}
+
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
+    block = model.stack.block
+    position = model.tokens.position
+    labels = classifier_head(model)
+    task = labels.task if labels else None
+    architecture = _Architecture(type(model), model.head is not None, task)
+    config: dict[str, Any] = {
         "model_type": "reformer",
-        "architectures": [name for name, known in TOPS.items() if known == top],
+        "architectures": [name for name, a in _ARCHITECTURES.items() if a == architecture],
         "vocab_size": model.tokens.vocabulary,
         "hidden_size": model.d_model,
-        "feed_forward_size": part.feedforward.d_ff,
-        "hidden_act": word(part.feedforward.activation),
-        "hidden_dropout_prob": part.dropout,
-        "layer_norm_eps": part.norm.eps,
-        "is_decoder": kinds.is_causal(model.stack.pattern),
-        "max_position_embeddings": place.length
-        if isinstance(place, kinds.LearnedPosition)
-        else positions,
-        "axial_pos_embds": isinstance(place, kinds.AxialPosition),
-        **chunked_layers.said(model.stack),
+        "feed_forward_size": block.feedforward.d_ff,
+        "hidden_act": activation_name(block.feedforward.activation),
+        "hidden_dropout_prob": block.dropout,
+        "layer_norm_eps": block.norm.eps,
+        "is_decoder": spec.is_causal(model.stack.pattern),
+        "max_position_embeddings": positions,
+        "axial_pos_embds": isinstance(position, spec.AxialPosition),
+        **chunked_layers.attention_config(model.stack),
     }
-    if isinstance(place, kinds.AxialPosition):
-        said |= {"axial_pos_shape": [*place.shape], "axial_pos_embds_dim": [*place.widths]}
-        said["max_position_embeddings"] = place.most
+    if isinstance(position, spec.LearnedPosition):
+        config["max_position_embeddings"] = position.length
+    if isinstance(position, spec.AxialPosition):
+        config["axial_pos_shape"] = [*position.shape]
+        config["axial_pos_embds_dim"] = [*position.widths]
+        config["max_position_embeddings"] = position.most
     if labels and labels.task == "classify":
-        said |= {**named_labels(labels.count), "classifier_dropout": labels.dropout}
-    return said
+        config |= label_names(labels.count)
+        config["classifier_dropout"] = labels.dropout
+    return config
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Decoder | kinds.Encoder:
-    said = {key: value for key, value in config.items() if value is not None}
-    values = KEYS({"classifier_dropout": said.get("hidden_dropout_prob"), **said})
-    dropout, drop = values["hidden_dropout_prob"], values["classifier_dropout"]
-    norm, both = kinds.LayerNorm(values["layer_norm_eps"]), kinds.Reversible("both")
-    inner = kinds.FeedForward(values["feed_forward_size"], activation(values["hidden_act"]))
-    first, *others = (
-        kinds.Block(each, inner, None, both, norm, dropout)
-        for each in chunked_layers.attentions(values)
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder | spec.Encoder:
+    config = {key: value for key, value in config.items() if value is not None}
+    values = _SCHEMA.parse({"classifier_dropout": config.get("hidden_dropout_prob"), **config})
+    architecture = _architecture(config, stored)
+    d_model = values["hidden_size"]
+    tokens = spec.Tokens(
+        values["vocab_size"], _position(values), False, values["hidden_dropout_prob"]
     )
-    shape, widths, length = (
-        values[k] for k in ("axial_pos_shape", "axial_pos_embds_dim", "max_position_embeddings")
-    )
-    place = (
-        kinds.AxialPosition((*shape,), (*widths,), length)
-        if values["axial_pos_embds"]
-        else kinds.LearnedPosition(length)
-    )
-    tokens = kinds.Tokens(values["vocab_size"], place, False, dropout)
-    pattern = kinds.CausalMask() if values["is_decoder"] else kinds.FullMask()
-    stack = kinds.Stack(
-        1 + len(others), first, pattern, final=norm, dropout=dropout, turns=(*others,)
-    )
-    bare = bool(stored) and not any(name.startswith(PREFIX) for name in stored)
-    given = said.get("architectures")
-    named = "ReformerModel" if bare or not given or not isinstance(given, list) else str(given[0])
-    if named not in TOPS:
+    stack = _stack(values)
+    lm_head = spec.LMHead("kept") if architecture.language_model else None
+    if architecture.spec_type is spec.Decoder:
+        assert lm_head is not None
+        return spec.Decoder(d_model, tokens, stack, lm_head, tied=False)
+    pool = None
+    labels = None
+    if architecture.task == "classify":
+        dropout = values["classifier_dropout"]
+        pool = spec.Pool("first", "tanh", dropout)
+        labels = spec.ClassifierHead(label_count(config), dropout=dropout)
+    elif architecture.task:
+        labels = spec.ClassifierHead(2, architecture.task)
+    return spec.Encoder(d_model, tokens, stack, pool, lm_head, labels, tied=False)
+
+
+def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Architecture:
+    architectures = config.get("architectures")
+    is_base_model = bool(stored) and not any(name.startswith(PREFIX) for name in stored)
+    name = "ReformerModel"
+    if not is_base_model and architectures and isinstance(architectures, list):
+        name = str(architectures[0])
+    if name not in _ARCHITECTURES:
         raise ModelError(
-            f"the architecture {named!r} is not understood", f"known: {', '.join(TOPS)}"
+            f"the architecture {name!r} is not understood", f"known: {', '.join(_ARCHITECTURES)}"
         )
-    form, vocabulary, task = TOPS[named]
-    head, d_model = kinds.LMHead("kept"), values["hidden_size"]
-    if form is kinds.Decoder:
-        return kinds.Decoder(d_model, tokens, stack, head, tied=False)
-    pool, labels = None, kinds.ClassifierHead(2, task) if task else None
-    if task == "classify":
-        pool, labels = (
-            kinds.Pool("first", "tanh", drop),
-            kinds.ClassifierHead(label_count(config), dropout=drop),
-        )
-    return kinds.Encoder(
-        d_model, tokens, stack, pool, head if vocabulary else None, labels, tied=False
+    return _ARCHITECTURES[name]
+
+
+def _position(values: Mapping[str, Any]) -> spec.AxialPosition | spec.LearnedPosition:
+    length = values["max_position_embeddings"]
+    if not values["axial_pos_embds"]:
+        return spec.LearnedPosition(length)
+    shape = tuple(values["axial_pos_shape"])
+    widths = tuple(values["axial_pos_embds_dim"])
+    return spec.AxialPosition(shape, widths, length)
+
+
+def _stack(values: Mapping[str, Any]) -> spec.Stack:
+    dropout = values["hidden_dropout_prob"]
+    norm = spec.LayerNorm(values["layer_norm_eps"])
+    activation = parse_activation(values["hidden_act"])
+    feedforward = spec.FeedForward(values["feed_forward_size"], activation)
+    blocks = [
+        spec.Block(attention, feedforward, None, spec.Reversible("both"), norm, dropout)
+        for attention in chunked_layers.layer_attentions(values)
+    ]
+    pattern = spec.CausalMask() if values["is_decoder"] else spec.FullMask()
+    return spec.Stack(
+        len(blocks), blocks[0], pattern, final=norm, dropout=dropout, turns=tuple(blocks[1:])
     )
 
 
-def table(model: kinds.Decoder | kinds.Encoder, positions: int) -> list[Rule]:
-    labels, place = labels_of(model), model.tokens.position
-    ours, inside = (
-        "input" if isinstance(model, kinds.Encoder) else "tokens",
-        PREFIX if model.head or labels else "",
-    )
-    rules: list[Rule] = [Same(f"{ours}.table.weight", f"{inside}embeddings.word_embeddings.weight")]
-    where = f"{inside}embeddings.position_embeddings"
-    if isinstance(place, kinds.AxialPosition):
-        for i, (count, width) in enumerate(zip(place.shape, place.widths, strict=True)):
-            shape = (*(count if axis == i else 1 for axis in range(len(place.shape))), width)
-            rules.append(
-                Reshaped(
-                    f"{ours}.position.tables.{i}", f"{where}.weights.{i}", shape, (count, width)
-                )
-            )
-    else:
-        rules.append(Same(f"{ours}.position.table", f"{where}.embedding.weight"))
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Decoder | spec.Encoder, positions: int) -> list[Rule]:
+    labels = classifier_head(model)
+    prefix = PREFIX if model.head or labels else ""
+    rules = _embedding_rules(model, prefix)
     for i, block in enumerate(model.stack.blocks):
-        theirs, names = (
-            f"{inside}encoder.layers.{i}",
-            SHARED if block.attention.projection == "shared" else APART,
-        )
-        rules += [
-            *names.of(block, f"stack.blocks.{i}", theirs),
-            *(Unread(f"{theirs}.{mask}") for mask in MASKS),
-        ]
-    rules += module("stack.final_norm", f"{inside}encoder.layer_norm")
+        layer = f"{prefix}encoder.layers.{i}"
+        names = _LSH_LAYER if block.attention.projection == "shared" else _LOCAL_LAYER
+        rules += names.block_rules(block, f"stack.blocks.{i}", layer)
+        rules += [Unused(f"{layer}.{mask}") for mask in _MASK_VALUES]
+    rules += module_rules("stack.final_norm", f"{prefix}encoder.layer_norm")
     if model.head:
-        rules += module("head.table", "lm_head.decoder", False)
-        rules.append(Same("head.kept", "lm_head.bias", ("lm_head.decoder.bias",)))
+        rules += module_rules("head.table", "lm_head.decoder", bias=False)
+        rules.append(Rename("head.kept", "lm_head.bias", ("lm_head.decoder.bias",)))
     if labels and labels.task == "classify":
-        return [
-            *rules,
-            *module("pool.dense", "classifier.dense"),
-            *module("labels.output", "classifier.out_proj"),
-        ]
-    return [*rules, *(module("labels.output", "qa_outputs") if labels else [])]
+        rules += module_rules("pool.dense", "classifier.dense")
+        rules += module_rules("labels.output", "classifier.out_proj")
+    elif labels:
+        rules += module_rules("labels.output", "qa_outputs")
+    return rules
+
+
+def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> list[Rule]:
+    name = "input" if isinstance(model, spec.Encoder) else "tokens"
+    embeddings = f"{prefix}embeddings"
+    rules: list[Rule] = [
+        Rename(f"{name}.table.weight", f"{embeddings}.word_embeddings.weight"),
+    ]
+    hf_position = f"{embeddings}.position_embeddings"
+    position = model.tokens.position
+    if not isinstance(position, spec.AxialPosition):
+        rules.append(Rename(f"{name}.position.table", f"{hf_position}.embedding.weight"))
+        return rules
+    for i, (length, width) in enumerate(zip(position.shape, position.widths, strict=True)):
+        # Each axis is stored with size 1 in all other axes, ready to broadcast: [1, length, width].
+        hf_shape = [1] * len(position.shape) + [width]
+        hf_shape[i] = length
+        rules.append(
+            Reshape(
+                f"{name}.position.tables.{i}",
+                f"{hf_position}.weights.{i}",
+                tuple(hf_shape),
+                (length, width),
+            )
+        )
+    return rules

@@ -1,5 +1,8 @@
-"""Rotary positions as configs say them: transformers 5 has `rope_parameters`; 4 had `rope_theta` and `rope_scaling`, with
-`type` for `rope_type`."""
+"""Rotary positions (RoPE) in config.json, old and new.
+
+transformers 5 has `rope_parameters`; 4 had `rope_theta` and `rope_scaling`, in which the first
+files say `type` for `rope_type`.
+"""
 
 from __future__ import annotations
 
@@ -8,68 +11,84 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.core.rotary import rope_frequencies
 from regard.errors import ModelError
 from regard.families.tensor_table import Constant
 
-# Scalings by their names, with the keys of their options in our order.
-_SCALINGS: dict[
-    str, tuple[type[kinds.LinearScaling] | type[kinds.BandedScaling], tuple[str, ...]]
-] = {
-    "linear": (kinds.LinearScaling, ("factor",)),
+Scaling = type[spec.LinearScaling] | type[spec.BandedScaling]
+# By `rope_type`: the scaling, and the keys of its options in the order of its fields.
+_SCALINGS: dict[str, tuple[Scaling, tuple[str, ...]]] = {
+    "linear": (spec.LinearScaling, ("factor",)),
     "llama3": (
-        kinds.BandedScaling,
+        spec.BandedScaling,
         ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     ),
 }
 
 
-def rope(values: Mapping[str, Any], share: float | None = None) -> kinds.Rope:
-    """`share`: that of each head's dimensions which is rotated, unless the parameters say another; None where a family has
-    no word for it."""
-    said = {
+def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -> spec.Rope:
+    """The rotary positions of a config.
+
+    `partial_factor` is the share of each head's dimensions that is rotated, unless the parameters
+    have another; None where a family always rotates all of them.
+    """
+    options = {
         "rope_theta": values["rope_theta"],
         **values["rope_scaling"],
         **values["rope_parameters"],
     }
-    part = 1.0 if share is None else said.pop("partial_rotary_factor", share)
-    base, old = said.pop("rope_theta"), said.pop("type", "default")
-    kind = said.pop("rope_type", old)
-    made, names = _SCALINGS.get(kind, (None, ()))
-    numbers = [said.pop(name, None) for name in names]
-    if (
-        said
-        or kind not in ("default", *_SCALINGS)
-        or not all(type(n) in (int, float) for n in (base, part, *numbers))
-    ):
-        options = f" with {', '.join(said)}" if said else ""
+    share = 1.0
+    if partial_factor is not None:
+        share = options.pop("partial_rotary_factor", partial_factor)
+    base = options.pop("rope_theta")
+    old_type = options.pop("type", "default")
+    rope_type = options.pop("rope_type", old_type)
+    scaling, keys = _SCALINGS.get(rope_type, (None, ()))
+    scaling_options = [options.pop(key, None) for key in keys]
+    numbers = (base, share, *scaling_options)
+    # `type`, not isinstance: a bool is no number here.
+    all_numbers = all(type(number) in (int, float) for number in numbers)
+    if options or rope_type not in ("default", *_SCALINGS) or not all_numbers:
+        unknown = f" with {', '.join(options)}" if options else ""
         raise ModelError(
-            f"rotary positions of the kind {kind!r}{options} are not understood",
+            f"rotary positions of the kind {rope_type!r}{unknown} are not understood",
             "known: default; linear and llama3 with their options",
         )
-    return kinds.Rope(base, scaling=made(*numbers) if made else None, share=float(part))
-
-
-def rope_words(model: kinds.Decoder, *, shared: bool = False) -> dict[str, Any]:
-    """What both versions say of it, together."""
-    turned = _rope(model)
-    scaling: dict[str, Any] = {}
-    for kind, (made, names) in _SCALINGS.items():
-        if isinstance(turned.scaling, made):
-            scaling = {"rope_type": kind, **dict(zip(names, astuple(turned.scaling), strict=True))}
-    share = {"partial_rotary_factor": turned.share} if shared else {}
-    new = {"rope_type": "default", **scaling, "rope_theta": turned.base, **share}
-    return {"rope_parameters": new, **({"rope_scaling": scaling} if scaling else {})}
-
-
-def frequencies(model: kinds.Decoder, theirs: str) -> Constant:
-    """Old files hold those of the rotation in every layer."""
-    rotated = int(model.stack.block.attention.d_k * _rope(model).share)
-    return Constant(
-        theirs, partial(rope_frequencies, rotated, _rope(model).base), tolerance=1e-6, written=False
+    return spec.Rope(
+        base,
+        scaling=scaling(*scaling_options) if scaling else None,
+        share=float(share),
     )
 
 
-def _rope(model: kinds.Decoder) -> kinds.Rope:
-    return model.stack.position if isinstance(model.stack.position, kinds.Rope) else kinds.Rope()
+def rope_config(model: spec.Decoder, *, partial: bool = False) -> dict[str, Any]:
+    """The config keys of rotary positions, for both versions of transformers."""
+    rope = _rope(model)
+    scaling_config: dict[str, Any] = {}
+    for rope_type, (scaling, keys) in _SCALINGS.items():
+        if isinstance(rope.scaling, scaling):
+            options = dict(zip(keys, astuple(rope.scaling), strict=True))
+            scaling_config = {"rope_type": rope_type, **options}
+    parameters = {"rope_type": "default", **scaling_config, "rope_theta": rope.base}
+    if partial:
+        parameters["partial_rotary_factor"] = rope.share
+    config = {"rope_parameters": parameters}
+    if scaling_config:
+        config["rope_scaling"] = scaling_config
+    return config
+
+
+def inv_freq_rule(model: spec.Decoder, hf: str) -> Constant:
+    """The inverse frequencies of the rotation, which old files hold in every layer."""
+    rope = _rope(model)
+    # [rotated / 2]: one frequency for each pair of dimensions.
+    rotated = int(model.stack.block.attention.d_k * rope.share)
+    frequencies = partial(rope_frequencies, rotated, rope.base)
+    return Constant(hf, frequencies, tolerance=1e-6, written=False)
+
+
+def _rope(model: spec.Decoder) -> spec.Rope:
+    """Its rotary positions; other positions are described as these and do not match."""
+    position = model.stack.position
+    return position if isinstance(position, spec.Rope) else spec.Rope()

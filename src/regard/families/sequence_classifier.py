@@ -1,7 +1,7 @@
-"""A decoder's family whose models may also judge a text instead of going on from it (…ForSequenceClassification).
+"""Decoders that classify a text instead of continuing it (...ForSequenceClassification).
 
-The same stack, read to its end: the labels are scored from the last token, and there is no vocabulary on top. As a spec that
-is an encoder that does not see what follows, so that everything done with classifiers is done with these.
+The same stack without a language-model head: the labels are scored from the last token. As a spec
+that is a causal encoder, so that everything done with classifiers is done with these.
 """
 
 from __future__ import annotations
@@ -10,66 +10,76 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
-from regard.families.common import label_count, named_labels
-from regard.families.tensor_table import Constant, Rule, Same, Unread, labels_of
+from regard.families.classifier_labels import classifier_head, label_count, label_names
+from regard.families.tensor_table import Constant, Rename, Rule, Unused
 
 SUFFIX = "ForSequenceClassification"
 
 
 @dataclass(frozen=True)
 class WithSequenceClassifier:
-    """`family`: that of the decoders; `stem`: what the names of its classes begin with."""
+    """A family of decoders with its sequence classifier, as one family."""
 
-    family: Any
-    stem: str
-    FORM: ClassVar = (kinds.Decoder | kinds.Encoder, kinds.Tokens)
+    decoders: Any
+    class_prefix: str  # of its architectures: "GPT2" in GPT2ForSequenceClassification
+    SPEC_TYPES: ClassVar = (spec.Decoder | spec.Encoder, spec.Tokens)
 
     @property
     def PREFIX(self) -> str:
-        return str(self.family.PREFIX)
+        return str(self.decoders.PREFIX)
 
-    def config(self, model: kinds.Decoder | kinds.Encoder, positions: int) -> dict[str, Any]:
-        if isinstance(model, kinds.Decoder):
-            return dict(self.family.config(model, positions))
-        labels = labels_of(model)
-        said = self.family.config(_decoder(model), positions) | {
-            "architectures": [self.stem + SUFFIX]
-        }
-        del said["tie_word_embeddings"]  # there is nothing to tie
-        return {**said, **named_labels(labels.count if labels else 1)}
+    # -------------------------------------------------------------- spec → config.json
 
-    def spec(
+    def to_config(self, model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
+        if isinstance(model, spec.Decoder):
+            return dict(self.decoders.to_config(model, positions))
+        labels = classifier_head(model)
+        config = dict(self.decoders.to_config(_as_decoder(model), positions))
+        config["architectures"] = [self.class_prefix + SUFFIX]
+        del config["tie_word_embeddings"]  # there is nothing to tie
+        return {**config, **label_names(labels.count if labels else 1)}
+
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(
         self, config: Mapping[str, Any], stored: Collection[str] = ()
-    ) -> kinds.Decoder | kinds.Encoder:
-        model: kinds.Decoder = self.family.spec(config, stored)
-        named = config.get("architectures")
-        if not isinstance(named, list) or not named or named[0] != self.stem + SUFFIX:
+    ) -> spec.Decoder | spec.Encoder:
+        model: spec.Decoder = self.decoders.to_spec(config, stored)
+        architectures = config.get("architectures")
+        if not isinstance(architectures, list) or not architectures:
             return model
-        labels = kinds.ClassifierHead(label_count(config), bias=False)
-        return kinds.Encoder(
-            model.d_model, model.tokens, model.stack, kinds.Pool("last", None), labels=labels
-        )
+        if architectures[0] != self.class_prefix + SUFFIX:
+            return model
+        labels = spec.ClassifierHead(label_count(config), bias=False)
+        pool = spec.Pool("last", None)
+        return spec.Encoder(model.d_model, model.tokens, model.stack, pool, labels=labels)
 
-    def table(self, model: kinds.Decoder | kinds.Encoder, positions: int) -> list[Rule]:
-        if isinstance(model, kinds.Decoder):
-            return list(self.family.table(model, positions))
-        rules: list[Rule] = self.family.table(_decoder(model), positions)
-        return [*map(_renamed, rules), Same("labels.output.weight", "score.weight")]
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.Decoder | spec.Encoder, positions: int) -> list[Rule]:
+        if isinstance(model, spec.Decoder):
+            return list(self.decoders.tensor_table(model, positions))
+        rules: list[Rule] = self.decoders.tensor_table(_as_decoder(model), positions)
+        classifier = Rename("labels.output.weight", "score.weight")
+        return [*(_of_encoder(rule) for rule in rules), classifier]
 
 
-def _decoder(model: kinds.Encoder) -> kinds.Decoder:
+def _as_decoder(model: spec.Encoder) -> spec.Decoder:
     if model.pool is None or model.pool.which != "last":
         raise ModelError(
             "an encoder that does not judge by its last token is no decoder",
             "describe it as an encoder",
         )
-    return kinds.Decoder(model.d_model, model.tokens, model.stack)
+    return spec.Decoder(model.d_model, model.tokens, model.stack)
 
 
-def _renamed(rule: Rule) -> Rule:
-    if isinstance(rule, (Constant, Unread)) or not rule.ours.startswith("tokens."):
+def _of_encoder(rule: Rule) -> Rule:
+    """A decoder's rule for the encoder, whose embeddings are called `input` instead of `tokens`."""
+    if isinstance(rule, (Constant, Unused)) or not rule.parameter.startswith("tokens."):
         return rule
-    ours = f"input.{rule.ours.removeprefix('tokens.')}"
-    return Same(ours, rule.theirs) if isinstance(rule, Same) else replace(rule, ours=ours)
+    parameter = f"input.{rule.parameter.removeprefix('tokens.')}"
+    if isinstance(rule, Rename):
+        return Rename(parameter, rule.hf)  # without aliases: no output matrix is tied to it
+    return replace(rule, parameter=parameter)

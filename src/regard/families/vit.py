@@ -1,6 +1,7 @@
-"""ViT, as transformers has it: patches behind a class token, pre-norm. DeiT is another `Kin`, with one token more.
+"""ViT in transformers: image patches behind a class token, pre-norm.
 
-With labels, the class token is scored as it is; without, the pooler is a part of the model, if it is stored.
+DeiT is another `VitFamily`, with one token more. A classifier scores the class token as it is;
+without labels, a pooler is part of the model if it is stored.
 """
 
 from __future__ import annotations
@@ -9,131 +10,175 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
-from regard.families.common import Layer, activation, block, label_count, named_labels, sizes, word
-from regard.families.tensor_table import ALONE, ConfigSchema, Reshaped, Rule, each, module
+from regard.families.block_config import (
+    activation_name,
+    block_from_config,
+    parse_activation,
+    stack_config,
+)
+from regard.families.classifier_labels import label_count, label_names
+from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.encoder_layer import LayerNames
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 
-# `regard_pooler` is ours: whether a model without labels has one is seen in the weights only.
-_KEYS = ConfigSchema(
-    read={
-        "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
-        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-12,
-        "image_size": 224, "patch_size": 16, "num_channels": 3, "qkv_bias": True, "pooler_act": "tanh",
-        "encoder_stride": 16, "regard_pooler": True,
+_SCHEMA = ConfigSchema(
+    defaults={
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-12,
+        "image_size": 224,  # side, in pixels
+        "patch_size": 16,  # side, in pixels
+        "num_channels": 3,
+        "qkv_bias": True,
+        "pooler_act": "tanh",
+        "encoder_stride": 16,  # of masked image modelling
+        # A key of ours: only the weights show whether a model without labels has a pooler.
+        "regard_pooler": True,
     },
-    fixed={**ALONE, "pruned_heads": {}, "chunk_size_feed_forward": 0},
-    equal={"pooler_output_size": "hidden_size"},
-)  # fmt: skip
-_LAYER = Layer(
-    ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
-    first_norm="layernorm_before",
-    last_norm="layernorm_after",
+    fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
+    synonyms={"pooler_output_size": "hidden_size"},
+)
+_LAYER = LayerNames(
+    qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    attention_norm="layernorm_before",
+    feedforward_norm="layernorm_after",
 )
 
 
 @dataclass(frozen=True)
-class Kin:
-    """One of these families: its model_type, the name of its classes, and its tokens before the patches."""
+class VitFamily:
+    """ViT or DeiT: its name, and its tokens before the patches."""
 
-    name: str
-    classes: str
-    tokens: tuple[str, ...]
-    FORM: ClassVar = (kinds.Encoder, kinds.Patches)
+    model_type: str
+    class_prefix: str  # of its architectures: "ViT" in ViTForImageClassification
+    extra_tokens: tuple[str, ...]  # before the patches
+    SPEC_TYPES: ClassVar = (spec.Encoder, spec.Patches)
 
     @property
     def PREFIX(self) -> str:
-        return f"{self.name}."
+        return f"{self.model_type}."
 
-    def config(self, model: kinds.Encoder, positions: int) -> dict[str, Any]:
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
         patches = model.patches
-        heads = {
-            kinds.ClassifierHead: "ForImageClassification",
-            kinds.DistilledHead: "ForImageClassificationWithTeacher",
-        }
-        pooled = model.pool.activation if model.pool and not model.labels else None
-        return {
-            "model_type": self.name,
-            "architectures": [
-                self.classes + (heads[type(model.labels)] if model.labels else "Model")
-            ],
-            **sizes(model.d_model, model.stack),
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.class_prefix + _suffix(model.labels)],
+            **stack_config(model.d_model, model.stack),
             "image_size": patches.size,
             "patch_size": patches.patch,
             "num_channels": patches.channels,
             "qkv_bias": "q" in model.stack.block.attention.bias,
-            **({"pooler_act": word(pooled)} if pooled else {}),
-            **({} if model.labels or model.pool else {"regard_pooler": False}),
-            **(named_labels(model.labels.count) if model.labels else {}),
         }
+        if model.labels:
+            return {**config, **label_names(model.labels.count)}
+        if model.pool is None:
+            config["regard_pooler"] = False
+        elif model.pool.activation:
+            config["pooler_act"] = activation_name(model.pool.activation)
+        return config
 
-    def spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-        values = _KEYS(config)
-        pooler = any("pooler." in name for name in stored) if stored else values["regard_pooler"]
-        pool: kinds.Pool | None
-        labels: kinds.ClassifierHead | kinds.DistilledHead | None
-        match (config.get("architectures") or [f"{self.classes}Model"])[0].removeprefix(
-            self.classes
-        ):
-            case "Model":
-                pool, labels = (
-                    kinds.Pool("first", activation(values["pooler_act"])) if pooler else None,
-                    None,
-                )
-            case "ForImageClassification":
-                pool, labels = kinds.Pool("first", None), kinds.ClassifierHead(label_count(config))
-            case "ForImageClassificationWithTeacher" if len(self.tokens) == 2:
-                pool, labels = None, kinds.DistilledHead(label_count(config), 2)
-            case other:
-                known = "known: Model, ForImageClassification"
-                raise ModelError(
-                    f"a {self.name} model of the kind {other!r} is not understood", known
-                )
-        layer = block(values, kinds.PreNorm(), bias="qkvo" if values["qkv_bias"] else "o")
-        shape = (
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+        values = _SCHEMA.parse(config)
+        bias = "qkvo" if values["qkv_bias"] else "o"
+        block = block_from_config(values, spec.PreNorm(), bias=bias)
+        patches = spec.Patches(
             values["image_size"],
             values["patch_size"],
             values["num_channels"],
-            len(self.tokens),
+            extras=len(self.extra_tokens),
+            dropout=block.dropout,
         )
-        patches = kinds.Patches(*shape, dropout=layer.dropout)
-        stack = kinds.Stack(values["num_hidden_layers"], layer, final=layer.norm)
-        return kinds.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
+        stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+        pool, labels = self._heads(config, values, stored)
+        return spec.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
 
-    def table(self, model: kinds.Encoder, positions: int) -> list[Rule]:
-        top, d = self.PREFIX if model.labels else "", model.d_model
-        tokens = [f"{top}embeddings.{token}_token" for token in self.tokens]
-        outputs = ("classifier",) if isinstance(model.labels, kinds.ClassifierHead) else ()
-        voices = (
-            ("cls_classifier", "distillation_classifier")
-            if isinstance(model.labels, kinds.DistilledHead)
-            else ()
-        )
-        whole = (1, model.patches.positions, d)
-        return [
-            *(Reshaped(f"input.extras.{i}", token, (1, 1, d)) for i, token in enumerate(tokens)),
-            Reshaped(
-                "input.position.table", f"{top}embeddings.position_embeddings", whole, (-1, d)
+    def _heads(
+        self, config: Mapping[str, Any], values: Mapping[str, Any], stored: Collection[str]
+    ) -> tuple[spec.Pool | None, spec.ClassifierHead | spec.DistilledHead | None]:
+        architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
+        match architecture.removeprefix(self.class_prefix):
+            case "Model":
+                return self._pooler(values, stored), None
+            case "ForImageClassification":
+                return spec.Pool("first", None), spec.ClassifierHead(label_count(config))
+            case "ForImageClassificationWithTeacher" if len(self.extra_tokens) == 2:
+                return None, spec.DistilledHead(label_count(config), 2)
+            case other:
+                raise ModelError(
+                    f"a {self.model_type} model of the kind {other!r} is not understood",
+                    "known: Model, ForImageClassification",
+                )
+
+    def _pooler(self, values: Mapping[str, Any], stored: Collection[str]) -> spec.Pool | None:
+        has_pooler = values["regard_pooler"]
+        if stored:
+            has_pooler = any("pooler." in name for name in stored)
+        if not has_pooler:
+            return None
+        return spec.Pool("first", parse_activation(values["pooler_act"]))
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+        d_model = model.d_model
+        prefix = self.PREFIX if model.labels else ""
+        embeddings = f"{prefix}embeddings"
+        rules: list[Rule] = []
+        for i, token in enumerate(self.extra_tokens):
+            hf_shape: tuple[int, ...] = (1, 1, d_model)  # ready to broadcast
+            rules.append(Reshape(f"input.extras.{i}", f"{embeddings}.{token}_token", hf_shape))
+        hf_shape = (1, model.patches.positions, d_model)
+        rules += [
+            Reshape(
+                "input.position.table",
+                f"{embeddings}.position_embeddings",
+                hf_shape,
+                (-1, d_model),
             ),
-            *convolution(model, f"{top}embeddings.patch_embeddings.projection"),
-            *each(model.stack.layers, _LAYER.rules(model, top)),
-            *module("stack.final_norm", f"{top}layernorm"),
-            *(module("pool.dense", "pooler.dense") if model.pool and model.pool.activation else []),
-            *(rule for name in outputs for rule in module("labels.output", name)),
-            *(
-                rule
-                for i, name in enumerate(voices)
-                for rule in module(f"labels.outputs.{i}", name)
-            ),
+            *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
+            *per_layer(model.stack.layers, _LAYER.layer_template(model, prefix)),
+            *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
+        if model.pool and model.pool.activation:
+            rules += module_rules("pool.dense", "pooler.dense")
+        if isinstance(model.labels, spec.ClassifierHead):
+            rules += module_rules("labels.output", "classifier")
+        if isinstance(model.labels, spec.DistilledHead):
+            rules += module_rules("labels.outputs.0", "cls_classifier")
+            rules += module_rules("labels.outputs.1", "distillation_classifier")
+        return rules
 
 
-def convolution(model: kinds.Encoder, theirs: str, ours: str = "input") -> list[Rule]:
-    """Their convolution over patches, whose kernel is our matrix of unfolded pixels."""
-    patches, d = model.patches, model.d_model
-    shape = (d, patches.channels, patches.patch, patches.patch)
-    bias = module(f"{ours}.project", theirs)[1:] if patches.bias else []
-    return [Reshaped(f"{ours}.project.weight", f"{theirs}.weight", shape, (d, -1)), *bias]
+def _suffix(labels: spec.ClassifierHead | spec.DistilledHead | None) -> str:
+    match labels:
+        case None:
+            return "Model"
+        case spec.ClassifierHead():
+            return "ForImageClassification"
+        case spec.DistilledHead():
+            return "ForImageClassificationWithTeacher"
 
 
-VIT = Kin("vit", "ViT", ("cls",))
+def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]:
+    """The patch embedding: a convolution there, a matrix over unfolded pixels here."""
+    patches = model.patches
+    d_model = model.d_model
+    hf_shape = (d_model, patches.channels, patches.patch, patches.patch)
+    rules: list[Rule] = [Reshape(f"{name}.project.weight", f"{hf}.weight", hf_shape, (d_model, -1))]
+    if patches.bias:
+        rules.append(Rename(f"{name}.project.bias", f"{hf}.bias"))
+    return rules
+
+
+VIT = VitFamily("vit", "ViT", ("cls",))

@@ -1,160 +1,226 @@
-"""Wav2Vec2, as transformers has it (Wav2Vec2Model, Wav2Vec2ForCTC): sound through convolutions, then an encoder whose norms
-stand after the sublayers, or before them (`do_stable_layer_norm`). What acts in training only is not taken over: layers left
-out and stretches masked by chance (`layerdrop`, `mask_…`). The vector that stands in for a masked stretch is, if stored."""
+"""Wav2Vec2 in transformers (Wav2Vec2Model, Wav2Vec2ForCTC): convolutions over sound, an encoder.
+
+Its norms stand after the sublayers, or before them (`do_stable_layer_norm`). What acts in training
+only is not taken over: LayerDrop and SpecAugment (`layerdrop`, `mask_...`). The vector that stands
+in for a masked span is, if it is stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError
-from regard.families.common import Drops, Layer, activation, block, sizes, word
-from regard.families.tensor_table import (
-    ALONE,
-    HARMLESS,
-    ConfigSchema,
-    Moved,
-    Rule,
-    Same,
-    each,
-    labels_of,
-    module,
+from regard.families.block_config import (
+    DropoutKeys,
+    activation_name,
+    block_from_config,
+    parse_activation,
+    stack_config,
+)
+from regard.families.classifier_labels import classifier_head
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.encoder_layer import LayerNames
+from regard.families.tensor_table import ParameterRule, Rename, Rule, module_rules, per_layer
+
+SPEC_TYPES = (spec.Encoder, spec.Waveform)
+PREFIX = "wav2vec2."
+_SCHEMA = ConfigSchema(
+    defaults={
+        "vocab_size": 32,  # letters that CTC tells apart
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "hidden_dropout": 0.1,  # on a sublayer's output
+        "activation_dropout": 0.1,  # inside the feed-forward
+        "attention_dropout": 0.1,  # on attention weights
+        "feat_proj_dropout": 0.0,  # on the projected features
+        "final_dropout": 0.1,  # before the CTC head
+        "layer_norm_eps": 1e-5,
+        "feat_extract_norm": "group",  # or layer
+        "feat_extract_activation": "gelu",
+        "conv_dim": [512] * 7,  # channels of each convolution
+        "conv_stride": [5, 2, 2, 2, 2, 2, 2],
+        "conv_kernel": [10, 3, 3, 3, 3, 2, 2],
+        "conv_bias": False,
+        "num_conv_pos_embeddings": 128,  # width of the position convolution
+        "num_conv_pos_embedding_groups": 16,
+        "do_stable_layer_norm": False,  # pre-norm
+        "mask_time_prob": 0.05,  # SpecAugment
+        "mask_feature_prob": 0.0,
+        "num_feat_extract_layers": None,  # as many as conv_dim has
+    },
+    fixed={
+        **NOT_ENCODER_DECODER,
+        "add_adapter": False,  # convolutions after the encoder
+        "adapter_attn_dim": None,
+        "feat_extract_dropout": 0.0,
+    },
+    synonyms={"hidden_dropout_prob": "hidden_dropout"},
+    # What acts in training only, and parts of other models than these two.
+    ignored=IGNORED_KEYS | {
+        "adapter_kernel_size", "adapter_stride", "apply_spec_augment", "classifier_proj_size",
+        "codevector_dim", "contrastive_logits_temperature", "ctc_loss_reduction",
+        "ctc_zero_infinity", "diversity_loss_weight", "feat_quantizer_dropout",
+        "freeze_feat_extract_train", "layerdrop", "mask_channel_length", "mask_channel_min_space",
+        "mask_channel_other", "mask_channel_prob", "mask_channel_selection", "mask_feature_length",
+        "mask_feature_min_masks", "mask_time_length", "mask_time_min_masks", "mask_time_min_space",
+        "mask_time_other", "mask_time_selection", "no_mask_channel_overlap", "no_mask_time_overlap",
+        "num_adapter_layers", "num_codevector_groups", "num_codevectors_per_group",
+        "num_negatives", "output_hidden_size", "proj_codevector_dim", "tdnn_dilation", "tdnn_dim",
+        "tdnn_kernel", "use_weighted_layer_sum", "xvector_output_dim",
+    },
+)  # fmt: skip
+_DROPOUT = DropoutKeys("hidden_dropout", "attention_dropout", "activation_dropout")
+_LAYER = LayerNames(
+    qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    attention_output="attention.out_proj",
+    attention_norm="layer_norm",
+    feedforward_inner="feed_forward.intermediate_dense",
+    feedforward_outer="feed_forward.output_dense",
+    feedforward_norm="final_layer_norm",
+    layer="encoder.layers.{i}",
 )
 
-FORM = (kinds.Encoder, kinds.Waveform)
-PREFIX = "wav2vec2."
-_KEYS = ConfigSchema(
-    read={
-        "vocab_size": 32, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
-        "hidden_act": "gelu", "hidden_dropout": 0.1, "activation_dropout": 0.1, "attention_dropout": 0.1,
-        "feat_proj_dropout": 0.0, "final_dropout": 0.1, "layer_norm_eps": 1e-5,
-        "feat_extract_norm": "group", "feat_extract_activation": "gelu", "conv_dim": [512] * 7,
-        "conv_stride": [5, 2, 2, 2, 2, 2, 2], "conv_kernel": [10, 3, 3, 3, 3, 2, 2], "conv_bias": False,
-        "num_conv_pos_embeddings": 128, "num_conv_pos_embedding_groups": 16, "do_stable_layer_norm": False,
-        "mask_time_prob": 0.05, "mask_feature_prob": 0.0, "num_feat_extract_layers": None,
-    },
-    fixed={**ALONE, "add_adapter": False, "adapter_attn_dim": None, "feat_extract_dropout": 0.0},
-    equal={"hidden_dropout_prob": "hidden_dropout"},
-    ignored=HARMLESS | {  # what acts in training only, and parts of other models than these two
-        "adapter_kernel_size", "adapter_stride", "apply_spec_augment", "classifier_proj_size", "codevector_dim",
-        "contrastive_logits_temperature", "ctc_loss_reduction", "ctc_zero_infinity", "diversity_loss_weight",
-        "feat_quantizer_dropout", "freeze_feat_extract_train", "layerdrop", "mask_channel_length", "mask_channel_min_space",
-        "mask_channel_other", "mask_channel_prob", "mask_channel_selection", "mask_feature_length",
-        "mask_feature_min_masks", "mask_time_length", "mask_time_min_masks", "mask_time_min_space", "mask_time_other",
-        "mask_time_selection", "no_mask_channel_overlap", "no_mask_time_overlap", "num_adapter_layers",
-        "num_codevector_groups", "num_codevectors_per_group", "num_negatives", "output_hidden_size", "proj_codevector_dim",
-        "tdnn_dilation", "tdnn_dim", "tdnn_kernel", "use_weighted_layer_sum", "xvector_output_dim",
-    },
-)  # fmt: skip
-_DROPS = Drops("hidden_dropout", "attention_dropout", "activation_dropout")
-_LAYER = Layer(
-    ("attention.q_proj", "attention.k_proj", "attention.v_proj"), "attention.out_proj", "layer_norm",
-    "feed_forward.intermediate_dense", "feed_forward.output_dense", "final_layer_norm", "encoder.layers.{i}",
-)  # fmt: skip
+
+# ------------------------------------------------------------------ spec → config.json
 
 
-def config(model: kinds.Encoder, positions: int) -> dict[str, Any]:
-    waves, labels, first = model.waves, labels_of(model), model.waves.convolutions[0]
-    return {
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    waves = model.waves
+    labels = classifier_head(model)
+    first = waves.convolutions[0]
+    config: dict[str, Any] = {
         "model_type": "wav2vec2",
         "architectures": ["Wav2Vec2ForCTC" if labels else "Wav2Vec2Model"],
-        **({"vocab_size": labels.count, "final_dropout": labels.dropout} if labels else {}),
-        **sizes(model.d_model, model.stack, _DROPS),
+        **stack_config(model.d_model, model.stack, _DROPOUT),
         "feat_proj_dropout": waves.project_dropout,
-        "feat_extract_norm": "group" if isinstance(first.norm, kinds.TimeNorm) else "layer",
-        "feat_extract_activation": word(waves.activation),
+        "feat_extract_norm": "group" if isinstance(first.norm, spec.TimeNorm) else "layer",
+        "feat_extract_activation": activation_name(waves.activation),
         "conv_dim": [convolution.channels for convolution in waves.convolutions],
         "conv_stride": [convolution.stride for convolution in waves.convolutions],
         "conv_kernel": [convolution.kernel for convolution in waves.convolutions],
         "conv_bias": first.bias,
         "num_conv_pos_embeddings": waves.position.kernel,
         "num_conv_pos_embedding_groups": waves.position.groups,
-        "do_stable_layer_norm": isinstance(model.stack.block.residual, kinds.PreNorm),
-        **({} if waves.masked else {"mask_time_prob": 0.0}),
+        "do_stable_layer_norm": isinstance(model.stack.block.residual, spec.PreNorm),
     }
+    if labels:
+        config["vocab_size"] = labels.count
+        config["final_dropout"] = labels.dropout
+    if not waves.masked:
+        config["mask_time_prob"] = 0.0
+    return config
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.Encoder:
-    values, kind = _KEYS(config), (config.get("architectures") or ["Wav2Vec2Model"])[0]
-    if kind not in ("Wav2Vec2Model", "Wav2Vec2ForCTC"):
-        raise ModelError(f"a {kind} is not understood", "known: Wav2Vec2Model, Wav2Vec2ForCTC")
-    stable, masks = (
-        values["do_stable_layer_norm"],
-        values["mask_time_prob"] > 0 or values["mask_feature_prob"] > 0,
-    )
-    layer = block(values, kinds.PreNorm() if stable else kinds.PostNorm(), _DROPS)
-    waves = kinds.Waveform(
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    values = _SCHEMA.parse(config)
+    architecture = (config.get("architectures") or ["Wav2Vec2Model"])[0]
+    if architecture not in ("Wav2Vec2Model", "Wav2Vec2ForCTC"):
+        raise ModelError(
+            f"a {architecture} is not understood", "known: Wav2Vec2Model, Wav2Vec2ForCTC"
+        )
+    pre_norm = values["do_stable_layer_norm"]
+    residual = spec.PreNorm() if pre_norm else spec.PostNorm()
+    block = block_from_config(values, residual, _DROPOUT)
+    labels = None
+    if architecture == "Wav2Vec2ForCTC":
+        labels = spec.ClassifierHead(
+            values["vocab_size"], "transcribe", dropout=values["final_dropout"]
+        )
+    waves = spec.Waveform(
         _convolutions(values),
-        kinds.ConvPosition(
+        spec.ConvPosition(
             values["num_conv_pos_embeddings"], values["num_conv_pos_embedding_groups"]
         ),
-        activation(values["feat_extract_activation"]),
-        features=layer.norm,
+        parse_activation(values["feat_extract_activation"]),
+        features=block.norm,
         project_dropout=values["feat_proj_dropout"],
-        norm=None if stable else layer.norm,
-        dropout=layer.dropout,
-        masked=any(name.endswith("masked_spec_embed") for name in stored) if stored else masks,
+        # One norm, `encoder.layer_norm` in the file, stands before the layers or after them.
+        norm=None if pre_norm else block.norm,
+        dropout=block.dropout,
+        masked=_has_mask_vector(values, stored),
     )
-    scores = kinds.ClassifierHead(
-        values["vocab_size"], "transcribe", dropout=values["final_dropout"]
-    )
-    stack = kinds.Stack(values["num_hidden_layers"], layer, final=layer.norm if stable else None)
-    return kinds.Encoder(
-        values["hidden_size"], waves, stack, labels=scores if kind == "Wav2Vec2ForCTC" else None
-    )
+    stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm if pre_norm else None)
+    return spec.Encoder(values["hidden_size"], waves, stack, labels=labels)
 
 
-def _convolutions(values: Mapping[str, Any]) -> tuple[kinds.Convolution, ...]:
-    rows = [values[key] for key in ("conv_dim", "conv_kernel", "conv_stride")]
-    count, kind = values["num_feat_extract_layers"] or len(rows[0]), values["feat_extract_norm"]
+def _has_mask_vector(values: Mapping[str, Any], stored: Collection[str]) -> bool:
+    if stored:
+        return any(name.endswith("masked_spec_embed") for name in stored)
+    return bool(values["mask_time_prob"] > 0 or values["mask_feature_prob"] > 0)
+
+
+def _convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
+    columns = [values[key] for key in ("conv_dim", "conv_kernel", "conv_stride")]
+    count = values["num_feat_extract_layers"] or len(columns[0])
+    # "group": only the first convolution has a norm, over time.
     norms: dict[str, list[Any]] = {
-        "group": [kinds.TimeNorm(), *[None] * (count - 1)],
-        "layer": [kinds.LayerNorm()] * count,
+        "group": [spec.TimeNorm(), *[None] * (count - 1)],
+        "layer": [spec.LayerNorm()] * count,
     }
-    if kind not in norms:
+    norm_name = values["feat_extract_norm"]
+    if norm_name not in norms:
         raise ModelError(
-            f"config.json: feat_extract_norm {kind!r} is not understood", "known: group, layer"
+            f"config.json: feat_extract_norm {norm_name!r} is not understood",
+            "known: group, layer",
         )
-    if any(len(row) != count or not all(isinstance(size, int) for size in row) for row in rows):
-        raise ModelError(
-            f"config.json: conv_dim, conv_kernel and conv_stride are {rows}",
-            f"give each {count} sizes",
-        )
-    bias, parts = values["conv_bias"], zip(*rows, norms[kind], strict=True)
+    for sizes in columns:
+        if len(sizes) != count or not all(isinstance(size, int) for size in sizes):
+            raise ModelError(
+                f"config.json: conv_dim, conv_kernel and conv_stride are {columns}",
+                f"give each {count} sizes",
+            )
+    bias = values["conv_bias"]
     return tuple(
-        kinds.Convolution(width, kernel, stride, bias, norm)
-        for width, kernel, stride, norm in parts
+        spec.Convolution(channels, kernel, stride, bias, norm)
+        for channels, kernel, stride, norm in zip(*columns, norms[norm_name], strict=True)
     )
 
 
-def table(model: kinds.Encoder, positions: int) -> list[Rule]:
-    waves, top = model.waves, PREFIX if model.labels else ""
-    near = f"{top}encoder.pos_conv_embed.conv"
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    waves = model.waves
+    prefix = PREFIX if model.labels else ""
+    rules: list[Rule] = []
+    for i, convolution in enumerate(waves.convolutions):
+        rules += _convolution_rules(convolution, i, prefix)
+    rules += module_rules("input.features", f"{prefix}feature_projection.layer_norm")
+    rules += module_rules("input.project", f"{prefix}feature_projection.projection")
+    if waves.masked:
+        rules.append(Rename("input.mask", f"{prefix}masked_spec_embed"))
+    rules += _position_rules(f"{prefix}encoder.pos_conv_embed.conv")
+    norm = "input.norm" if waves.norm else "stack.final_norm"
+    rules += module_rules(norm, f"{prefix}encoder.layer_norm")
+    rules += per_layer(model.stack.layers, _LAYER.layer_template(model, prefix))
+    if model.labels:
+        rules += module_rules("labels.output", "lm_head")
+    return rules
+
+
+def _convolution_rules(convolution: spec.Convolution, i: int, prefix: str) -> list[ParameterRule]:
+    name = f"input.convolutions.{i}"
+    hf = f"{prefix}feature_extractor.conv_layers.{i}"
+    rules = module_rules(name, f"{hf}.conv", convolution.bias)
+    if convolution.norm:
+        rules += module_rules(f"{name}.norm", f"{hf}.layer_norm")
+    return rules
+
+
+def _position_rules(hf: str) -> list[Rule]:
+    """The weight-normalized convolution that adds positions: a length and a direction."""
+    # Before transformers 4.32, the two had the names of torch's older weight_norm.
+    weight = f"{hf}.parametrizations.weight"
     return [
-        *(rule for i, part in enumerate(waves.convolutions) for rule in _convolution(part, i, top)),
-        *module("input.features", f"{top}feature_projection.layer_norm"),
-        *module("input.project", f"{top}feature_projection.projection"),
-        *([Same("input.mask", f"{top}masked_spec_embed")] if waves.masked else []),
-        # Before transformers 4.32, the two halves of the kernel had other names.
-        Same(
-            "input.position.length",
-            f"{near}.parametrizations.weight.original0",
-            aliases=(f"{near}.weight_g",),
-        ),
-        Same(
-            "input.position.direction",
-            f"{near}.parametrizations.weight.original1",
-            aliases=(f"{near}.weight_v",),
-        ),
-        Same("input.position.bias", f"{near}.bias"),
-        *module("input.norm" if waves.norm else "stack.final_norm", f"{top}encoder.layer_norm"),
-        *each(model.stack.layers, _LAYER.rules(model, top)),
-        *(module("labels.output", "lm_head") if model.labels else []),
+        Rename("input.position.length", f"{weight}.original0", aliases=(f"{hf}.weight_g",)),
+        Rename("input.position.direction", f"{weight}.original1", aliases=(f"{hf}.weight_v",)),
+        Rename("input.position.bias", f"{hf}.bias"),
     ]
-
-
-def _convolution(part: kinds.Convolution, i: int, top: str) -> list[Moved]:
-    ours, theirs = f"input.convolutions.{i}", f"{top}feature_extractor.conv_layers.{i}"
-    norm = module(f"{ours}.norm", f"{theirs}.layer_norm") if part.norm else []
-    return [*module(ours, f"{theirs}.conv", part.bias), *norm]

@@ -1,5 +1,7 @@
-"""Whisper, as transformers has it (WhisperForConditionalGeneration): a pre-norm Marian that hears frames of a spectrogram,
-has no bias for its keys, and learned positions for its targets."""
+"""Whisper in transformers (WhisperForConditionalGeneration): a pre-norm Marian over spectrograms.
+
+Its keys have no bias, and the positions of its targets are learned.
+"""
 
 from __future__ import annotations
 
@@ -7,86 +9,126 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from regard import spec as kinds
-from regard.families.fairseq_layout import EQUAL, FIXED, SIZES, assemble, sizes, stacks
-from regard.families.tensor_table import HARMLESS, ConfigSchema, Rule, Same, module
+from regard import spec
+from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.fairseq_layout import (
+    DEFAULTS,
+    FIXED,
+    SYNONYMS,
+    encoder_decoder,
+    stack_keys,
+    stack_rules,
+)
+from regard.families.tensor_table import Rename, Rule, module_rules
 
-FORM = (kinds.EncoderDecoder, kinds.Spectrogram)
+SPEC_TYPES = (spec.EncoderDecoder, spec.Spectrogram)
 PREFIX = "model."
-_OTHER = (
-    "max_position_embeddings",
-    "regard_head_bias",
-    "scale_embedding",
-)  # keys of Marian that are none of Whisper
-_KEYS = ConfigSchema(
-    read={
-        **{key: value for key, value in SIZES.items() if key not in _OTHER}, "vocab_size": 51865, "num_mel_bins": 80,
-        "d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6,
-        "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "dropout": 0.0,
-        "max_source_positions": 1500, "max_target_positions": 448,
+# Keys of Marian that Whisper does not have.
+_MARIAN_ONLY = ("max_position_embeddings", "regard_head_bias", "scale_embedding")
+_SCHEMA = ConfigSchema(
+    defaults={
+        **{key: value for key, value in DEFAULTS.items() if key not in _MARIAN_ONLY},
+        "vocab_size": 51865,
+        "num_mel_bins": 80,  # of the spectrogram
+        "d_model": 384,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "encoder_attention_heads": 6,
+        "decoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+        "decoder_ffn_dim": 1536,
+        "dropout": 0.0,
+        "max_source_positions": 1500,  # frames after the second convolution
+        "max_target_positions": 448,
     },
-    # SpecAugment acts in training only, but fine-tuning here would silently lack it.
     fixed={
-        **{key: FIXED[key] for key in ("encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder", "is_decoder")},
-        "scale_embedding": False, "tie_word_embeddings": True, "use_weighted_layer_sum": False,
+        "encoder_layerdrop": FIXED["encoder_layerdrop"],
+        "decoder_layerdrop": FIXED["decoder_layerdrop"],
+        "is_encoder_decoder": FIXED["is_encoder_decoder"],
+        "is_decoder": FIXED["is_decoder"],
+        "scale_embedding": False,
+        "tie_word_embeddings": True,
+        "use_weighted_layer_sum": False,
+        # SpecAugment acts in training only, but fine-tuning here would silently lack it.
         "apply_spec_augment": False,
     },
-    equal={**EQUAL, "num_key_value_heads": "encoder_attention_heads"},
-    ignored=HARMLESS
+    synonyms={**SYNONYMS, "num_key_value_heads": "encoder_attention_heads"},
+    ignored=IGNORED_KEYS
     | {
-        "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob", "mask_feature_length",
-        "mask_feature_min_masks", "median_filter_width", "classifier_proj_size", "forced_decoder_ids",
+        "mask_time_prob",
+        "mask_time_length",
+        "mask_time_min_masks",
+        "mask_feature_prob",
+        "mask_feature_length",
+        "mask_feature_min_masks",
+        "median_filter_width",  # of word timestamps
+        "classifier_proj_size",
+        "forced_decoder_ids",  # of `generate`
     },
-)  # fmt: skip
+)
 
 
-def config(model: kinds.EncoderDecoder, positions: int) -> dict[str, Any]:
-    source, heard, said = model.source, model.source.position, model.target.position
-    return {
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+    shared_keys = {k: v for k, v in stack_keys(model).items() if k not in _MARIAN_ONLY}
+    source = model.source
+    source_position = source.position
+    target_position = model.target.position
+    config = {
         "model_type": "whisper",
         "architectures": ["WhisperForConditionalGeneration"],
-        **{key: value for key, value in sizes(model).items() if key not in _OTHER},
+        **shared_keys,
         "vocab_size": model.target.vocabulary,
-        "num_mel_bins": source.mels if isinstance(source, kinds.Spectrogram) else 1,
-        "max_source_positions": heard.length
-        if isinstance(heard, kinds.FixedPosition)
-        else positions,
-        "max_target_positions": said.length
-        if isinstance(said, kinds.LearnedPosition)
-        else positions,
+        "num_mel_bins": source.mels if isinstance(source, spec.Spectrogram) else 1,
+        "max_source_positions": positions,
+        "max_target_positions": positions,
         "tie_word_embeddings": True,
     }
+    if isinstance(source_position, spec.FixedPosition):
+        config["max_source_positions"] = source_position.length
+    if isinstance(target_position, spec.LearnedPosition):
+        config["max_target_positions"] = target_position.length
+    return config
 
 
-def spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> kinds.EncoderDecoder:
-    values = _KEYS(config)
-    dropout, said = values["dropout"], kinds.LearnedPosition(values["max_target_positions"])
-    source = kinds.Spectrogram(
-        values["num_mel_bins"], kinds.FixedPosition(values["max_source_positions"]), dropout=dropout
-    )
-    target = kinds.Tokens(values["vocab_size"], said, scale=False, dropout=dropout)
-    model = assemble(values, source, target, kinds.PreNorm(), "target")
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
+    values = _SCHEMA.parse(config)
+    dropout = values["dropout"]
+    source_position = spec.FixedPosition(values["max_source_positions"])
+    target_position = spec.LearnedPosition(values["max_target_positions"])
+    source = spec.Spectrogram(values["num_mel_bins"], source_position, dropout=dropout)
+    target = spec.Tokens(values["vocab_size"], target_position, scale=False, dropout=dropout)
+    model = encoder_decoder(values, source, target, spec.PreNorm(), "target")
     return replace(
-        model, encoder=_keys_unbiased(model.encoder), decoder=_keys_unbiased(model.decoder)
+        model,
+        encoder=_without_key_bias(model.encoder),
+        decoder=_without_key_bias(model.decoder),
     )
 
 
-def _keys_unbiased(stack: kinds.Stack) -> kinds.Stack:
+def _without_key_bias(stack: spec.Stack) -> spec.Stack:
     attention = replace(stack.block.attention, bias="qvo")
-    return replace(
-        stack,
-        block=replace(stack.block, attention=attention, cross=stack.block.cross and attention),
-    )
+    cross = attention if stack.block.cross else None
+    return replace(stack, block=replace(stack.block, attention=attention, cross=cross))
 
 
-def table(model: kinds.EncoderDecoder, positions: int) -> list[Rule]:
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
     return [
-        *module("source.first", "model.encoder.conv1"),
-        *module("source.second", "model.encoder.conv2"),
-        Same("source.position.table", "model.encoder.embed_positions.weight"),
-        Same(
+        # Two convolutions over the spectrogram; the second halves the frames.
+        *module_rules("source.first", "model.encoder.conv1"),
+        *module_rules("source.second", "model.encoder.conv2"),
+        Rename("source.position.table", "model.encoder.embed_positions.weight"),
+        Rename(
             "target.table.weight", "model.decoder.embed_tokens.weight", aliases=("proj_out.weight",)
         ),
-        Same("target.position.table", "model.decoder.embed_positions.weight"),
-        *stacks(model),
+        Rename("target.position.table", "model.decoder.embed_positions.weight"),
+        *stack_rules(model),
     ]

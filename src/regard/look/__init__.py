@@ -1,45 +1,38 @@
-"""Looking inside: one run with named probes, and small functions that say what it shows.
+"""Interpretability: one forward pass with named probes, and analyses of what it recorded.
 
-    found = model.look("The cat sat on the mat.", ask=["*.weights", "*.embedded", "*.residual"])
-    found["decoder.2.residual"], found.attention("encoder.0.self", rows=[3], heads=[1])
-    alignment(found), entropy(found), rollout(found), lens(found)
+    run = model.look("The cat sat on the mat.", ask=["*.weights", "*.embedded", "*.residual"])
+    run["decoder.2.residual"], run.attention("encoder.0.self", rows=[3], heads=[1])
+    alignment(run), entropy(run), rollout(run), lens(run)
 
-Others run the model themselves: `ablation`, `circuit`, `referents`, `roles`, `patching`, `attribution`, `positions`, `steps`,
-`beam`, `cache`. All give results with `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, and show themselves in
-notebooks.
+Other analyses run the model themselves: `ablation`, `importance`, `circuit`, `referents`, `roles`,
+`patching`, `attribution`, `positions`, `steps`, `beam`, `cache`. All return results with
+`.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, which notebooks show as pictures.
 """
 
 from __future__ import annotations
 
-from regard.look.ablation import Ablation, Choices, ablation, chosen_right, pronouns, right
-from regard.look.attention_maps import Alignment, Entropy, Rollout, alignment, entropy, rollout
-from regard.look.attribution import Attribution, attribution
-from regard.look.circuits import (
-    Circuit,
-    Referents,
-    circuit,
-    pronoun_circuit,
-    referents,
-    stored_circuit,
-)
-from regard.look.decoding import BeamTree, Cache, Steps, beam, cache, steps
+from regard.look.activation_patching import Patching, patched, patching
+from regard.look.attention_alignment import Alignment, alignment
+from regard.look.attention_entropy import Entropy, entropy
+from regard.look.attention_rollout import Rollout, rollout
+from regard.look.beam_tree import BeamTree, beam
+from regard.look.circuits import Circuit, circuit, stored_circuit
+from regard.look.decoding_steps import Steps, steps
+from regard.look.generation import translate, written
+from regard.look.gradient_attribution import Attribution, attribution
+from regard.look.head_ablation import Ablation, ablation, right
 from regard.look.head_importance import Importance, importance
 from regard.look.head_roles import Roles, roles
-from regard.look.positions import Positions, positions
+from regard.look.inspectable import Inspectable, MediaInput
+from regard.look.kv_cache_growth import Cache, cache
+from regard.look.logit_lens import Lens, lens
+from regard.look.model_inputs import batch
+from regard.look.position_encodings import Positions, positions
+from regard.look.probe_names import heads, probes
+from regard.look.pronoun_choices import Choices, chosen_right, pronouns
+from regard.look.pronoun_circuits import Referents, pronoun_circuit, referents
 from regard.look.recording import AttentionMap, Look, look
-from regard.look.residual_stream import Lens, Patching, lens, patched, patching
 from regard.look.result import Result
-from regard.look.target import (
-    Given,
-    Medium,
-    Subject,
-    Words,
-    batch,
-    heads,
-    probes,
-    translate,
-    written,
-)
 
 __all__ = [
     "Ablation",
@@ -51,11 +44,11 @@ __all__ = [
     "Choices",
     "Circuit",
     "Entropy",
-    "Given",
     "Importance",
+    "Inspectable",
     "Lens",
     "Look",
-    "Medium",
+    "MediaInput",
     "Patching",
     "Positions",
     "Referents",
@@ -63,8 +56,6 @@ __all__ = [
     "Roles",
     "Rollout",
     "Steps",
-    "Subject",
-    "Words",
     "ablation",
     "alignment",
     "attribution",

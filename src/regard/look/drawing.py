@@ -1,7 +1,7 @@
-"""Pictures as lists of marks, written as SVG, as a self-contained page, or as PNG.
+"""Drawing: pictures as lists of marks, written as SVG, as a self-contained HTML page, or as PNG.
 
-Two scales that colour-blind readers can tell apart and that also work in grey: viridis for amounts, blue–orange for signs.
-Text is escaped where it is written, and nowhere is markup made from it.
+There are two colour maps, both safe for colour-blind readers and in greyscale: viridis for amounts,
+blue–orange for signed values. Text is escaped where it is written; markup is never made from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import unicodedata
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -28,20 +28,32 @@ if TYPE_CHECKING:
 
 VIRIDIS = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
 SIGNED = ("14508c", "5b93c7", "b9d3ea", "f5f5f5", "f6cfa5", "dd8b3c", "9c4f05")
-CELL, FONT, WIDTH = 22.0, 12.0, 6.6  # pixels: a cell, the size of letters, about how wide one is
-FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
-MOST_CELLS = (
-    4096  # beyond this many a heat map is one embedded image instead of a mark for each cell
-)
+POSITIVE = "#21918c"  # of bars and lines
+NEGATIVE = "#dd8b3c"
+INK = "#1b1b1f"  # of letters in a PNG; an SVG takes the colour of the text around it
 
+# Pixels
+CELL = 22.0  # the side of a cell
+FONT = 12.0  # the size of letters
+WIDTH = 6.6  # about how wide a letter is
+ROW = 18  # the height of a line of text
+MARGIN = 8.0  # around a PNG
+
+FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
+MOST_CELLS = 4096  # beyond this a heat map is one embedded image instead of a mark for each cell
 MOST_PIXELS = 40_000_000  # of a PNG
+FAINTEST = 0.04  # the share of the largest weight below which no line is drawn
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<html lang="en"><head><meta charset="utf-8">\
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" \
+content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
-<style>:root {{ color-scheme: light dark; }} body {{ margin: 1rem; background: #fff; color: #1b1b1f; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #17171b; color: #ececf1; }} }}</style></head>
+<style>:root {{ color-scheme: light dark; }} \
+body {{ margin: 1rem; background: #fff; color: #1b1b1f; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #17171b; color: #ececf1; }} }}\
+</style></head>
 <body>{body}</body></html>
 """
 
@@ -51,6 +63,8 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True)
 class Rect:
+    """A filled rectangle; `title` is its tooltip."""
+
     x: float
     y: float
     width: float
@@ -61,17 +75,21 @@ class Rect:
 
 @dataclass(frozen=True)
 class Text:
+    """A line of text at its baseline."""
+
     x: float
     y: float
     text: str
     anchor: Literal["start", "middle", "end"] = "start"
-    colour: str = "ink"
+    colour: str = "ink"  # "ink" is the colour of text around the picture
     upright: bool = False  # read from bottom to top
     strong: bool = False
 
 
 @dataclass(frozen=True)
 class Line:
+    """A straight line; `title` is its tooltip."""
+
     x1: float
     y1: float
     x2: float
@@ -84,6 +102,8 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
+    """An image, scaled without smoothing."""
+
     x: float
     y: float
     width: float
@@ -96,33 +116,38 @@ Mark = Rect | Text | Line | Pixels
 
 @dataclass(frozen=True)
 class Scene:
+    """A picture: its size and its marks, in the order they are painted."""
+
     width: float
     height: float
     marks: tuple[Mark, ...]
 
 
 def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
-    """Scenes one under the other."""
+    """Scenes one below the other."""
     marks: list[Mark] = []
     top = 0.0
     for scene in scenes:
         marks += [_moved(mark, 0.0, top) for mark in scene.marks]
         top += scene.height + gap
-    return Scene(
-        max((scene.width for scene in scenes), default=0.0), max(0.0, top - gap), tuple(marks)
-    )
+    width = max((scene.width for scene in scenes), default=0.0)
+    return Scene(width, max(0.0, top - gap), tuple(marks))
 
 
 def _moved(mark: Mark, right: float, down: float) -> Mark:
-    match mark:
-        case Rect(x, y, width, height, colour, title):
-            return Rect(x + right, y + down, width, height, colour, title)
-        case Text(x, y, text, anchor, colour, upright, strong):
-            return Text(x + right, y + down, text, anchor, colour, upright, strong)
-        case Line(x1, y1, x2, y2, width, opacity, colour, title):
-            return Line(x1 + right, y1 + down, x2 + right, y2 + down, width, opacity, colour, title)
-        case Pixels(x, y, width, height, colours):
-            return Pixels(x + right, y + down, width, height, colours)
+    if isinstance(mark, Line):
+        return replace(
+            mark,
+            x1=mark.x1 + right,
+            y1=mark.y1 + down,
+            x2=mark.x2 + right,
+            y2=mark.y2 + down,
+        )
+    return replace(mark, x=mark.x + right, y=mark.y + down)
+
+
+def _title(title: str) -> list[Mark]:
+    return [Text(0, 14, title, strong=True)] if title else []
 
 
 # ------------------------------------------------------------------ colours
@@ -131,36 +156,56 @@ def _moved(mark: Mark, right: float, down: float) -> Mark:
 def colours(
     values: NDArray[Any], *, signed: bool = False, most: float | None = None
 ) -> NDArray[np.uint8]:
-    """[..., 3] for values from 0 to `most` (or −most to most), the largest there is unless said."""
-    largest = float(np.abs(values).max(initial=0.0)) if most is None else most
-    scaled = values / largest if largest > 0 else np.zeros_like(values)
-    place = np.clip((scaled + 1) / 2 if signed else scaled, 0.0, 1.0)
-    table = np.array(
-        [[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in (SIGNED if signed else VIRIDIS)]
-    )
-    at = place * (len(table) - 1)
-    low = np.minimum(at.astype(int), len(table) - 2)
-    share = (at - low)[..., None]
+    """RGB [..., 3] for values from 0 to `most` (signed: −most to most), by default the largest."""
+    scaled = np.zeros_like(values)  # where all values are 0, so is the scale
+    largest = _largest(values, most)
+    if largest > 0:
+        scaled = values / largest
+    if signed:
+        scaled = (scaled + 1) / 2
+    codes = SIGNED if signed else VIRIDIS
+    table = np.array([[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in codes])
+    # Between two entries of the table, colours are interpolated.
+    index = np.clip(scaled, 0.0, 1.0) * (len(table) - 1)
+    low = np.minimum(index.astype(int), len(table) - 2)
+    share = (index - low)[..., None]
     return np.round(table[low] * (1 - share) + table[low + 1] * share).astype(np.uint8)
 
 
+def _largest(values: NDArray[Any], most: float | None) -> float:
+    """The end of the scale."""
+    if most is not None:
+        return most
+    return float(np.abs(values).max(initial=0.0))
+
+
 def code(colour: NDArray[np.uint8]) -> str:
+    """An RGB colour as #rrggbb."""
     return "#" + "".join(f"{int(part):02x}" for part in colour)
 
 
 def over(colour: NDArray[np.uint8]) -> str:
-    """Letters that can be read on this colour."""
+    """Black or white, whichever can be read on this colour."""
     red, green, blue = (int(part) for part in colour)
-    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601
+    return "#000000" if luma > 140 else "#ffffff"
 
 
-# ------------------------------------------------------------------ pictures
+# ------------------------------------------------------------------ charts
 
 
 def shown(token: str) -> str:
-    """A token as people read it: without the mark that a word begins, and with white space that can be seen."""
-    bare = token.lstrip("▁Ġ") if len(token) > 1 else token
-    return ("␣" if not bare or bare == " " else bare).replace("\n", "⏎").replace("\t", "⇥")
+    """A token for people: without the mark of a word's beginning, with visible white space."""
+    if len(token) > 1:
+        token = token.lstrip("▁Ġ")
+    if token in ("", " "):
+        token = "␣"
+    return token.replace("\n", "⏎").replace("\t", "⇥")
+
+
+def _text_width(texts: Sequence[str]) -> float:
+    """The width of the longest text."""
+    return max((len(text) for text in texts), default=0) * WIDTH
 
 
 def heat(
@@ -174,47 +219,49 @@ def heat(
     inside: Sequence[Sequence[str]] | None = None,
     cell: float | None = None,
 ) -> Scene:
-    """A coloured cell for each value; `inside` is written into the cells."""
-    rows, columns = [shown(row) for row in rows], [shown(column) for column in columns]
-    height = CELL
-    width = cell or (
-        CELL if inside is None else max(len(text) for line in inside for text in line) * WIDTH + 10
-    )
-    left = max((len(row) for row in rows), default=0) * WIDTH + 10
-    top = max((len(column) for column in columns), default=0) * WIDTH + 12 + (20 if title else 0)
-    paint = colours(values, signed=signed, most=most)
-    marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
-    marks += [Text(left - 6, top + (i + 0.7) * height, row, "end") for i, row in enumerate(rows)]
-    marks += [
-        Text(left + (j + 0.5) * width + 4, top - 6, column, upright=True) for j, column in enumerate(columns)
-    ]  # fmt: skip
+    """A heat map: a coloured cell for each value; `inside` is written into the cells."""
+    rows = [shown(row) for row in rows]
+    columns = [shown(column) for column in columns]
+    width = CELL
+    if cell is not None:
+        width = cell
+    elif inside is not None:
+        width = _text_width([text for line in inside for text in line]) + 10
+    left = _text_width(rows) + 10
+    top = _text_width(columns) + 12 + (20 if title else 0)  # column names are upright
+    bottom = top + CELL * len(rows)
+    paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
+    marks = _title(title)
+    for i, row in enumerate(rows):
+        marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
+    for j, column in enumerate(columns):
+        marks.append(Text(left + (j + 0.5) * width + 4, top - 6, column, upright=True))
+    # Thousands of elements would make a page slow.
     if values.size > MOST_CELLS:
-        marks.append(Pixels(left, top, width * len(columns), height * len(rows), paint))
+        marks.append(Pixels(left, top, width * len(columns), bottom - top, paint))
     else:
         for i, row in enumerate(rows):
             for j, column in enumerate(columns):
-                x, y, colour = left + j * width, top + i * height, paint[i, j]
-                said = f"{row} → {column}: {values[i, j]:.4g}"
-                marks.append(Rect(x, y, width - 1, height - 1, code(colour), said))
+                x = left + j * width
+                y = top + i * CELL
+                tooltip = f"{row} → {column}: {values[i, j]:.4g}"
+                marks.append(Rect(x, y, width - 1, CELL - 1, code(paint[i, j]), tooltip))
                 if inside is not None:
-                    marks.append(
-                        Text(x + width / 2, y + 0.7 * height, inside[i][j], "middle", over(colour))
-                    )
-    largest = float(np.abs(values).max(initial=0.0)) if most is None else most
-    marks += _scale(left, top + height * len(rows) + 8, largest, signed)
-    return Scene(
-        max(left + width * len(columns) + 4, left + 200),
-        top + height * len(rows) + 30,
-        tuple(marks),
-    )
+                    x_middle = x + width / 2
+                    baseline = y + 0.7 * CELL
+                    ink = over(paint[i, j])
+                    marks.append(Text(x_middle, baseline, inside[i][j], "middle", ink))
+    marks += _scale(left, bottom + 8, _largest(values, most), signed)
+    right = max(left + width * len(columns) + 4, left + 200)
+    return Scene(right, bottom + 30, tuple(marks))
 
 
 def _scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
-    """What the colours mean."""
-    first = -most if signed else 0.0
-    strip = colours(np.linspace(-1.0 if signed else 0.0, 1.0, 64)[None], signed=signed, most=1.0)
+    """The colour bar, with its ends."""
+    least = -1.0 if signed else 0.0
+    strip = colours(np.linspace(least, 1.0, 64)[None], signed=signed, most=1.0)  # [1, 64, 3]
     return [
-        Text(x, y + 11, f"{first:.3g}"),
+        Text(x, y + 11, f"{least * most:.3g}"),
         Pixels(x + 50, y, 80, 14, strip),
         Text(x + 136, y + 11, f"{most:.3g}"),
     ]
@@ -227,217 +274,281 @@ def grid(
     across: int = 4,
     side: float = 150,
 ) -> Scene:
-    """Small heat maps side by side, each under its name, all on one scale from 0 to the largest value."""
-    marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
+    """Small heat maps side by side under their names, on one scale from 0 to the largest value."""
+    marks = _title(title)
     across = min(across, max(1, len(panels)))
+    down = -(-len(panels) // across)  # rounded up
     most = max((float(values.max(initial=0.0)) for _, values in panels), default=1.0)
-    for n, (name, values) in enumerate(panels):
-        x, y = (n % across) * (side + 16), (n // across) * (side + 34) + 40
-        marks += [Text(x, y - 5, name), Pixels(x, y, side, side, colours(values, most=most))]
-    down = -(-len(panels) // across)
-    marks += _scale(0, down * (side + 34) + 16, most, False)
-    return Scene(max(200, across * (side + 16)), down * (side + 34) + 36, tuple(marks))
+    for number, (name, values) in enumerate(panels):
+        row, column = divmod(number, across)
+        x = column * (side + 16)
+        y = row * (side + 34) + 40
+        marks.append(Text(x, y - 5, name))
+        marks.append(Pixels(x, y, side, side, colours(values, most=most)))
+    bottom = down * (side + 34)
+    marks += _scale(0, bottom + 16, most, False)
+    return Scene(max(200, across * (side + 16)), bottom + 36, tuple(marks))
 
 
 def links(
     values: NDArray[Any], left: Sequence[str], right: Sequence[str], *, title: str = ""
 ) -> Scene:
-    """Two columns of tokens, and between them a line for each weight, the stronger the darker."""
-    width = max((len(shown(token)) for token in left), default=0) * WIDTH + 10
-    far = width + 160
+    """A bipartite graph: two columns of tokens, and a line for each weight, darker if larger."""
+    left = [shown(token) for token in left]
+    right = [shown(token) for token in right]
+    x_left = _text_width(left) + 10
+    x_right = x_left + 160
     top = 34.0 if title else 10.0
-    marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
+    marks = _title(title)
     largest = float(values.max(initial=0.0)) or 1.0
-    for i, row in enumerate(values):
-        for j in np.nonzero(row >= 0.04 * largest)[0].tolist():
-            ends = (width, top + (i + 0.5) * 18, far, top + (j + 0.5) * 18)
-            said = f"{shown(left[i])} → {shown(right[j])}: {row[j]:.3f}"
-            marks.append(
-                Line(
-                    *ends, width=2.0, opacity=float(row[j] / largest), colour="#21918c", title=said
-                )
-            )
-    marks += [
-        Text(width - 5, top + i * 18 + 13, shown(token), "end") for i, token in enumerate(left)
-    ]
-    marks += [Text(far + 5, top + j * 18 + 13, shown(token)) for j, token in enumerate(right)]
-    ending = far + 5 + max((len(shown(token)) for token in right), default=0) * WIDTH + 4
-    return Scene(ending, top + max(len(left), len(right)) * 18 + 8, tuple(marks))
+    for i, weights in enumerate(values):
+        for j in np.nonzero(weights >= FAINTEST * largest)[0].tolist():
+            y_left = top + (i + 0.5) * ROW
+            y_right = top + (j + 0.5) * ROW
+            opacity = float(weights[j] / largest)
+            tooltip = f"{left[i]} → {right[j]}: {weights[j]:.3f}"
+            marks.append(Line(x_left, y_left, x_right, y_right, 2.0, opacity, POSITIVE, tooltip))
+    for i, token in enumerate(left):
+        marks.append(Text(x_left - 5, top + i * ROW + 13, token, "end"))
+    for j, token in enumerate(right):
+        marks.append(Text(x_right + 5, top + j * ROW + 13, token))
+    width = x_right + 5 + _text_width(right) + 4
+    return Scene(width, top + max(len(left), len(right)) * ROW + 8, tuple(marks))
 
 
 def bars(
-    values: Sequence[float], names: Sequence[str], *, title: str = "", said: Sequence[str] = ()
+    values: Sequence[float], names: Sequence[str], *, title: str = "", labels: Sequence[str] = ()
 ) -> Scene:
-    """A horizontal bar for each value, from 0."""
-    left = max((len(shown(name)) for name in names), default=0) * WIDTH + 10
-    most = max((abs(value) for value in values), default=0.0) or 1.0
+    """A horizontal bar from 0 for each value; `labels` are written behind them."""
+    names = [shown(name) for name in names]
+    labels = labels or [f"{value:.4g}" for value in values]
+    left = _text_width(names) + 10
+    largest = max((abs(value) for value in values), default=0.0) or 1.0
     top = 26.0 if title else 4.0
-    marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
-    for i, (value, name) in enumerate(zip(values, names, strict=True)):
-        y = top + i * 18
-        marks += [
-            Text(left - 6, y + 13, shown(name), "end"),
-            Rect(
-                left,
-                y + 3,
-                max(1.0, 260 * abs(value) / most),
-                13,
-                "#21918c" if value >= 0 else "#dd8b3c",
-            ),
-            Text(left + 266 * abs(value) / most + 6, y + 13, said[i] if said else f"{value:.4g}"),
-        ]
-    return Scene(left + 360, top + len(values) * 18 + 4, tuple(marks))
+    marks = _title(title)
+    for i, (value, name, label) in enumerate(zip(values, names, labels, strict=True)):
+        y = top + i * ROW
+        length = abs(value) / largest
+        colour = POSITIVE if value >= 0 else NEGATIVE
+        marks.append(Text(left - 6, y + 13, name, "end"))
+        # Even a zero has a bar that can be seen.
+        marks.append(Rect(left, y + 3, max(1.0, 260 * length), 13, colour))
+        marks.append(Text(left + 266 * length + 6, y + 13, label))
+    return Scene(left + 360, top + len(values) * ROW + 4, tuple(marks))
 
 
 def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, title: str = "") -> Scene:
-    """A line through the points of each series, named in its colour at the right; both axes from the least to the most."""
-    wide, high, left, top = 360.0, 200.0, 60.0, 30.0
-    points = [point for line in series.values() for point in line]
-    (x0, x1), (y0, y1) = (
-        ((min(axis), max(axis)) for axis in zip(*points, strict=True))
-        if points
-        else ((0, 1), (0, 1))
-    )
+    """A line chart: one line through the points of each series, with a legend.
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        return (
-            left + wide * (x - x0) / ((x1 - x0) or 1.0),
-            top + high - high * (y - y0) / ((y1 - y0) or 1.0),
-        )
+    Both axes go from the least to the largest value.
+    """
+    width = 360.0
+    height = 200.0
+    left = 60.0
+    top = 30.0
+    bottom = top + height
+    right = left + width
+    xs = [x for line in series.values() for x, _ in line] or [0.0, 1.0]
+    ys = [y for line in series.values() for _, y in line] or [0.0, 1.0]
 
-    marks: list[Mark] = [Text(0, 14, title, strong=True)] if title else []
-    marks += [Line(left, top, left, top + high), Line(left, top + high, left + wide, top + high)]
-    marks += [Text(left - 6, place(x0, y)[1] + 4, f"{y:.3g}", "end") for y in (y0, y1)]
-    marks += [Text(place(x, y0)[0], top + high + 16, f"{x:.4g}", "middle") for x in (x0, x1)]
-    shades = [
-        code(colour) for colour in colours(np.linspace(0.0, 0.9, max(1, len(series))), most=1.0)
-    ]
+    def pixel(x: float, y: float) -> tuple[float, float]:
+        x_share = (x - min(xs)) / ((max(xs) - min(xs)) or 1.0)
+        y_share = (y - min(ys)) / ((max(ys) - min(ys)) or 1.0)
+        return left + width * x_share, bottom - height * y_share
+
+    marks = _title(title)
+    # The axes, then the values at their ends.
+    marks += [Line(left, top, left, bottom), Line(left, bottom, right, bottom)]
+    for y in (min(ys), max(ys)):
+        marks.append(Text(left - 6, pixel(min(xs), y)[1] + 4, f"{y:.3g}", "end"))
+    for x in (min(xs), max(xs)):
+        marks.append(Text(pixel(x, min(ys))[0], bottom + 16, f"{x:.4g}", "middle"))
+    # The brightest tenth of the scale would not be seen on white.
+    shades = colours(np.linspace(0.0, 0.9, max(1, len(series))), most=1.0)
     for i, (name, line) in enumerate(series.items()):
-        for (a, b), (c, d) in itertools.pairwise(line):
-            said = f"{name}: {d:.4g} at {c:.4g}"
-            marks.append(Line(*place(a, b), *place(c, d), width=2.0, colour=shades[i], title=said))
-        y = top + 12 + i * 18
-        marks += [
-            Line(left + wide + 14, y - 4, left + wide + 34, y - 4, width=3.0, colour=shades[i])
-        ]
-        marks += [Text(left + wide + 40, y, name)]
-    longest = max((len(name) for name in series), default=0)
-    deep = max(top + high + 24, top + 18.0 * len(series))
-    return Scene(left + wide + 44 + longest * WIDTH, deep, tuple(marks))
+        shade = code(shades[i])
+        for start, end in itertools.pairwise(line):
+            tooltip = f"{name}: {end[1]:.4g} at {end[0]:.4g}"
+            ends = (*pixel(*start), *pixel(*end))
+            marks.append(Line(*ends, width=2.0, colour=shade, title=tooltip))
+        # The legend
+        y = top + 12 + i * ROW
+        marks.append(Line(right + 14, y - 4, right + 34, y - 4, width=3.0, colour=shade))
+        marks.append(Text(right + 40, y, name))
+    legend = top + float(ROW) * len(series)
+    return Scene(right + 44 + _text_width(list(series)), max(bottom + 24, legend), tuple(marks))
 
 
-# ------------------------------------------------------------------ as files
+# ------------------------------------------------------------------ SVG
 
 
 def svg(scene: Scene, title: str) -> str:
-    """The scene as an SVG element; `ink` follows the text colour of what it stands in."""
-    width, height = max(1, round(scene.width)), max(1, round(scene.height))
+    """The scene as an SVG element; `ink` follows the text colour of the page around it."""
+    width = max(1, round(scene.width))
+    height = max(1, round(scene.height))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" width="{width}" '
-        f'height="{height}" viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" font-size="{FONT:g}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" '
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="{FONT:g}">'
         f"{''.join(map(_element, scene.marks))}</svg>"
     )
 
 
 def _element(mark: Mark) -> str:
     match mark:
-        case Rect(x, y, width, height, colour, title):
-            said = f"><title>{escape(title)}</title></rect>" if title else "/>"
-            return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"{said}'
-        case Line(x1, y1, x2, y2, width, opacity, colour, title):
-            said = f"><title>{escape(title)}</title></line>" if title else "/>"
-            paint = (
-                f'stroke="{_ink(colour)}" stroke-width="{width:g}" stroke-opacity="{opacity:.3f}"'
-            )
-            return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {paint}{said}'
-        case Text(x, y, text, anchor, colour, upright, strong):
-            turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if upright else ""
-            weight = ' font-weight="600"' if strong else ""
-            place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{_ink(colour)}"'
-            return f"<text {place}{weight}{turn}>{escape(text)}</text>"
-        case Pixels(x, y, width, height, colours):
-            data = base64.b64encode(image(colours)).decode()
-            place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        case Rect():
             return (
-                f'<image {place} preserveAspectRatio="none" style="image-rendering:pixelated" '
+                f'<rect x="{mark.x:.1f}" y="{mark.y:.1f}" '
+                f'width="{mark.width:.1f}" height="{mark.height:.1f}" '
+                f'fill="{mark.colour}"{_closed("rect", mark.title)}'
+            )
+        case Line():
+            return (
+                f'<line x1="{mark.x1:.1f}" y1="{mark.y1:.1f}" '
+                f'x2="{mark.x2:.1f}" y2="{mark.y2:.1f}" '
+                f'stroke="{_ink(mark.colour)}" stroke-width="{mark.width:g}" '
+                f'stroke-opacity="{mark.opacity:.3f}"{_closed("line", mark.title)}'
+            )
+        case Text():
+            # An SVG rotates clockwise: −90° reads from bottom to top.
+            turn = f' transform="rotate(-90 {mark.x:.1f} {mark.y:.1f})"' if mark.upright else ""
+            weight = ' font-weight="600"' if mark.strong else ""
+            return (
+                f'<text x="{mark.x:.1f}" y="{mark.y:.1f}" text-anchor="{mark.anchor}" '
+                f'fill="{_ink(mark.colour)}"{weight}{turn}>{escape(mark.text)}</text>'
+            )
+        case Pixels():
+            # Embedded, so that a page is one file; pixels stay squares when scaled.
+            data = base64.b64encode(image(mark.colours)).decode()
+            return (
+                f'<image x="{mark.x:.1f}" y="{mark.y:.1f}" '
+                f'width="{mark.width:.1f}" height="{mark.height:.1f}" '
+                f'preserveAspectRatio="none" style="image-rendering:pixelated" '
                 f'href="data:image/png;base64,{data}"/>'
             )
+
+
+def _closed(tag: str, tooltip: str) -> str:
+    """The end of an element, with its tooltip."""
+    if not tooltip:
+        return "/>"
+    return f"><title>{escape(tooltip)}</title></{tag}>"
 
 
 def _ink(colour: str) -> str:
     return "currentColor" if colour == "ink" else colour
 
 
-def image(colours: NDArray[np.uint8]) -> bytes:
-    """Pixels [rows, columns, 3] as a PNG file."""
-    rows, columns, _ = colours.shape
-    lines = np.concatenate([np.zeros((rows, 1), np.uint8), colours.reshape(rows, -1)], axis=1)
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
-
-
 def write_page(path: str | Path, title: str, body: str) -> None:
+    """Writes a self-contained HTML page."""
     disk.write_file(Path(path), PAGE.format(title=escape(title), body=body))
 
 
+# ------------------------------------------------------------------ PNG
+
+
+def image(colours: NDArray[np.uint8]) -> bytes:
+    """Pixels [rows, columns, 3] as a PNG file."""
+    rows, columns, _ = colours.shape
+    # Each row begins with its filter: 0, none.
+    lines = np.concatenate([np.zeros((rows, 1), np.uint8), colours.reshape(rows, -1)], axis=1)
+    # Width, height, 8 bits a channel, colour type 2 (RGB), and the only methods there are.
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    data = zlib.compress(lines.tobytes(), 6)
+    chunks = [_chunk(b"IHDR", header), _chunk(b"IDAT", data), _chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    """A PNG chunk: length, kind, data, checksum."""
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return struct.pack(">I", len(data)) + kind + data + checksum
+
+
 def write_png(path: str | Path, scene: Scene) -> None:
-    """The scene on white, two pixels for one unless that is too large. Pillow draws the letters."""
+    """Writes the scene on white, at twice its size unless that is too large."""
     try:
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import Image
     except ImportError:
         raise SettingError(
             "pictures need Pillow", "pip install 'regard[image]', or write HTML instead"
         ) from None
-    area = (scene.width + 16) * (scene.height + 16)
-    scale = min(2.0, (MOST_PIXELS / area) ** 0.5)
-    size = (max(1, round((scene.width + 16) * scale)), max(1, round((scene.height + 16) * scale)))
+    width = scene.width + 2 * MARGIN
+    height = scene.height + 2 * MARGIN
+    # Two pixels for one look sharp on most screens.
+    scale = min(2.0, (MOST_PIXELS / (width * height)) ** 0.5)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
     canvas = Image.new("RGB", size, "#ffffff")
-    pen, (font, readable) = ImageDraw.Draw(canvas, "RGBA"), _font(ImageFont, FONT * scale)
+    painter = _Painter(canvas, scale)
     for mark in scene.marks:
-        match _moved(mark, 8.0, 8.0):
-            case Rect(x, y, width, height, colour):
-                pen.rectangle(
-                    (x * scale, y * scale, (x + width) * scale - 1, (y + height) * scale - 1),
-                    fill=colour,
-                )
-            case Line(x1, y1, x2, y2, width, opacity, colour):
-                ink = "#1b1b1f" if colour == "ink" else colour
-                paint = f"{ink}{round(255 * opacity):02x}"
-                ends = (x1 * scale, y1 * scale, x2 * scale, y2 * scale)
-                pen.line(ends, fill=paint, width=max(1, round(width * scale)))
-            case Text(x, y, said, anchor, colour, upright):
-                text = readable(said)
-                ink = "#1b1b1f" if colour == "ink" else colour
-                if upright:
-                    reach = max(1, round(pen.textlength(text, font=font)) + 2)
-                    label = Image.new("RGBA", (reach, round(FONT * scale * 1.5)), "#ffffff00")
-                    ImageDraw.Draw(label).text(
-                        (1, round(FONT * scale * 1.1)), text, fill=ink, font=font, anchor="ls"
-                    )
-                    turned = label.rotate(90, expand=True)
-                    corner = (
-                        round(x * scale - FONT * scale * 1.1),
-                        round(y * scale) - turned.height,
-                    )
-                    canvas.paste(turned, corner, turned)
-                else:
-                    side = {"start": "ls", "middle": "ms", "end": "rs"}[anchor]
-                    pen.text((x * scale, y * scale), text, fill=ink, font=font, anchor=side)
-            case Pixels(x, y, width, height, colours):
-                small = Image.fromarray(colours)
-                large = small.resize(
-                    (round(width * scale), round(height * scale)), Image.Resampling.NEAREST
-                )
-                canvas.paste(large, (round(x * scale), round(y * scale)))
-    _save(canvas, Path(path))
+        painter.paint(_moved(mark, MARGIN, MARGIN))
+    content = BytesIO()
+    canvas.save(content, "PNG")
+    disk.write_file(Path(path), content.getvalue())
+
+
+class _Painter:
+    """Paints marks on a Pillow image, which is `scale` times as large as the scene."""
+
+    def __init__(self, canvas: Any, scale: float) -> None:
+        from PIL import ImageDraw, ImageFont
+
+        self.canvas = canvas
+        self.scale = scale
+        self.pen = ImageDraw.Draw(canvas, "RGBA")
+        self.font, self.spell = _font(ImageFont, FONT * scale)
+
+    def paint(self, mark: Mark) -> None:
+        scale = self.scale
+        match mark:
+            case Rect():
+                right = (mark.x + mark.width) * scale - 1
+                bottom = (mark.y + mark.height) * scale - 1
+                corners = (mark.x * scale, mark.y * scale, right, bottom)
+                self.pen.rectangle(corners, fill=mark.colour)
+            case Line():
+                ink = INK if mark.colour == "ink" else mark.colour
+                ends = (mark.x1 * scale, mark.y1 * scale, mark.x2 * scale, mark.y2 * scale)
+                # Pillow takes the opacity as two more hexadecimal digits.
+                fill = f"{ink}{round(255 * mark.opacity):02x}"
+                self.pen.line(ends, fill=fill, width=max(1, round(mark.width * scale)))
+            case Text():
+                self._text(mark)
+            case Pixels():
+                from PIL import Image
+
+                size = (round(mark.width * scale), round(mark.height * scale))
+                picture = Image.fromarray(mark.colours).resize(size, Image.Resampling.NEAREST)
+                self.canvas.paste(picture, (round(mark.x * scale), round(mark.y * scale)))
+
+    def _text(self, mark: Text) -> None:
+        text = self.spell(mark.text)
+        ink = INK if mark.colour == "ink" else mark.colour
+        x = mark.x * self.scale
+        y = mark.y * self.scale
+        if mark.upright:
+            self._upright(text, ink, x, y)
+            return
+        # Pillow's anchors: left, middle or right, at the baseline.
+        anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
+        self.pen.text((x, y), text, fill=ink, font=self.font, anchor=anchor)
+
+    def _upright(self, text: str, ink: str, x: float, y: float) -> None:
+        """Text that reads from bottom to top: drawn on a label of its own, which is rotated."""
+        from PIL import Image, ImageDraw
+
+        size = FONT * self.scale
+        length = max(1, round(self.pen.textlength(text, font=self.font)) + 2)
+        label = Image.new("RGBA", (length, round(size * 1.5)), "#ffffff00")
+        baseline = round(size * 1.1)
+        ImageDraw.Draw(label).text((1, baseline), text, fill=ink, font=self.font, anchor="ls")
+        turned = label.rotate(90, expand=True)
+        corner = (round(x - size * 1.1), round(y) - turned.height)
+        self.canvas.paste(turned, corner, turned)
 
 
 def _font(fonts: Any, size: float) -> tuple[Any, Callable[[str], str]]:
-    """A font of the system that has most letters; or Pillow's own, for which others are spelt with those it has."""
+    """A system font with most letters, or Pillow's own one; and how texts are spelt in it."""
     for name in FONTS:
         try:
             return fonts.truetype(name, round(size)), str
@@ -446,22 +557,21 @@ def _font(fonts: Any, size: float) -> tuple[Any, Callable[[str], str]]:
     return fonts.load_default(size), _in_ascii
 
 
+ASCII = {
+    "→": "->",
+    "←": "<-",
+    "−": "-",
+    "×": "x",
+    "●": "*",
+    "…": "...",
+    "ß": "ss",
+    "·": ".",
+}
+
+
 def _in_ascii(text: str) -> str:
-    for sign, spelt in {
-        "→": "->",
-        "←": "<-",
-        "−": "-",
-        "×": "x",
-        "●": "*",
-        "…": "...",
-        "ß": "ss",
-        "·": ".",
-    }.items():
-        text = text.replace(sign, spelt)
+    """A text in the letters that Pillow's own font has."""
+    for sign, spelling in ASCII.items():
+        text = text.replace(sign, spelling)
+    # Decomposed, letters lose their accents but stay.
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-
-
-def _save(canvas: Any, path: Path) -> None:
-    held = BytesIO()
-    canvas.save(held, "PNG")
-    disk.write_file(path, held.getvalue())

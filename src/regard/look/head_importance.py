@@ -1,4 +1,4 @@
-"""How much each head matters, to first order: by how much the loss would change if what it finds were dimmed."""
+"""Head importance by gradients: how the loss would change if a head were dimmed, to first order."""
 
 from __future__ import annotations
 
@@ -12,34 +12,31 @@ from torch.nn import functional
 
 from regard.core.probe import Edit, Probe
 from regard.look import drawing, terminal
+from regard.look.forward import evaluation_mode, forward
+from regard.look.inspectable import CoreModel, Inspectable
+from regard.look.model_inputs import IGNORED, Batch, batch
+from regard.look.probe_names import Head, attentions
 from regard.look.recording import array
 from regard.look.result import Array, Result
-from regard.look.target import (
-    Batch,
-    Head,
-    Holds,
-    Model,
-    Subject,
-    at_rest,
-    attentions,
-    batch,
-    run,
-    subject_of,
-)
 from regard.model import Decoder, EncoderDecoder
 
-ROWS = 32  # texts at once
+ROWS = 32  # texts in a batch
 
 
 @dataclass(frozen=True)
 class Importance(Result):
-    """Σ |ξ ∂loss/∂ξ| over all places, ξ being what scales a head's finding there, and 1 in the model as it is; each attention's
-    heads have the length 1 together, so that layers can be compared (Michel et al. 2019)."""
+    """Σ |ξ ∂loss/∂ξ| over all positions, where ξ = 1 is a gate on a head's output (Michel 2019).
+
+    The heads of each attention are scaled to a norm of 1 together, so that layers can be compared.
+    """
 
     names: tuple[str, ...]
     values: Array  # [attentions, heads]
 
-    note = "An estimate to first order, of all heads in one backward pass. `ablation` switches each off instead."
+    note = (
+        "An estimate to first order, of all heads in one backward pass. "
+        "`ablation` switches each off instead."
+    )
 
     @property
     def title(self) -> str:
@@ -61,78 +58,93 @@ class Importance(Result):
         return terminal.by_head(self.names, self.values, ".3f", width=width)
 
     def least(self, count: int, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
-        """The heads that matter least, first; of each attention one is left."""
+        """The least important heads, ascending; one head of each attention is spared."""
         rows = [i for i, name in enumerate(self.names) if names(name)]
-        left = {i: int(np.isfinite(self.values[i]).sum()) for i in rows}
-        known = sorted((self.values[i, h], i, h) for i in rows for h in range(left[i]))
-        chosen: list[Head] = []
-        for _, i, head in known:
-            if len(chosen) < count and left[i] > 1:
-                left[i] -= 1
-                chosen.append((self.names[i], head))
-        return chosen
+        remaining = {i: int(np.isfinite(self.values[i]).sum()) for i in rows}
+        ranked = sorted(
+            (self.values[row, head], row, head) for row in rows for head in range(remaining[row])
+        )
+        least: list[Head] = []
+        for _, row, head in ranked:
+            if len(least) < count and remaining[row] > 1:
+                remaining[row] -= 1
+                least.append((self.names[row], head))
+        return least
 
 
 def importance(
-    held: Subject | Holds, texts: Sequence[str], targets: Sequence[str] | None = None
+    model: Inspectable, texts: Sequence[str], targets: Sequence[str] | None = None
 ) -> Importance:
-    """On these texts. The loss of a model that writes is that of the targets, or of the texts themselves; that of others is of
-    what they say themselves. A block that is applied in several layers is one, under the name of the first."""
-    subject = subject_of(held)
-    parts = attentions(subject.model)
+    """The importance of each head on these texts.
+
+    The loss is that of the targets, of a language model that of the texts, and of other models
+    that of their own predictions. A block that several layers share counts once, under the name of
+    its first application.
+    """
+    core = model.model
+    modules = attentions(core)
     totals = {
-        name: torch.zeros(part.heads, dtype=torch.float64, device=subject.device)
-        for name, part in parts.items()
+        name: torch.zeros(module.heads, dtype=torch.float64, device=model.device)
+        for name, module in modules.items()
     }
-    for i in range(0, len(texts), ROWS):
-        few = batch(
-            subject, texts[i : i + ROWS], None if targets is None else targets[i : i + ROWS]
-        )
-        for name, value in _sums(subject.model, few).items():
+    for first in range(0, len(texts), ROWS):
+        rows = slice(first, first + ROWS)
+        data = batch(model, texts[rows], None if targets is None else targets[rows])
+        # The loss is a sum, so batches of any size add up to the same.
+        for name, value in _gate_gradients(core, data).items():
             totals[name] += value
-    first: dict[int, str] = {}
-    for name, part in parts.items():
-        first.setdefault(id(part), name)
-        if first[id(part)] != name:
-            totals[first[id(part)]] += totals.pop(name)
+    first_name: dict[int, str] = {}  # of each module
+    # Shared modules (ALBERT) are pruned together, so their importance is summed.
+    for name, module in modules.items():
+        first_name.setdefault(id(module), name)
+        if first_name[id(module)] != name:
+            totals[first_name[id(module)]] += totals.pop(name)
     values = np.full((len(totals), max(len(total) for total in totals.values())), np.nan)
     for row, total in zip(values, totals.values(), strict=True):
-        row[: len(total)] = array(total / torch.linalg.vector_norm(total).clamp_min(1e-30))
+        norm = torch.linalg.vector_norm(total).clamp_min(1e-30)
+        row[: len(total)] = array(total / norm)
     return Importance(tuple(totals), values)
 
 
-def _sums(model: Model, data: Batch) -> dict[str, Tensor]:
-    """Of each attention, [H]: the gradient times what it is of is the derivative by a scale at that place."""
-    found: dict[str, Tensor] = {}
+def _gate_gradients(model: CoreModel, data: Batch) -> dict[str, Tensor]:
+    """Of each attention [H]: Σ |∂loss/∂gate|, where each head and position has a gate of 1.
 
-    def seen(name: str) -> Edit:
+    The derivative by such a gate is the output of the head times the gradient of that output.
+    """
+    outputs: dict[str, Tensor] = {}  # [B, H, T, E] each
+
+    def record(name: str) -> Edit:
         def edit(mixed: Tensor) -> Tensor:
-            found[name] = mixed
+            outputs[name] = mixed
             return mixed
 
         return edit
 
-    edits = {f"{name}.mixed": seen(name) for name in attentions(model)}
-    with torch.inference_mode(False), torch.enable_grad(), at_rest(model, gradients=True):
-        given = [
-            None if part is None else part.clone()
-            for part in (data.inputs, data.outputs, data.padding_mask)
-        ]
-        assert given[0] is not None
-        said = run(model, given[0], given[1], given[2], Probe(edits=edits))
-        asked = data.asked if isinstance(model, EncoderDecoder | Decoder) else _own(said, data)
+    probe = Probe(edits={f"{name}.mixed": record(name) for name in attentions(model)})
+    # Tensors made in inference mode cannot take part in autograd: hence the clones.
+    with torch.inference_mode(False), evaluation_mode(model, gradients=True):
+        decoder_inputs = None
+        if data.decoder_inputs is not None:
+            decoder_inputs = data.decoder_inputs.clone()
+        padding_mask = data.padding_mask.clone()
+        logits = forward(model, data.inputs.clone(), decoder_inputs, padding_mask, probe)
+        labels = data.labels
+        if not isinstance(model, EncoderDecoder | Decoder):
+            labels = _predicted_labels(logits, data)
         loss = functional.cross_entropy(
-            said.float().flatten(0, -2), asked.flatten(), ignore_index=-1, reduction="sum"
+            logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum"
         )
-        names = list(found)
-        gradients = torch.autograd.grad(loss, [found[name] for name in names])
-    return {
-        name: (found[name].detach() * gradient).sum(dim=-1).abs().sum(dim=(0, 2)).double()
-        for name, gradient in zip(names, gradients, strict=True)
-    }
+        gradients = torch.autograd.grad(loss, list(outputs.values()))
+    sums = {}
+    for (name, output), gradient in zip(outputs.items(), gradients, strict=True):
+        gates = (output.detach() * gradient).sum(dim=-1)  # [B, H, T]
+        sums[name] = gates.abs().sum(dim=(0, 2)).double()
+    return sums
 
 
-def _own(said: Tensor, data: Batch) -> Tensor:
-    """The likeliest answer, for the input or for each real place of it."""
-    best = said.detach().argmax(dim=-1)
-    return best if best.ndim == 1 else best.masked_fill(~data.padding_mask, -1)
+def _predicted_labels(logits: Tensor, data: Batch) -> Tensor:
+    """The model's own predictions: [B] of a classifier, [B, T] with padding left out."""
+    best = logits.detach().argmax(dim=-1)
+    if best.ndim == 1:
+        return best
+    return best.masked_fill(~data.padding_mask, IGNORED)

@@ -1,4 +1,4 @@
-"""look: one run of a model with named probes."""
+"""`look`: one forward pass that records what named probes ask for."""
 
 from __future__ import annotations
 
@@ -14,38 +14,30 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.errors import SettingError, did_you_mean
 from regard.look import drawing, terminal
+from regard.look.forward import evaluation_mode, forward, hidden_states
+from regard.look.inspectable import CoreModel, Input, Inspectable
+from regard.look.model_inputs import ModelInputs, prepare_inputs
+from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
 from regard.look.result import Array, Result
-from regard.look.target import (
-    Head,
-    Holds,
-    Reading,
-    Subject,
-    at_rest,
-    attentions,
-    hidden,
-    probes,
-    read,
-    run,
-    stacks,
-    subject_of,
-    switched_off,
-)
 from regard.model import EncoderDecoder
 
-CHUNK = 1 << 22  # weights computed at a time where all are needed but only their sums are kept
+CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
 
 
 @dataclass(frozen=True)
 class AttentionMap(Result):
-    """The weights of some heads and rows of one attention; each row sums to 1."""
+    """The attention weights of some heads and queries of one attention; each row sums to 1."""
 
     name: str
     heads: tuple[int, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    rows: tuple[str, ...]  # queries
+    columns: tuple[str, ...]  # keys
     weights: Array  # [heads, rows, columns]
 
-    note = "A row is a query, a column what it looks at. Attention shows where a head looks, not why the model says something."
+    note = (
+        "A row is a query, a column what it looks at. Attention shows where a head looks, not why "
+        "the model says something."
+    )
 
     @property
     def title(self) -> str:
@@ -64,195 +56,223 @@ class AttentionMap(Result):
         weights = self.weights[0]
         maps = [drawing.heat(weights, self.rows, self.columns, title=self.title)]
         if weights.size <= drawing.MOST_CELLS:
+            # Beyond that, the lines would be a black block.
             maps.append(drawing.links(weights, self.rows, self.columns))
         return drawing.below(maps)
 
     def lines(self, width: int = 100) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         for head, weights in zip(self.heads, self.weights, strict=True):
-            found += [""] if found else []
-            found += [f"head {head}"] if len(self.heads) > 1 else []
-            found += terminal.heat(weights, self.rows, self.columns, width=width)
-        return found
+            if lines:
+                lines.append("")
+            if len(self.heads) > 1:
+                lines.append(f"head {head}")
+            lines += terminal.heat(weights, self.rows, self.columns, width=width)
+        return lines
 
 
 class Look:
-    """What one run showed. `look["decoder.2.residual"]` is a probe that was asked for, without the dimension of the batch;
-    `weights` computes those of an attention for just the rows and heads asked."""
+    """The recording of one forward pass.
 
-    def __init__(self, subject: Subject, reading: Reading, probe: Probe) -> None:
-        self.subject = subject
-        self.reading = reading
-        self.probe = probe
+    `look["decoder.2.residual"]` is a recorded probe, without the batch dimension; `weights`
+    computes the attention weights of just the queries and heads asked for.
+    """
+
+    def __init__(self, model: Inspectable, model_inputs: ModelInputs, probe: Probe) -> None:
+        self.model = model
+        self.model_inputs = model_inputs
+        self.probe = probe  # holds the recorded tensors and attention calls
+
+    def __repr__(self) -> str:
+        return f"Look({' '.join(self.source)!r}, {len(self.names)} probes)"
 
     @property
     def source(self) -> tuple[str, ...]:
         """The tokens of the input."""
-        return self.reading.labels
+        return self.model_inputs.input_tokens
 
     @property
     def target(self) -> tuple[str, ...]:
-        """The tokens that a decoder behind an encoder wrote."""
-        return self.reading.said
+        """The tokens that the decoder of an encoder–decoder predicts."""
+        return self.model_inputs.target_tokens
 
     @property
     def names(self) -> list[str]:
-        """What was asked for, in the order of the computation."""
-        return [name for name in probes(self.subject.model) if self._has(name)]
+        """The recorded probes, in forward order."""
+        return [name for name in probes(self.model.model) if self._has(name)]
 
     def __getitem__(self, name: str) -> Array:
         return array(self.tensor(name)[0])
 
     def tensor(self, name: str) -> Tensor:
-        """A probe as it is on the device: [1, …]."""
+        """A recorded probe as it is on the device: [1, …]."""
         if not self._has(name):
-            raise SettingError(
-                f"nothing was asked of {name!r}", did_you_mean(name, self.names) + "; see `ask`"
-            )
+            repair = did_you_mean(name, self.names) + "; see `ask`"
+            raise SettingError(f"nothing was asked of {name!r}", repair)
         if name in self.probe.tensors:
             return self.probe.tensors[name]
+        # Of an attention only its arguments are recorded; weights are computed when asked for.
         attention, _, part = name.rpartition(".")
         call = self.probe.attentions[attention]
-        return {
-            "weights": call.weights,
-            "q": lambda: call.q,
-            "k": lambda: call.k,
-            "v": lambda: call.v,
-        }[part]()
+        if part == "weights":
+            return call.weights()
+        return {"q": call.q, "k": call.k, "v": call.v}[part]
 
     def call(self, name: str) -> AttentionCall:
-        """The recorded arguments of an attention, as `encoder.3.self`."""
+        """The recorded arguments of an attention, such as `encoder.3.self`."""
         if name not in self.probe.attentions:
-            known = (
-                did_you_mean(name, self.probe.attentions)
-                if self.probe.attentions
-                else "ask for '*.weights'"
-            )
-            raise SettingError(f"the attention {name!r} was not recorded", known)
+            repair = "ask for '*.weights'"
+            if self.probe.attentions:
+                repair = did_you_mean(name, self.probe.attentions)
+            raise SettingError(f"the attention {name!r} was not recorded", repair)
         return self.probe.attentions[name]
 
     def weights(
         self, name: str, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> Array:
-        """[heads, rows, columns] of an attention, as `encoder.3.self`; nothing else of it is computed."""
+        """The weights [heads, rows, columns] of an attention, such as `encoder.3.self`.
+
+        Those of other rows (queries) and heads are not computed.
+        """
         call = self.call(name)
-        _, many, length, _ = call.q.shape
-        for what, asked, most in (("row", rows, length), ("head", heads, many)):
-            beyond = [i for i in asked or () if not 0 <= i < most]
-            if beyond:
-                raise SettingError(
-                    f"{name} has no {what} {beyond[0]}", f"there are {most}, counted from 0"
-                )
-        device = call.q.device
-        return array(
-            call.weights(
-                None if rows is None else torch.tensor(list(rows), dtype=torch.long, device=device),
-                None
-                if heads is None
-                else torch.tensor(list(heads), dtype=torch.long, device=device),
-            )[0]
-        )
+        _, head_count, query_count, _ = call.q.shape
+        row_index = _index(name, "row", rows, query_count, call.q.device)
+        head_index = _index(name, "head", heads, head_count, call.q.device)
+        return array(call.weights(row_index, head_index)[0])
 
     def attention(
         self, name: str, *, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> AttentionMap:
-        """The same with the names of its rows and columns."""
+        """The weights of an attention with the tokens of its rows and columns."""
         weights = self.weights(name, rows, heads)
-        left, right = self.labels(name)
-        chosen = range(self.call(name).q.shape[1]) if heads is None else heads
-        picked = left if rows is None else tuple(left[i] for i in rows)
-        return AttentionMap(name, tuple(chosen), picked, right, weights)
+        queries, keys = self.labels(name)
+        if heads is None:
+            heads = range(self.call(name).q.shape[1])
+        if rows is not None:
+            queries = tuple(queries[i] for i in rows)
+        return AttentionMap(name, tuple(heads), queries, keys, weights)
 
     def labels(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The queries and the keys of an attention. Where a decoder looks at its source, its queries are named by what it is
-        about to write there."""
-        own = self.reading.labels
-        if isinstance(self.subject.model, EncoderDecoder) and name.startswith("decoder."):
-            written = self.reading.written[:-1]
-            return (self.reading.said, own) if name.endswith(".cross") else (written, written)
-        if isinstance(self.subject.model, MemoryNetwork):
-            return own[-1:], own[:-1]
-        return own, own
+        """The tokens of the queries and of the keys of an attention.
+
+        The queries of cross-attention are named by the token that is predicted there.
+        """
+        input_tokens = self.model_inputs.input_tokens
+        core = self.model.model
+        if isinstance(core, EncoderDecoder) and name.startswith("decoder."):
+            if name.endswith(".cross"):
+                return self.model_inputs.target_tokens, input_tokens
+            decoder_tokens = self.model_inputs.decoder_tokens[:-1]
+            return decoder_tokens, decoder_tokens
+        if isinstance(core, MemoryNetwork):
+            # The question, which comes last, attends to the sentences before it.
+            return input_tokens[-1:], input_tokens[:-1]
+        return input_tokens, input_tokens
 
     def stack(self, name: str | None = None) -> str:
-        """A stack's name, the last one's unless said."""
-        known = stacks(self.subject.model)
-        if name is not None and name not in known:
-            raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, known))
-        return name or list(known)[-1]
+        """The name of a stack, by default the last one's."""
+        names = stacks(self.model.model)
+        if name is None:
+            return list(names)[-1]
+        if name not in names:
+            raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, names))
+        return name
 
     def _has(self, name: str) -> bool:
+        if name in self.probe.tensors:
+            return True
         attention, _, part = name.rpartition(".")
-        return name in self.probe.tensors or (
-            part in PARTS
-            and attention in self.probe.attentions
-            and any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
-        )
+        # q, k and v are recorded together; only those that a pattern names are shown.
+        if part not in PARTS or attention not in self.probe.attentions:
+            return False
+        return any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
+
+
+def _index(
+    name: str, what: str, numbers: Sequence[int] | None, count: int, device: torch.device
+) -> Tensor | None:
+    """The numbers of rows or heads as an index, after a check of their range."""
+    if numbers is None:
+        return None
+    for number in numbers:
+        if not 0 <= number < count:
+            raise SettingError(
+                f"{name} has no {what} {number}", f"there are {count}, counted from 0"
+            )
+    return torch.tensor(list(numbers), dtype=torch.long, device=device)
 
 
 def look(
-    held: Subject | Holds,
-    text: str | Tensor,
+    model: Inspectable,
+    text: Input,
     *,
     target: str | None = None,
     ask: Sequence[str] = ("*.weights",),
     off: Sequence[Head] = (),
 ) -> Look:
-    """Runs a model on one text, on its fused path, and keeps what `ask` names: `encoder.3.self.weights`,
-    `decoder.0.cross.q`, `decoder.2.residual`, `encoder.embedded`, `decoder.output`, `logits`, with * and ?.
+    """Runs a model on one text, on its fused path, and records the probes that `ask` names.
 
-    An encoder–decoder translates the text first, unless it is given a `target`. `off`: heads to switch off, as
-    ("decoder.1.cross", 3). Other inputs than text are tensors as their front end takes them, with a batch of 1.
+    Names are `encoder.3.self.weights`, `decoder.0.cross.q`, `decoder.2.residual`,
+    `encoder.embedded`, `decoder.output`, `logits`, with the wildcards * and ?. An encoder–decoder
+    translates the text first, unless it is given a `target`. `off` are heads to ablate, such as
+    ("decoder.1.cross", 3). Inputs other than text are tensors as the model's front end takes them,
+    with a batch of 1.
     """
-    subject = subject_of(held)
-    asked = checked(subject, ask)
-    with at_rest(subject.model):
-        reading = read(subject, text, target, off)
-        probe = Probe(asked, switched_off(subject.model, off))
-        if asked:
-            # The scores of a large vocabulary can cost as much as all the rest: they are made if they are asked for.
-            said = any(fnmatchcase("logits", pattern) for pattern in asked)
-            (run if said else hidden)(subject.model, reading.inputs, reading.outputs, probe=probe)
-    return Look(subject, reading, probe)
+    core = model.model
+    patterns = (ask,) if isinstance(ask, str) else tuple(ask)
+    _check_patterns(core, patterns)
+    with evaluation_mode(core):
+        # The translation is made with the same heads off as the pass that is recorded.
+        model_inputs = prepare_inputs(model, text, target, off)
+        probe = Probe(patterns, switched_off(core, off))
+        # Logits over a large vocabulary can cost as much as all layers: only if asked for.
+        if any(fnmatchcase("logits", pattern) for pattern in patterns):
+            forward(core, model_inputs.inputs, model_inputs.decoder_inputs, probe=probe)
+        elif patterns:
+            hidden_states(core, model_inputs.inputs, model_inputs.decoder_inputs, probe=probe)
+    return Look(model, model_inputs, probe)
 
 
-def checked(subject: Subject, ask: Sequence[str]) -> tuple[str, ...]:
-    """The names asked for, each of which must name something."""
-    known = [*probes(subject.model), *attentions(subject.model)]
-    for pattern in (ask,) if isinstance(ask, str) else ask:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            raise SettingError(
-                f"no probe of this model is called {pattern!r}", did_you_mean(pattern, known)
-            )
-    return (ask,) if isinstance(ask, str) else tuple(ask)
+def _check_patterns(model: CoreModel, patterns: Sequence[str]) -> None:
+    """Each pattern must match the name of something."""
+    names = [*probes(model), *attentions(model)]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            repair = did_you_mean(pattern, names)
+            raise SettingError(f"no probe of this model is called {pattern!r}", repair)
+
+
+# ------------------------------------------------------------------ for the analyses
 
 
 def array(values: Tensor) -> Array:
-    """On the host, in float32 or what it is."""
+    """A tensor as a NumPy array, which has no half precision: that becomes float32."""
     values = values.detach()
-    return (
-        (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values)
-        .cpu()
-        .numpy()
-    )
+    if values.dtype in (torch.bfloat16, torch.float16):
+        values = values.float()
+    return values.cpu().numpy()
 
 
-def in_rows(call: AttentionCall) -> Iterator[tuple[Tensor, Tensor]]:
-    """Some rows after the other and their weights [B, H, rows, S], so that a long input never needs them all."""
-    batch, many, length, _ = call.q.shape
-    step = max(1, CHUNK // max(1, batch * many * call.k.shape[2]))
-    for first in range(0, length, step):
-        rows = torch.arange(first, min(first + step, length), device=call.q.device)
+def weights_in_chunks(call: AttentionCall) -> Iterator[tuple[Tensor, Tensor]]:
+    """Some queries after the other and their weights [B, H, rows, S].
+
+    A long input never needs all of its weights in memory.
+    """
+    batch, heads, length, _ = call.q.shape
+    rows_at_once = max(1, CHUNK // max(1, batch * heads * call.k.shape[2]))
+    for first in range(0, length, rows_at_once):
+        rows = torch.arange(first, min(first + rows_at_once, length), device=call.q.device)
         yield rows, call.weights(rows)
 
 
-def layers_of(found: Look, kind: str) -> list[str]:
-    """The recorded attentions of a kind (`self`, `cross`, or a stack's, as `encoder.*.self`), first layer first."""
-    names = [
-        name
-        for name in found.probe.attentions
-        if fnmatchcase(name, kind if "." in kind else f"*.{kind}")
-    ]
+def recorded_attentions(run: Look, kind: str) -> list[str]:
+    """The names of the recorded attentions of a kind, first layer first.
+
+    A kind is `self`, `cross`, or a pattern such as `encoder.*.self`.
+    """
+    # "self" is short for the self-attention of every stack.
+    pattern = kind if "." in kind else f"*.{kind}"
+    names = [name for name in run.probe.attentions if fnmatchcase(name, pattern)]
     if not names:
         raise SettingError(
             f"no attention like {kind!r} was recorded",
@@ -261,7 +281,9 @@ def layers_of(found: Look, kind: str) -> list[str]:
     return names
 
 
-def mean_heads(call: AttentionCall, heads: Sequence[int] | None = None) -> Array:
-    """[T, S]: the mean over the heads of the first row of the batch."""
-    chosen = slice(None) if heads is None else list(heads)
-    return np.concatenate([array(weights[0, chosen].mean(dim=0)) for _, weights in in_rows(call)])
+def mean_over_heads(call: AttentionCall, heads: Sequence[int] | None = None) -> Array:
+    """[T, S]: the mean weights of some heads, of the first row of the batch."""
+    selected = slice(None) if heads is None else list(heads)
+    # [rows, S] of some rows after the other
+    means = [array(weights[0, selected].mean(dim=0)) for _, weights in weights_in_chunks(call)]
+    return np.concatenate(means)

@@ -1,4 +1,4 @@
-"""What every analysis gives back: numbers, a page, a picture, lines for a terminal."""
+"""The base class of results: numbers, an HTML page, a picture, a table for a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ else:
 
 
 class Result:
-    """Abstract; the others are frozen dataclasses. `note` says how to read it, in the page and below it in a terminal."""
+    """What an analysis returns; abstract, its subclasses are frozen dataclasses.
+
+    `note` says how to read the result, on the page and below the table of a terminal.
+    """
 
     note: ClassVar[str] = ""
 
@@ -41,38 +44,56 @@ class Result:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything it holds as JSON values, under the names of its attributes; `kind` says what it is."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {
-            "kind": type(self).__name__,
-            "title": self.title,
-            **{f.name: plain(getattr(self, f.name)) for f in fields},
+        """All fields as JSON values; `kind` names the class."""
+        values = {
+            json_name(field): to_json(getattr(self, field.name))
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
         }
+        return {"kind": type(self).__name__, "title": self.title, **values}
 
     def _repr_html_(self) -> str:
+        """The figure that a notebook shows."""
         note = f"<figcaption>{escape(self.note)}</figcaption>" if self.note else ""
         picture = drawing.svg(self.scene(), self.title)
         return f'<figure style="margin:0;overflow-x:auto">{picture}{note}</figure>'
 
     def to_html(self, path: str | Path) -> None:
-        """One file that needs nothing else."""
+        """Writes a self-contained HTML page."""
         drawing.write_page(path, self.title, self._repr_html_())
 
     def to_png(self, path: str | Path) -> None:
         drawing.write_png(path, self.scene())
 
     def __str__(self) -> str:
-        return "\n".join([self.title, "", *self.lines(), *(["", self.note] if self.note else [])])
+        lines = [self.title, "", *self.lines()]
+        if self.note:
+            lines += ["", self.note]
+        return "\n".join(lines)
 
 
-def plain(value: Any) -> Any:
-    """JSON values; what is no number (−∞, NaN) becomes null."""
+def json_key(name: str) -> dict[str, str]:
+    """Metadata of a field whose key in JSON files is not its name.
+
+    Files and pages that were written before a field got its present name read the same key.
+    """
+    return {"json": name}
+
+
+def json_name(field: dataclasses.Field[Any]) -> str:
+    """The key of a field in JSON."""
+    return str(field.metadata.get("json", field.name))
+
+
+def to_json(value: Any) -> Any:
+    """JSON values; a number that JSON does not have (−∞, NaN) becomes null."""
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return to_json(value.tolist())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {json_name(f): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

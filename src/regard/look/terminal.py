@@ -1,4 +1,4 @@
-"""Tables for a terminal: shades of Unicode, no colours or escape codes, so that a pipe gets the same text."""
+"""Tables and heat maps for a terminal: Unicode shades without escape codes, as pipes need it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHADES = " ░▒▓█"
+MAX_LABEL = 16  # columns of the terminal for the name of a row
+MAX_STRONGEST = 14  # … for the name of the strongest column
 
 
 def heat(
@@ -22,73 +24,96 @@ def heat(
     width: int = 100,
     most: float | None = None,
 ) -> list[str]:
-    """One line a row, shaded up to `most` or the largest there is, with its strongest column named at the end; columns that
-    do not fit follow below."""
-    label = min(16, max((_width(shown(row)) for row in rows), default=0))
-    longest = max((_width(shown(column)) for column in columns), default=0) + 1
-    inside = width - label - min(15, longest) - 8
+    """A heat map: a line for each row, which ends with the name of its strongest column.
+
+    The scale goes up to `most`, by default the largest value. Columns that do not fit follow below.
+    """
+    rows = [shown(row) for row in rows]
+    columns = [shown(column) for column in columns]
+    label = min(MAX_LABEL, max(map(_width, rows), default=0))
+    longest = max(map(_width, columns), default=0) + 1
+    # What is left beside the row's name and "→ column 0.00" at the end.
+    inside = width - label - min(MAX_STRONGEST + 1, longest) - 8
     cell = max(5, min(longest, 9, inside // max(1, len(columns))))
-    room = max(1, inside // cell)
-    largest = (float(values.max(initial=0.0)) if most is None else most) or 1.0
+    columns_at_once = max(1, inside // cell)
+    if most is None:
+        most = float(values.max(initial=0.0))
+    largest = most or 1.0  # of zeros alone
     lines: list[str] = []
-    for first in range(0, len(columns), room):
-        some = columns[first : first + room]
-        lines += [""] if lines else []
-        lines.append(
-            " " * (label + 1)
-            + "".join(fitted(shown(column), cell - 1) + " " for column in some).rstrip()
-        )
+    for first in range(0, len(columns), columns_at_once):
+        last = first + columns_at_once
+        if lines:
+            lines.append("")
+        names = "".join(fitted(column, cell - 1) + " " for column in columns[first:last])
+        lines.append(" " * (label + 1) + names.rstrip())
         for name, row in zip(rows, values, strict=True):
             shades = "".join(
-                SHADES[_level(value / largest)] * (cell - 1) + " "
-                for value in row[first : first + room]
+                _shade(value / largest) * (cell - 1) + " " for value in row[first:last]
             )
-            strongest = int(row.argmax())
-            said = f"→ {fitted(shown(columns[strongest]), 14).rstrip()} {row[strongest]:.2f}"
-            end = said if first + room >= len(columns) else ""
-            lines.append(f"{fitted(shown(name), label)} {shades} {end}".rstrip())
-    marks = "  ".join(
+            end = ""
+            # Only the last part has room for the strongest column of the whole row.
+            if last >= len(columns):
+                strongest = int(row.argmax())
+                column = fitted(columns[strongest], MAX_STRONGEST).rstrip()
+                end = f"→ {column} {row[strongest]:.2f}"
+            lines.append(f"{fitted(name, label)} {shades} {end}".rstrip())
+    return [*lines, "", _legend(largest)]
+
+
+def _shade(share: float) -> str:
+    """The shade of a share from 0 to 1."""
+    level = int(share * len(SHADES))
+    return SHADES[min(len(SHADES) - 1, max(0, level))]
+
+
+def _legend(largest: float) -> str:
+    thresholds = [
         f"{shade} from {largest * i / len(SHADES):.2f}" for i, shade in enumerate(SHADES) if i
-    )
-    return [*lines, "", marks]
-
-
-def _level(share: float) -> int:
-    return min(len(SHADES) - 1, max(0, int(share * len(SHADES))))
+    ]
+    return "  ".join(thresholds)
 
 
 def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
-    """Columns as wide as their widest entry; the last one is cut at the width."""
-    widths = [max(_width(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
-    lines = [
-        "  ".join(fitted(text, wide) for text, wide in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    return [fitted(line, width).rstrip() for line in lines]
+    """A table with columns as wide as their widest entry; lines are cut at the width."""
+    if not rows:
+        return []
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [fitted(text, column) for text, column in zip(row, widths, strict=True)]
+        lines.append(fitted("  ".join(cells), width).rstrip())
+    return lines
 
 
 def by_head(
     names: Sequence[str], values: NDArray[Any], form: str, *, width: int = 100
 ) -> list[str]:
-    """A number for each attention and head; heads that do not fit follow below."""
-    said = [[format(value, form) for value in row] for row in values]
-    cell = max((len(text) for row in said for text in row), default=1) + 2
-    room = max(1, (width - max((_width(name) for name in names), default=0)) // cell)
+    """A table with a number for each attention and head; heads that do not fit follow below."""
+    cells = [[format(value, form) for value in row] for row in values]
+    # Two spaces stand between columns.
+    cell = max((len(text) for row in cells for text in row), default=1) + 2
+    label = max(map(_width, names), default=0)
+    heads_at_once = max(1, (width - label) // cell)
     lines: list[str] = []
-    for first in range(0, values.shape[1], room):
-        rows = [["head", *(str(first + i) for i in range(len(said[0][first : first + room])))]]
-        rows += [[name, *row[first : first + room]] for name, row in zip(names, said, strict=True)]
-        lines += ([""] if lines else []) + table(rows, width=width)
+    for first in range(0, values.shape[1], heads_at_once):
+        last = min(first + heads_at_once, values.shape[1])
+        rows = [["head", *map(str, range(first, last))]]
+        rows += [[name, *row[first:last]] for name, row in zip(names, cells, strict=True)]
+        if lines:
+            lines.append("")
+        lines += table(rows, width=width)
     return lines
 
 
 def bar(value: float, most: float, width: int = 30) -> str:
     """A bar as long as its share of `most`."""
-    return "█" * round(width * min(1.0, abs(value) / most)) if most > 0 else ""
+    if most <= 0:
+        return ""
+    return "█" * round(width * min(1.0, abs(value) / most))
 
 
 def fitted(text: str, width: int) -> str:
-    """Cut with … or filled with spaces to exactly this many columns of a terminal."""
+    """A text cut with … or filled with spaces to exactly this many columns of a terminal."""
     if _width(text) > width:
         while _width(text) > width - 1:
             text = text[:-1]
@@ -97,7 +122,14 @@ def fitted(text: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns it takes: wide characters of East Asia take two, combining ones none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )  # fmt: skip
+    """The columns of a terminal that a text takes."""
+    return sum(_character_width(character) for character in text)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    # Wide and full-width characters of East Asia.
+    if unicodedata.east_asian_width(character) in "WF":
+        return 2
+    return 1

@@ -18,7 +18,11 @@ from regard.models import saving
 from regard.models.hf_call import Output, bind_arguments, call
 
 if TYPE_CHECKING:
-    from regard.look import Look, Subject
+    from typing import Literal
+
+    from regard.decode.batch_decoding import SpecialTokens
+    from regard.look import Look, MediaInput
+    from regard.text.tokenizer import Tokenizer
 
 __all__ = ["Model", "Output", "choose_device", "to_standard_error"]
 
@@ -96,13 +100,43 @@ class Model:
         `regard.look`."""
         from regard.look import look
 
-        return look(self.subject(), text, target=target, ask=ask, off=off)
+        return look(self, text, target=target, ask=ask, off=off)
 
-    def subject(self) -> Subject:
-        """What the analyses of `regard.look` need of this model; kinds that read text say here how."""
-        from regard.look import Subject
+    # ------------------------------------------------------------------ for `regard.look`
+    # These members satisfy `regard.look.Inspectable`. Here they are of a model without a tokenizer.
 
-        return Subject(self.model)  # type: ignore[arg-type]
+    special_tokens: SpecialTokens | None = None  # that frame decoding; None if it decodes nothing
+    medium: Literal["image", "sound"] | None = None  # the files that it can be shown
+
+    @property
+    def accepts_text(self) -> bool:
+        """Whether there is an `input_tokenizer`."""
+        return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        """The tokenizer of inputs, with the special tokens that the model reads."""
+        raise no_tokenizer()
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
+        return self.input_tokenizer
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The input tensor of a text, [1, …], and a name for each of its positions."""
+        ids = self.input_tokenizer.input_ids(text)
+        return torch.tensor([ids]), tuple(self.input_tokenizer.tokens(ids))
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """Prepares the contents of an image or sound file as an input."""
+        raise SettingError("this model reads text only", "give it a sentence")
+
+
+def no_tokenizer() -> SettingError:
+    return SettingError(
+        "this model has no tokenizer to read text with", "give a tensor of its inputs"
+    )
 
 
 def choose_device(name: str) -> torch.device:

@@ -14,13 +14,13 @@ from regard import spec as kinds
 from regard.data.image import Picture, Preparation
 from regard.errors import DataError
 from regard.model import DualEncoder
-from regard.models.image_encoder import attention_mask, preparation, prepared
+from regard.models.image_encoder import image_input, preparation, prepared
 from regard.models.labels import Scores, scored
 from regard.models.text_encoder import TextEncoder
 from regard.models.with_tokenizer import WithText
 
 if TYPE_CHECKING:
-    from regard.look import Subject
+    from regard.look import MediaInput
 
 
 class DualEncoderModel(WithText):
@@ -41,14 +41,10 @@ class DualEncoderModel(WithText):
         """How a picture becomes pixels."""
         return preparation(self)
 
-    def subject(self) -> Subject:
-        from regard.look import Subject
+    medium = "image"
 
-        try:
-            source = self.reader.subject().source
-        except DataError:  # without a tokenizer, pictures can still be looked at
-            source = None
-        return Subject(self.model, source, medium=attention_mask(self))
+    def read_medium(self, data: bytes) -> MediaInput:
+        return image_input(self, data)
 
     def embed_text(self, text: str | Sequence[str]) -> Tensor:
         """[D] for a text, [N, D] for a list, each of length 1."""

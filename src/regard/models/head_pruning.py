@@ -19,7 +19,7 @@ from regard.core.attention import Attention
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.look.head_importance import Importance
-from regard.look.target import Head, attentions, stacks, switched_off
+from regard.look.probe_names import Head, attentions, stacks, switched_off
 from regard.models.base import Model
 
 M = TypeVar("M", bound=Model)

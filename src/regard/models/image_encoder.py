@@ -17,7 +17,7 @@ from regard.models.base import Model
 from regard.models.labels import Scores, label_names, scored
 
 if TYPE_CHECKING:
-    from regard.look import Medium, Subject
+    from regard.look import MediaInput
 
 AT_ONCE = 32  # pictures
 
@@ -59,10 +59,10 @@ class ImageEncoder(Model):
         vectors = prepared(self, image if isinstance(image, list) else [image], self._vector)
         return vectors if isinstance(image, list) else vectors[0]
 
-    def subject(self) -> Subject:
-        from regard.look import Subject
+    medium = "image"
 
-        return Subject(self.model, medium=attention_mask(self))
+    def read_medium(self, data: bytes) -> MediaInput:
+        return image_input(self, data)
 
     def _vector(self, pixels: Tensor) -> Tensor:
         plain = self.spec.pool is not None and self.spec.pool.activation is None
@@ -78,15 +78,12 @@ def preparation(held: Model) -> Preparation:
     return read(held.folder)
 
 
-def attention_mask(held: Any) -> Medium:
-    """How pictures are looked at by a model that has a `preparation`."""
-    from regard.look import Given, Medium
+def image_input(model: Any, data: bytes) -> MediaInput:
+    """The pixels of an image file, as a model with a `preparation` reads them."""
+    from regard.look import MediaInput
 
-    def read(data: bytes) -> Given:
-        pixels = held.preparation(data)
-        return Given(pixels[None].to(held.device), held.preparation.seen(pixels))
-
-    return Medium("image", read)
+    pixels = model.preparation(data)
+    return MediaInput(pixels[None].to(model.device), model.preparation.seen(pixels))
 
 
 @torch.inference_mode()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
@@ -27,9 +27,6 @@ TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 USUAL = 100  # tokens that are generated if nobody says how many
 PIECES = 1 << 32  # the chance of one text's second piece is not that of another text's first
 
-if TYPE_CHECKING:
-    from regard.look import Subject
-
 
 class LanguageModel(Model):
     """Goes on from text; made by `regard.load(folder)`. Without a tokenizer it can only be called with token ids.
@@ -39,6 +36,7 @@ class LanguageModel(Model):
 
     model: Decoder
     spec: kinds.Decoder | kinds.RecurrentDecoder
+    special_tokens: SpecialTokens
 
     def __init__(
         self,
@@ -51,7 +49,9 @@ class LanguageModel(Model):
         self.tokenizer = tokenizer
         end = self.config.get("eos_token_id")
         stops = tuple(end if isinstance(end, list) else [] if end is None else [end])
-        self.ends = SpecialTokens(0, None, stops[0] if stops else -1, extra_ends=stops[1:])
+        self.special_tokens = SpecialTokens(
+            0, None, stops[0] if stops else -1, extra_ends=stops[1:]
+        )
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     @property
@@ -74,10 +74,15 @@ class LanguageModel(Model):
             else None
         )
 
-    def subject(self) -> Subject:
-        from regard.look import Subject, Words
+    # ------------------------------------------------------------------ for `regard.look`
 
-        return Subject(self.model, Words.of(self.words), ends=self.ends)
+    @property
+    def accepts_text(self) -> bool:
+        return self.tokenizer is not None
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.words
 
     # ------------------------------------------------------------------ generation
 
@@ -128,7 +133,7 @@ class LanguageModel(Model):
         texts = [""] * len(prompts)
 
         def heard(row: int, token: int) -> None:
-            piece = "" if token == self.ends.end else growing[row].put(token)
+            piece = "" if token == self.special_tokens.end else growing[row].put(token)
             texts[row] += piece
             if stream is not None and piece:
                 stream(piece)
@@ -192,7 +197,13 @@ class LanguageModel(Model):
                     no_repeat_ngram_size=said.no_repeat_ngram_size,
                 )
                 found = decode(
-                    self.model, sources, self.ends, settings, keys=keys, on_step=watch, draft=draft
+                    self.model,
+                    sources,
+                    self.special_tokens,
+                    settings,
+                    keys=keys,
+                    on_step=watch,
+                    draft=draft,
                 )
                 for row, hypotheses in zip(rows, found, strict=True):
                     best = hypotheses[0]
@@ -234,7 +245,13 @@ class LanguageModel(Model):
             return ids
         # Nothing to go on from: the token that starts texts, or the one that ends the text before.
         first = self.config.get("bos_token_id")
-        first = first if isinstance(first, int) else None if self.ends.end < 0 else self.ends.end
+        first = (
+            first
+            if isinstance(first, int)
+            else None
+            if self.special_tokens.end < 0
+            else self.special_tokens.end
+        )
         if first is None:
             raise DataError(
                 "there is nothing to go on from", "give a prompt of at least one character"
@@ -269,17 +286,13 @@ class LanguageModel(Model):
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
         for numbers in batch_by_length([len(row) for row in rows], tokens):
-            ids = pad_sequence(
-                [torch.tensor(rows[i]) for i in numbers], batch_first=True, padding_value=-1
-            )
-            ids = ids.to(self.device)
-            padding_mask = ids >= 0
+            ids, padding_mask = pad_rows([rows[i] for i in numbers], 0)
+            ids, padding_mask = ids.to(self.device), padding_mask.to(self.device)
             seen = None if bool(padding_mask.all()) else padding_mask[:, :-1]
-            hidden, _ = self.model(ids[:, :-1].clamp_min(0), seen)
+            hidden, _ = self.model(ids[:, :-1], seen)
             logits = self.model.head(hidden[:, first - 1 :]).float()
-            chosen = functional.log_softmax(logits, dim=-1).gather(
-                -1, ids[:, first:, None].clamp_min(0)
-            )[..., 0]
+            log_probabilities = functional.log_softmax(logits, dim=-1)
+            chosen = log_probabilities.gather(-1, ids[:, first:, None])[..., 0]
             for i, row, kept in zip(
                 numbers, chosen.tolist(), padding_mask[:, first:].tolist(), strict=True
             ):

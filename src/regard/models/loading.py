@@ -118,18 +118,18 @@ def _held(
                 translator = Translator(
                     model, opened.spec, source, target, ids.start, opened.config, **forced
                 )
-                banned = frozenset(translator.ends.banned)
+                banned = frozenset(translator.special_tokens.banned)
                 translator.defaults = generation_defaults(
-                    folders.generation(folder), opened.config, banned
+                    folders.read_generation_config(folder), opened.config, banned
                 )
                 return translator
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
             words = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
-            config = opened.config | folders.said_of_tokens(folder)
+            config = opened.config | folders.generation_token_ids(folder)
             writer = LanguageModel(model, opened.spec, words, config)
             writer.defaults = generation_defaults(
-                folders.generation(folder), opened.config, frozenset()
+                folders.read_generation_config(folder), opened.config, frozenset()
             )
             return writer
         case Encoder(), kinds.Encoder(input=kinds.Tokens()):

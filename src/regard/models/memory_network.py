@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.models.labels import Scores, scored
 from regard.models.with_tokenizer import WithText
-
-if TYPE_CHECKING:
-    from regard.look import Subject
+from regard.text.tokenizer import Tokenizer
 
 _SENTENCE = re.compile(r"[^.?!]*[^.?!\s][^.?!]*")
 
@@ -49,12 +46,21 @@ class MemoryNetworkModel(WithText):
             scores = self.model.head(self.model(*MemoryNetwork.split_inputs(whole))[0])[0]
         return scored(scores.float(), [self.text.id_to_token(i) for i in range(len(scores))])
 
-    def subject(self) -> Subject:
-        from regard.look import Subject
+    # ------------------------------------------------------------------ for `regard.look`
+    # Positions are sentences: only analyses that need no token ids apply.
 
-        return Subject(
-            self.model, told=lambda text: (laid_out([self.words(text)]), tuple(sentences(text)))
+    @property
+    def accepts_text(self) -> bool:
+        return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        raise SettingError(
+            "this view goes token by token, and the model reads sentences", "look at its attention"
         )
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        return laid_out([self.words(text)]), tuple(sentences(text))
 
 
 def laid_out(stories: Sequence[Sequence[Sequence[int]]], multiple: int = 1) -> Tensor:

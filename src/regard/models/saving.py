@@ -87,7 +87,7 @@ def config_json(
 ) -> dict[str, Any]:
     """config.json of a model that was opened with `config`, in the same family's keys."""
     opened = folders.ModelFolder(spec, {}, None, dict(config))
-    description = folders.describe(spec, None, opened.positions, opened.kind)
+    description = folders.describe(spec, None, opened.positions, opened.model_type)
     return _carry_over(description | dict(additions or {}), config)
 
 
@@ -96,7 +96,7 @@ def write_weights(
 ) -> None:
     """Writes the weights under the names of the family that `config_json` names."""
     opened = folders.ModelFolder(spec, {}, None, dict(config))
-    folders.write_weights(path, model, spec, opened.positions, opened.kind)
+    folders.write_weights(path, model, spec, opened.positions, opened.model_type)
 
 
 def copy_companion_files(origin: Path, folder: Path, names: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ Read from modules.json and the config of each module that it lists.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import disk
 from regard.errors import ModelError
 
 # --- pooling modes ---
@@ -136,7 +136,7 @@ class SentencePooling:
 
 def _read_modules(folder: Path) -> list[dict[str, Any]]:
     """The list of modules, each with its type."""
-    modules = _read_json(folder / "modules.json")
+    modules = disk.read_json(folder / "modules.json", ModelError)
     problem = ModelError(f"{folder}/modules.json is no list of modules", "fetch the folder again")
     if not isinstance(modules, list):
         raise problem
@@ -169,14 +169,4 @@ def _module_config(folder: Path, path: str, name: str) -> dict[str, Any]:
     # modules.json comes from elsewhere: its paths must not lead out of the folder.
     if not file.is_relative_to(folder.resolve()):
         raise ModelError(f"modules.json leads out of {folder}: {path}", "fetch the folder again")
-    config = _read_json(file) if file.is_file() else {}
-    if not isinstance(config, dict):
-        raise ModelError(f"{file} holds no object", "fetch the folder again")
-    return config
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not valid JSON: {error}", "fetch the folder again") from None
+    return disk.read_json_object(file, ModelError)

@@ -23,13 +23,13 @@ from regard.disk import read_json_object
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Encoder, EncoderDecoder
-from regard.models.base import Model
+from regard.models.base import Model, no_tokenizer
 from regard.models.with_tokenizer import WithText
 from regard.text.ctc import CTCDecoder
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from regard.look import Subject
+    from regard.look import MediaInput
 
 Sound = str | Path | bytes | Samples
 LOOKED = 10  # seconds of a recording that are looked at, where a model has no window of its own
@@ -124,20 +124,35 @@ class SpeechToText(WithText):
                 texts[i] = text
         return texts if isinstance(sound, list) else texts[0]
 
-    def subject(self) -> Subject:
-        """The first window of a recording; what is written begins as for that window's language."""
-        from regard.look import Given, Medium, Subject, Words
+    # ------------------------------------------------------------------ for `regard.look`
+    # Sound goes in and text comes out: the tokenizer is of the target alone.
 
-        def read(data: bytes) -> Given:
-            self._check()
-            features = self._features(data)[:1]
-            ends = self._ends(self._prompt(features, None, "transcribe"))
-            return Given(features.to(self.device), pictured(features[0]), ends)
+    medium = "sound"
 
-        words = Words.of(self.text)
-        return Subject(
-            self.model, None, words, self._ends((self.ids.start,)), Medium("sound", read)
-        )
+    @cached_property
+    def special_tokens(self) -> SpecialTokens:  # type: ignore[override]
+        return self._ends((self.ids.start,))
+
+    @property
+    def accepts_text(self) -> bool:
+        return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        raise no_tokenizer()
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.text
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """The first window of a recording, and the decoder prompt of its language."""
+        from regard.look import MediaInput
+
+        self._check()
+        features = self._features(data)[:1]
+        special_tokens = self._ends(self._prompt(features, None, "transcribe"))
+        return MediaInput(features.to(self.device), pictured(features[0]), special_tokens)
 
     def _written(
         self, recordings: list[Tensor], prompt: tuple[int, ...], strategy: Strategy | None
@@ -295,18 +310,16 @@ class CTCModel(Model):
             )
         return bool(said.get("do_normalize", True))
 
-    def subject(self) -> Subject:
+    medium = "sound"
+
+    def read_medium(self, data: bytes) -> MediaInput:
         """The first seconds of a recording."""
-        from regard.look import Given, Medium, Subject
+        from regard.look import MediaInput
 
-        def read(data: bytes) -> Given:
-            samples = read_wav(data)[: LOOKED * RATE]
-            length = max(0.1, len(samples) / RATE)
-            return Given(
-                self._wave(samples)[None].to(self.device), pictured(log_mel(samples, 80, length)[0])
-            )
-
-        return Subject(self.model, medium=Medium("sound", read))
+        samples = read_wav(data)[: LOOKED * RATE]
+        seconds = max(0.1, len(samples) / RATE)
+        mels = log_mel(samples, 80, seconds)[0]
+        return MediaInput(self._wave(samples)[None].to(self.device), pictured(mels))
 
     def _wave(self, sound: Sound) -> Tensor:
         wave = torch.from_numpy(_samples(sound))

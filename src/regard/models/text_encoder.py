@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import torch
 from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
@@ -22,9 +23,6 @@ from regard.models.labels import Scores, label_names, scored
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.with_tokenizer import WithText
 from regard.text.tokenizer import Text
-
-if TYPE_CHECKING:
-    from regard.look import Subject
 
 Top = Callable[
     [Tensor, Tensor | None, Tensor], Tensor
@@ -80,11 +78,6 @@ class TextEncoder(WithText):
     model: Encoder
     spec: kinds.Encoder
     budget = 8192  # how many positions are read at once
-
-    def subject(self) -> Subject:
-        from regard.look import Subject, Words
-
-        return Subject(self.model, Words.of(self.text))
 
     @cached_property
     def sentence(self) -> SentencePooling:
@@ -342,24 +335,15 @@ class TextEncoder(WithText):
         return [result for result in results if result is not None]
 
     def _read(self, rows: Sequence[Encoding], top: Top) -> Tensor:
-        longest = max(len(row) for row in rows)
-        ids = torch.tensor(
-            [
-                row.ids + [self.text.special_token_id("pad") or 0] * (longest - len(row))
-                for row in rows
-            ],
-            device=self.device,
-        )
-        lengths = torch.tensor([len(row) for row in rows], device=self.device)
-        padded = any(len(row) < longest for row in rows)
-        padding_mask = (
-            torch.arange(longest, device=self.device) < lengths[:, None] if padded else None
-        )
-        beside = {}
+        pad = self.text.special_token_id("pad") or 0
+        ids, mask = pad_rows([row.ids for row in rows], pad)
+        ids = ids.to(self.device)
+        padding_mask = None if bool(mask.all()) else mask.to(self.device)
+        options = {}
         if self.spec.tokens.segments > 1:
-            segments = [row.type_ids + [0] * (longest - len(row)) for row in rows]
-            beside["segments"] = torch.tensor(segments, device=self.device)
-        hidden, _ = self.model(ids, padding_mask, **beside)
+            segments, _ = pad_rows([row.type_ids for row in rows], 0)
+            options["segments"] = segments.to(self.device)
+        hidden, _ = self.model(ids, padding_mask, **options)
         return top(hidden, padding_mask, ids)
 
 

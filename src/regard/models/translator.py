@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
+from regard.data.padding import IGNORED, pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
@@ -21,15 +21,13 @@ from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.text.tokenizer import Between, Tokenizer
 
-if TYPE_CHECKING:
-    from regard.look import Subject
-
 
 class Translator(Model):
     """Translates text; made by `regard.load(folder)`."""
 
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
+    special_tokens: SpecialTokens
 
     def __init__(
         self,
@@ -50,19 +48,19 @@ class Translator(Model):
         self.start = start
         pad, eos = source.required_token_id("pad"), target.required_token_id("eos")
         banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
-        self.ends = SpecialTokens(pad, start, eos, banned, opening, closing)
+        self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # what the folder says of generating
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source, target = self.source_tokenizer, self.target_tokenizer
-        ends = self.ends
+        special = self.special_tokens
         ids = folders.SpecialTokenIds(
             target.required_token_id("pad"),
             self.start,
-            ends.end,
+            special.end,
             target.special_token_id("unk"),
-            ends.forced_bos,
-            ends.forced_eos,
+            special.forced_bos,
+            special.forced_eos,
         )
         return {
             "config.json": {} if self.config else folders.describe(self.spec, ids),
@@ -70,12 +68,20 @@ class Translator(Model):
             **({} if target is source else {"target_tokenizer.json": target.to_json()}),
         }
 
-    def subject(self) -> Subject:
-        from regard.look import Subject, Words
+    # ------------------------------------------------------------------ for `regard.look`
 
-        source = Words.of(self.source_tokenizer)
-        target = Words.of(self.target_tokenizer.with_framing(Between(after=(self.ends.end,))))
-        return Subject(self.model, source, target, self.ends)
+    @property
+    def accepts_text(self) -> bool:
+        return True
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.source_tokenizer
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        framing = Between(after=(self.special_tokens.end,))
+        return self.target_tokenizer.with_framing(framing)
 
     @overload
     def translate(
@@ -149,18 +155,18 @@ class Translator(Model):
     def _into(self, language: str | None) -> tuple[list[int], SpecialTokens]:
         """What to put before a source, and the frame of a target, to have it in this language."""
         if language is None:
-            return [], self.ends
+            return [], self.special_tokens
         mark, opening = (
             self.source_tokenizer.token_to_id(f">>{language}<<"),
             self.target_tokenizer.token_to_id(language),
         )
         if mark is not None:
-            return [mark], self.ends
+            return [mark], self.special_tokens
         if opening is None:
             raise SettingError(
                 f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
             )
-        return [], replace(self.ends, forced_bos=opening)
+        return [], replace(self.special_tokens, forced_bos=opening)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Source token ids with what stands around them."""
@@ -194,19 +200,17 @@ class Translator(Model):
         self.model.eval()
         device = next(self.model.parameters()).device
         left = self.encode(sources)
-        right = [[*ids, self.ends.end] for ids in self.target_tokenizer.encode_batch(targets)]
+        right = [
+            [*ids, self.special_tokens.end] for ids in self.target_tokenizer.encode_batch(targets)
+        ]
         total, count = 0.0, 0
         sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
         for rows in batch_by_length(sizes, tokens):
-            source = pad_sequence(
-                [torch.tensor(left[i]) for i in rows], batch_first=True, padding_value=-1
-            )
-            labels = pad_sequence(
-                [torch.tensor(right[i]) for i in rows], batch_first=True, padding_value=-100
-            )
+            source, padding_mask = pad_rows([left[i] for i in rows], 0)
+            labels, _ = pad_rows([right[i] for i in rows], IGNORED)
             shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
-            source, labels, shifted = source.to(device), labels.to(device), shifted.to(device)
-            hidden, _ = self.model(source.clamp_min(0), shifted, source >= 0)
+            labels = labels.to(device)
+            hidden, _ = self.model(source.to(device), shifted.to(device), padding_mask.to(device))
             logits = self.model.head(hidden).float()
             total += functional.cross_entropy(
                 logits.flatten(0, 1), labels.flatten(), reduction="sum"

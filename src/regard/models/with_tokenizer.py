@@ -35,3 +35,16 @@ class WithText(Model):
                 )
             self._text = open_encoder_tokenizer(self.folder)
         return self._text
+
+    # ------------------------------------------------------------------ for `regard.look`
+
+    @property
+    def accepts_text(self) -> bool:
+        try:
+            return self.text is not None
+        except DataError:  # no tokenizer in its folder
+            return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.text

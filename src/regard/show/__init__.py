@@ -1,1 +1,1 @@
-"""A model on one page: its stations top to bottom, with shapes and parameters."""
+"""A model on one page: its modules top to bottom, with shapes and parameter counts."""

@@ -19,13 +19,14 @@ def kv_cache_size(model: spec.Model) -> int | None:
         stack = model.decoder
     else:
         return None
-    if stack.compressed is not None:
+    if stack.compressed is not None:  # a compressive memory has a fixed size
         return 0
     total = 0
     for block in stack.blocks:
         attention = block.attention
         if isinstance(attention.mixer, spec.ChunkedAttention | spec.LshAttention):
             return 0  # there is no cache: each step reads the tokens again
+        # One key and one value for each key head; grouped queries share them.
         total += attention.key_heads * (attention.d_k + attention.d_v)
     return total
 

@@ -50,6 +50,7 @@ def _encoder_decoder(
         "all": "one matrix for source, target and output",
         "inputs": "one matrix for source and target",
     }.get(model.share, "")
+    # Section 3.4 of the paper: source, target and output may share one matrix.
     target_note = "the source's matrix" if model.share in ("all", "inputs") else ""
     tied = model.share in ("all", "target")
     encoder = (
@@ -71,9 +72,14 @@ def _encoder_decoder(
 def _encoder_or_decoder(
     model: spec.EncoderDecoder | spec.SequenceToSequence, name: str, counts: ParameterCounts
 ) -> ModuleSummary:
-    part = model.encoder if name == "encoder" else model.decoder
-    length = "S" if name == "encoder" else "T"
-    memory = "" if name == "encoder" else "S"  # the length of what a decoder attends to
+    if name == "encoder":
+        part = model.encoder
+        length = "S"
+        memory = ""
+    else:
+        part = model.decoder
+        length = "T"
+        memory = "S"  # the length of what cross-attention looks at
     match part:
         case spec.Stack():
             return summarize_stack(name, part, model.d_model, counts, length, memory)
@@ -104,14 +110,15 @@ def _encoder(model: spec.Encoder, counts: ParameterCounts) -> list[ModuleSummary
         head_counts = counts.under("head")
         modules += _lm_head(model.head, vocabulary, width, head_counts, tied=model.tied)
     if model.pool is not None:
-        shape = f"[B, {model.pool.width:,}]" if model.pool.width else "[B, D]"
+        shape = f"[B, {model.pool.width:,}]" if model.pool.width else "[B, D]"  # one vector a row
         modules.append(ModuleSummary("pool", wording.pool(model.pool), shape, counts["pool"]))
     match model.labels:
         case spec.ClassifierHead(classes):
+            # Token classification, or one class for each row.
             shape = f"[B, T, {classes}]" if model.labels.each else f"[B, {classes}]"
             text = wording.classifier(model.labels)
             modules.append(ModuleSummary("labels", text, shape, counts["labels"]))
-        case spec.DistilledHead(classes):
+        case spec.DistilledHead(classes):  # DeiT
             text = wording.classifier(model.labels)
             modules.append(ModuleSummary("votes", text, f"[B, {classes}]", counts["labels"]))
     return modules
@@ -123,7 +130,7 @@ def _decoder(
     d_model = model.d_model
     width = d_model
     if isinstance(model, spec.Decoder):
-        width = model.stack.width(d_model)
+        width = model.stack.width(d_model)  # a reversible stack may give both its streams
         decoder = summarize_stack("decoder", model.stack, d_model, counts.under("stack"), "T")
     else:
         decoder = _recurrent("decoder", model.stack, counts.under("stack"), "T")
@@ -198,12 +205,12 @@ def _embedding(
         table_shape = f"[B, {length}, {width:,}]"
         symbol = f"{width:,}"
     text = f"{part.vocabulary:,} × {width:,}"
-    if part.scale:
+    if part.scale:  # section 3.4 of the paper
         text += f" × √{symbol}"
     if note:
         text += f", {note}"
     children = [ModuleSummary("token table", text, table_shape, counts["table"])]
-    if part.segments:
+    if part.segments:  # BERT's token types
         kinds = f"{part.segments} kinds"
         children.append(ModuleSummary("+ segments", kinds, "", counts["segments"]))
     if part.position is not None:
@@ -228,7 +235,7 @@ def _lm_head(
 ) -> Iterator[ModuleSummary]:
     """The language-model head: hidden states to logits, perhaps through a transform."""
     width = d_model
-    if part.transform is not None:
+    if part.transform is not None:  # BERT's masked-language-model head
         width = part.transform.width
         activation = wording.activation(part.transform.activation)
         text = f"{d_model:,} → {width:,}, {activation}, {wording.norm(part.transform.norm)}"
@@ -253,6 +260,7 @@ def _convolutional(
     text = wording.named(part.unit)
     if part.dropout:
         text += f"; dropout {part.dropout:g}"
+    # ConvS2S has attention in every layer; ByteNet aligns source and target positions.
     from_memory = counts["glances"] + counts["aligned"]
     convolutions = counts.total - from_memory
     children = [ModuleSummary("convolutions", text, shape, convolutions, times=part.layers)]
@@ -276,7 +284,7 @@ def _recurrent(
     """A recurrent encoder or decoder; `memory` is the length that a decoder attends to."""
     shape = f"[B, {length}, D]"
     children = []
-    if memory:
+    if memory:  # the decoder starts from the encoder's last state
         text = "first state: tanh of a map of the encoder's end"
         children.append(ModuleSummary("bridge", text, "[B, D]", counts["bridge"]))
     if part.looks is not None:

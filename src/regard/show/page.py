@@ -37,7 +37,9 @@ _ARCHITECTURES: dict[type, str] = {
 
 def show(model: NamedModel) -> None:
     """Prints the page, coloured on a terminal and plain into a pipe."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    # Rich finds the width of a terminal by itself; a file has none.
+    width = None if sys.stdout.isatty() else WIDTH
+    console = Console(highlight=False, width=width)
     for line in page(model, min(console.width, 120)):
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
@@ -52,9 +54,10 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     yield Text("─" * width, style="dim")
     total = parameter_count(model.spec)
     yield _line("", "total", "", "", f"{total:,}", width, style="bold")
+    # Of the weights alone: training takes four times as much, and activations.
     yield Text(f"memory       {amount(4 * total)} in float32, {amount(2 * total)} in bfloat16")
     cached = kv_cache_size(model.spec)
-    if cached:
+    if cached:  # neither None nor 0: the cache grows with the text
         size = amount(2 * cached)
         yield Text(f"decoding     remembers {cached:,} numbers a token: {size} in bfloat16")
     letters = dimension_letters(model.spec)
@@ -66,6 +69,7 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
 def data(model: NamedModel) -> dict[str, Any]:
     """The page as JSON values."""
     total = parameter_count(model.spec)
+    # Programs read these keys: "stations" are the modules of the page, and stay so.
     return {
         "name": model.name,
         "wiring": _architecture(model),
@@ -109,7 +113,7 @@ def _family(model: NamedModel) -> str:
 
 def _module_lines(module: ModuleSummary, width: int, indent: str) -> Iterator[Text]:
     """A module and, indented, its children; long descriptions go on in lines below."""
-    count = f"{module.parameters:,}" if module.parameters else ""
+    count = f"{module.parameters:,}" if module.parameters else ""  # "add" has none
     name = module.name
     text = module.text
     style = ""
@@ -117,7 +121,7 @@ def _module_lines(module: ModuleSummary, width: int, indent: str) -> Iterator[Te
         style = "bold"
         if module.times > 1:
             name += f" × {module.times}"
-        if module.copies > 1:
+        if module.copies > 1:  # the count of one block, before that of all
             each = f"{module.parameters_per_copy:,} each"
             text = f"{text}; {each}" if text else each
     first, *more = textwrap.wrap(text, _text_column(width)) or [""]
@@ -142,5 +146,5 @@ def _line(
         (f"{shape:<{_SHAPE_COLUMN}}", "green"),
         (f"{count:>{_COUNT_COLUMN}}", style or "yellow"),
     )
-    line.rstrip()
+    line.rstrip()  # no trailing blanks in files
     return line

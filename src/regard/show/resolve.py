@@ -9,13 +9,13 @@ from pathlib import Path
 from regard import spec as specs
 from regard.errors import ModelError, did_you_mean
 from regard.families import (
-    bart_presets,
-    bert_presets,
-    electra_presets,
-    gpt_presets,
+    bart,
+    bert,
+    electra,
+    gpt2,
     palm,
     recurrent,
-    t5_presets,
+    t5,
     transformer,
 )
 from regard.families import folder as folders
@@ -34,13 +34,13 @@ PRESETS: dict[str, tuple[tuple[str, ...], Callable[[str], specs.Model]]] = {
         tuple(transformer.PRESETS),
         lambda size: transformer.preset(size, VOCABULARY, VOCABULARY),
     ),
-    "gpt": (tuple(gpt_presets.PRESETS), gpt_presets.preset),  # the sizes of GPT-3
+    "gpt": (tuple(gpt2.PRESETS), gpt2.preset),  # the sizes of GPT-3
     "palm": (tuple(palm.PRESETS), palm.preset),
-    "bert": (tuple(bert_presets.PRESETS), bert_presets.preset),
+    "bert": (tuple(bert.PRESETS), bert.preset),
     # Of ELECTRA's two models the discriminator, which is what fine-tuning keeps.
-    "electra": (tuple(electra_presets.PRESETS), lambda size: electra_presets.preset(size)[0]),
-    "t5": (tuple(t5_presets.PRESETS), t5_presets.preset),
-    "bart": (tuple(bart_presets.PRESETS), bart_presets.preset),
+    "electra": (tuple(electra.PRESETS), lambda size: electra.preset(size)[0]),
+    "t5": (tuple(t5.PRESETS), t5.preset),
+    "bart": (tuple(bart.PRESETS), bart.preset),
     **{family: (tuple(recurrent.PRESETS), _recurrent(family)) for family in recurrent.FAMILIES},
 }
 
@@ -70,6 +70,7 @@ def resolve(model: str) -> NamedModel:
     family, size = model.split(":")
     _, preset = PRESETS[family]
     spec = preset(size)
+    # What Hugging Face would call it, if it has an architecture for it.
     config = folders.describe(spec)
     return NamedModel(model, spec, config["model_type"], config["architectures"][0])
 
@@ -79,6 +80,10 @@ def _from_folder(folder: Path) -> NamedModel:
     architectures = opened.config.get("architectures")
     if not (isinstance(architectures, list) and architectures):
         # config.json need not name its class; then it is the one that we would write.
-        config = folders.describe(opened.spec, positions=opened.positions, kind=opened.kind)
+        config = folders.describe(
+            opened.spec, positions=opened.positions, model_type=opened.model_type
+        )
         architectures = config["architectures"]
-    return NamedModel(folder.name or str(folder), opened.spec, opened.kind, str(architectures[0]))
+    return NamedModel(
+        folder.name or str(folder), opened.spec, opened.model_type, str(architectures[0])
+    )

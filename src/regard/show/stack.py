@@ -27,14 +27,14 @@ def summarize_stack(
         # Shaw's and Transformer-XL's positions have parameters in every layer.
         positions = counts["position"] + _in_all_blocks(part, counts, "attention.relative")
         children.append(ModuleSummary("positions", text, "", positions))
-    if part.memory is not None:
+    if part.memory is not None:  # Transformer-XL
         text = f"{part.memory:,} places before a segment"
         if part.compressed is not None:
             text += f"; what leaves: {wording.named(part.compressed)}"
         compression = _in_all_blocks(part, counts, "attention.compression")
         children.append(ModuleSummary("memory", text, "", compression))
     children += _blocks(part, d_model, counts, length, memory)
-    if part.beside is not None:
+    if part.beside is not None:  # DeBERTa v2
         activation = wording.activation(part.beside.activation)
         text = f"norm(first block + {activation}(convolution over {part.beside.width}))"
         children.append(ModuleSummary("beside block 1", text, shape, counts["beside"]))
@@ -59,10 +59,11 @@ def _blocks(
     blocks = part.blocks
     for block, times in Counter(blocks).items():
         index = blocks.index(block)
+        # The block of this group as the only one, with its own number of heads.
         stack = replace(part, block=block, turns=(), heads=None, cross_heads=None)
         block_counts = counts.under(f"blocks.{index}")
         sublayers = tuple(_block(stack, d_model, block_counts, length, memory))
-        copies = 1 if part.shared else times
+        copies = 1 if part.shared else times  # ALBERT applies one block many times
         shape = f"[B, {length}, D]"
         yield ModuleSummary("block", text, shape, 0, sublayers, times, copies)
 
@@ -104,7 +105,7 @@ def _block(
             for sublayer in sublayers:
                 yield sublayer
                 yield replace(norm, name="add & norm", text=text)
-        case _:
+        case _:  # reversible: its norms are not shown apart
             yield from sublayers
             text = wording.named(part.residual)
             yield ModuleSummary("residual", text, shape, counts["residual"])
@@ -149,7 +150,7 @@ def _attention(
 ) -> ModuleSummary:
     """The steps of multi-head attention; `lengths` are the letters of queries and keys."""
     queries, keys = lengths
-    key_heads = "H" if part.key_heads == part.heads else "G"
+    key_heads = "H" if part.key_heads == part.heads else "G"  # grouped or multi-query
     value_width = "K" if part.d_v == part.d_k else "E"
     # q, k and v of self-attention lie in one matrix, whose first rows are the queries'.
     query_rows = part.heads * part.d_k
@@ -157,7 +158,7 @@ def _attention(
     if "q" in part.bias:
         query_count += query_rows
     key_value_count = counts["project"] - query_count
-    joined = part.heads * part.d_v
+    joined = part.heads * part.d_v  # the width of all heads concatenated
     steps = (
         ModuleSummary(
             "queries",

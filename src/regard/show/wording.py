@@ -34,14 +34,17 @@ def named(part: Any) -> str:
         if value != field.default:
             options.append(f"{field.name}={named(value)}")
     name = type(part).__name__
-    return f"{name}({', '.join(options)})" if options else name
+    if not options:
+        return name
+    return f"{name}({', '.join(options)})"
 
 
 def norm(part: spec.Norm) -> str:
     match part:
         case spec.LayerNorm(eps, bias):
-            kind = "LayerNorm" if bias else "LayerNorm without bias"
-            return f"{kind}, ε {eps:g}"
+            if not bias:  # PaLM
+                return f"LayerNorm without bias, ε {eps:g}"
+            return f"LayerNorm, ε {eps:g}"
         case spec.RMSNorm(eps, offset):
             text = f"RMSNorm, ε {eps:g}"
             if offset:  # Gemma stores weights around 0 and adds 1
@@ -76,10 +79,14 @@ def scores(part: spec.Attention, position: spec.StackPosition | None = None) -> 
     terms = 1
     if isinstance(position, spec.Disentangled):
         product = "(q · k + distances)"
-        terms = 3 if position.terms == "both" else 2  # DeBERTa, equation 4: √(3d) for three terms
-    scale = f" × {part.scale:g}" if part.scale is not None else f" / √{terms * part.d_k}"
-    bias = " + bias" if isinstance(position, spec.T5Bias | spec.Alibi) else ""
-    return f"softmax({product}{scale}{bias})"
+        # DeBERTa, equation 4: the scale is √(3d) for content-to-content, c2p and p2c.
+        terms = 3 if position.terms == "both" else 2
+    text = f"{product} / √{terms * part.d_k}"
+    if part.scale is not None:  # T5 has none: its scale is 1
+        text = f"{product} × {part.scale:g}"
+    if isinstance(position, spec.T5Bias | spec.Alibi):
+        text += " + bias"
+    return f"softmax({text})"
 
 
 def pattern(part: spec.MaskPattern) -> str:
@@ -88,7 +95,7 @@ def pattern(part: spec.MaskPattern) -> str:
             return "all to all"
         case spec.CausalMask(None):
             return "causal"
-        case spec.CausalMask(window):
+        case spec.CausalMask(window):  # Mistral
             return f"causal, a window of {window:,}"
         case _:
             return named(part)
@@ -117,12 +124,13 @@ def position(part: Any) -> str:
         case None:
             return "none"
         case spec.Sinusoidal(order, base):
-            other_base = f", base {base:,.0f}" if base != 10_000 else ""
-            return f"sines and cosines ({order}{other_base})"
+            if base != 10_000:  # that of the paper, section 3.5
+                return f"sines and cosines ({order}, base {base:,.0f})"
+            return f"sines and cosines ({order})"
         case spec.LearnedPosition(length):
-            return f"learned, {length:,} positions"
+            return f"learned, {length:,} positions"  # BERT, GPT
         case spec.FixedPosition(length):
-            return f"fixed, {length:,} positions, not trained"
+            return f"fixed, {length:,} positions, not trained"  # Whisper's encoder
         case spec.AxialPosition(shape, widths):
             axes = zip(shape, widths, strict=True)
             tables = " and ".join(f"{count:,} × {width:,}" for count, width in axes)
@@ -167,11 +175,12 @@ def _rope_scaling(part: spec.RopeScaling | None) -> str:
 def feedforward(part: spec.PositionWise, d_model: int) -> str:
     match part:
         case spec.FeedForward(d_ff, kind, _, bias):
-            biases = "" if bias else ", no biases"
-            return f"{d_model:,} → {d_ff:,} → {d_model:,}, {activation(kind)}{biases}"
+            # Biases are the rule here (section 3.3), and the exception in gated ones.
+            text = f"{d_model:,} → {d_ff:,} → {d_model:,}, {activation(kind)}"
+            return text if bias else f"{text}, no biases"
         case spec.GatedFeedForward(d_ff, kind, _, bias):
-            biases = ", biases" if bias else ""
-            return f"{d_model:,} → 2 × {d_ff:,}, {activation(kind)}-gated → {d_model:,}{biases}"
+            text = f"{d_model:,} → 2 × {d_ff:,}, {activation(kind)}-gated → {d_model:,}"
+            return f"{text}, biases" if bias else text
         case _:
             return named(part)
 
@@ -212,23 +221,25 @@ def pool(part: spec.Pool) -> str:
 
 
 def _pool_steps(part: spec.Pool) -> Iterator[str]:
-    if isinstance(part.which, spec.EndToken):
+    if isinstance(part.which, spec.EndToken):  # CLIP's text tower
         yield "the end token's position"
-    elif part.which == "mean":
+    elif part.which == "mean":  # sentence embeddings
         yield "mean of all positions"
-    else:
+    else:  # BERT's first position, a GPT's last
         yield f"the {part.which} position"
     if part.norm is not None:
         yield norm(part.norm)
     if part.activation:
         yield f"dense, {activation(part.activation)}"
-    if part.width:
+    if part.width:  # CLIP maps both towers to one width
         yield f"mapped to {part.width:,}"
 
 
 def classifier(part: spec.ClassifierHead | spec.DistilledHead) -> str:
-    classes = f"{part.count:,} class" if part.count == 1 else f"{part.count:,} classes"
+    classes = "1 class" if part.count == 1 else f"{part.count:,} classes"
     if isinstance(part, spec.DistilledHead):  # DeiT: the class token's head and the teacher's
         return f"mean of what the first {part.voters} positions say of {classes}"
-    hidden = f"dense, {activation(part.hidden)}, then " if part.hidden else ""
-    return f"{part.task}: {hidden}{classes}"
+    text = f"{part.task}: "
+    if part.hidden:  # RoBERTa and ELECTRA have a layer before the classes
+        text += f"dense, {activation(part.hidden)}, then "
+    return text + classes

@@ -1,6 +1,6 @@
-"""What the studio may reach: the models and runs under the folders that were named when it started, and nothing else.
+"""The models and runs that the studio may open: those under the folders named when it started.
 
-A request names a thing by its name on the shelf; names are looked up, never joined to a path.
+A request names a thing by its listed name; names are looked up, never joined to a path.
 """
 
 from __future__ import annotations
@@ -9,112 +9,120 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.look import Given, Look, Subject, look
-from regard.look.target import Head
+from regard.look import Inspectable, Look, MediaInput, look
+from regard.look.probe_names import Head
 from regard.models import load
 from regard.studio.sample_inputs import EXAMPLE, example
 
 DEMO = Path(__file__).parent / "demo"
-OPEN_MODELS = 2  # two can be compared; the one that was not used longest is closed for a third
-KEPT_LOOKS = 6
-KEPT_BYTES = 1 << 29  # of what looks have recorded; the last one is kept in any case
-KEPT_FILES = 8
+OPEN_MODELS = 2  # two can be compared; for a third the least recently used one is closed
+MAX_RECORDINGS = 6  # of a model
+MAX_RECORDED_BYTES = 1 << 29  # of a model's recordings; the last one is kept in any case
+MAX_FILES = 8  # uploaded ones
 
 
-class Files:
-    """Pictures and recordings that the page handed in: in memory, a few, under names made of their contents."""
+class UploadedFiles:
+    """Uploaded images and recordings: the last few, in memory, named by a hash of the contents."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[str, bytes] = OrderedDict()
+        self._contents: OrderedDict[str, bytes] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
 
     def add(self, data: bytes) -> str:
+        """Stores a file; its name."""
+        # The same file gets the same name, so that its recordings are found again.
         name = hashlib.sha256(data).hexdigest()[:32]
         with self._lock:
-            self._held[name] = data
-            self._held.move_to_end(name)
-            while len(self._held) > KEPT_FILES:
-                self._held.popitem(last=False)
+            self._contents[name] = data
+            self._contents.move_to_end(name)
+            while len(self._contents) > MAX_FILES:
+                self._contents.popitem(last=False)
         return name
 
     def get(self, name: str, kind: str) -> bytes:
+        """The contents of a file; `example` names the sample of a kind (`image`, `sound`)."""
         if name == EXAMPLE:
             return example(kind)
         with self._lock:
-            if name not in self._held:
+            if name not in self._contents:
                 raise DataError(
                     "the studio does not hold this file any more",
                     "choose it again, or try the example",
                 )
-            self._held.move_to_end(name)
-            return self._held[name]
+            self._contents.move_to_end(name)
+            return self._contents[name]
 
 
 @dataclass
-class Opened:
-    """A model in use. One request at a time runs it; what it showed last is kept, so that another head is only a lookup.
-    `version` tells weights apart that were written at other times."""
+class OpenModel:
+    """An open model with a cache of its last recordings, so that another head is only a lookup.
 
-    subject: Subject
+    One request at a time runs it. `version` is the modification time of its weights.
+    """
+
+    model: Inspectable
     version: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
     looks: OrderedDict[tuple[object, ...], Look] = field(default_factory=OrderedDict)
-    given: OrderedDict[str, Given] = field(default_factory=OrderedDict)
+    media: OrderedDict[str, MediaInput] = field(default_factory=OrderedDict)
 
     def look(
-        self, text: str | Given, target: str | None, off: Sequence[Head], ask: Sequence[str]
+        self, text: str | MediaInput, target: str | None, off: Sequence[Head], ask: Sequence[str]
     ) -> Look:
-        key = (text if isinstance(text, str) else id(text), target, tuple(off), tuple(ask))
+        """A recording, from the cache if the same one was made before."""
+        key = (text, target, tuple(off), tuple(ask))
+        # A model runs for one request at a time: its memory is that of one forward pass.
         with self.lock:
             if key not in self.looks:
-                subject, inputs = self.shown(text)
-                self.looks[key] = look(subject, inputs, target=target, off=off, ask=ask)
+                self.looks[key] = look(self.model, text, target=target, off=off, ask=ask)
             self.looks.move_to_end(key)
-            while len(self.looks) > 1 and (
-                len(self.looks) > KEPT_LOOKS or sum(map(_bytes, self.looks.values())) > KEPT_BYTES
-            ):
+            while len(self.looks) > 1 and self._too_many():
                 self.looks.popitem(last=False)
             return self.looks[key]
 
-    def shown(self, text: str | Given) -> tuple[Subject, str | Tensor]:
-        """Whom to show it, and what to show: decoding may begin differently for each recording."""
-        if isinstance(text, str):
-            return self.subject, text
-        return (
-            self.subject if text.ends is None else replace(self.subject, ends=text.ends)
-        ), text.inputs
+    def _too_many(self) -> bool:
+        recorded_bytes = sum(_bytes(recording) for recording in self.looks.values())
+        return len(self.looks) > MAX_RECORDINGS or recorded_bytes > MAX_RECORDED_BYTES
 
-    def input(self, files: Files, text: str, file: str | None) -> str | Given:
-        """A text, or the file, opened once; a model that reads no text is shown the example unless one is named."""
-        medium = self.subject.medium
-        if file is None and (self.subject.source is not None or medium is None):
+    def input(self, files: UploadedFiles, text: str, file: str | None) -> str | MediaInput:
+        """The text, or the uploaded file as the model reads it.
+
+        A model that reads no text is shown the sample unless a file is named.
+        """
+        medium = self.model.medium
+        if file is None and (self.model.accepts_text or medium is None):
             return text
         if medium is None:
             raise SettingError("this model reads text only", "give it a sentence")
         name = file or EXAMPLE
         with self.lock:
-            if name not in self.given:
-                self.given[name] = medium.read(files.get(name, medium.kind))
-            self.given.move_to_end(name)
-            while len(self.given) > KEPT_FILES:
-                self.given.popitem(last=False)
-                self.looks.clear()  # a look is found by its input, which is gone
-            return self.given[name]
+            if name not in self.media:
+                self.media[name] = self.model.read_medium(files.get(name, medium))
+            self.media.move_to_end(name)
+            while len(self.media) > MAX_FILES:
+                self.media.popitem(last=False)
+                self.looks.clear()  # some of them are of the input that is closed
+            return self.media[name]
 
 
-def _bytes(found: Look) -> int:
-    parts = [t for call in found.probe.attentions.values() for t in (call.q, call.k, call.v)]
-    return sum(t.numel() * t.element_size() for t in [*parts, *found.probe.tensors.values()])
+def _bytes(recording: Look) -> int:
+    """The bytes of all tensors of a recording."""
+    probe = recording.probe
+    tensors = [*probe.tensors.values()]
+    for call in probe.attentions.values():
+        tensors += [call.q, call.k, call.v]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-class Shelf:
-    """Folders by name. A folder of runs is listed anew each time, so that a run that begins later is seen."""
+class ModelStore:
+    """Model folders and run folders by name.
+
+    Folders are listed anew each time, so that a run that begins later appears.
+    """
 
     def __init__(
         self,
@@ -124,10 +132,11 @@ class Shelf:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.folders = [folder.resolve() for folder in folders]
-        self.device, self.say = device, say
-        self.files = Files()
+        self.device = device
+        self.say = say
+        self.files = UploadedFiles()
         self._lock = threading.Lock()
-        self._opened: OrderedDict[str, tuple[float, Opened]] = OrderedDict()
+        self._open: OrderedDict[str, OpenModel] = OrderedDict()  # least recently used first
         for folder in self.folders:
             if not folder.is_dir():
                 raise SettingError(
@@ -141,53 +150,67 @@ class Shelf:
             )
 
     def models(self) -> dict[str, Path]:
-        """Folders that can be opened as models."""
-        return self._named(
-            lambda folder: (folder / "config.json").is_file() and any(folder.glob("*.safetensors*"))
-        )
+        """The folders that can be opened as models."""
+        return self._named(_is_model)
 
     def runs(self) -> dict[str, Path]:
-        """Folders that a run writes, or has written, its metrics to."""
-        return self._named(lambda folder: (folder / "metrics.jsonl").is_file())
+        """The folders of training runs, finished or not."""
+        return self._named(_is_run)
 
     def run(self, name: str) -> Path:
-        known = self.runs()
-        if name not in known:
-            raise SettingError(
-                f"there is no run {name!r} here",
-                did_you_mean(name, known) if known else "start one",
-            )
-        return known[name] / "metrics.jsonl"
+        """The metrics file of a run."""
+        runs = self.runs()
+        if name not in runs:
+            repair = did_you_mean(name, runs) if runs else "start one"
+            raise SettingError(f"there is no run {name!r} here", repair)
+        return runs[name] / "metrics.jsonl"
 
-    def model(self, name: str) -> Opened:
-        """Opened when it is first asked for, and again when its weights have changed."""
-        known = self.models()
-        if name not in known:
-            raise SettingError(
-                f"there is no model {name!r} here",
-                did_you_mean(name, known) if known else "name one",
-            )
-        written = max(
-            (file.stat().st_mtime for file in known[name].glob("*.safetensors*")), default=0.0
-        )
+    def model(self, name: str) -> OpenModel:
+        """A model, opened when first asked for and again when its weights have changed."""
+        models = self.models()
+        if name not in models:
+            repair = did_you_mean(name, models) if models else "name one"
+            raise SettingError(f"there is no model {name!r} here", repair)
+        folder = models[name]
+        # A run writes new weights while the studio is open.
+        times = [file.stat().st_mtime for file in folder.glob("*.safetensors*")]
+        version = max(times, default=0.0)
         with self._lock:
-            if name not in self._opened or self._opened[name][0] != written:
-                subject = load(known[name], device=self.device, say=self.say).subject()
-                self._opened[name] = (written, Opened(subject, written))
-            self._opened.move_to_end(name)
-            while len(self._opened) > OPEN_MODELS:
-                self._opened.popitem(last=False)
-            return self._opened[name][1]
+            if name not in self._open or self._open[name].version != version:
+                model = load(folder, device=self.device, say=self.say)
+                self._open[name] = OpenModel(model, version)
+            self._open.move_to_end(name)
+            while len(self._open) > OPEN_MODELS:
+                self._open.popitem(last=False)
+            return self._open[name]
 
-    def _named(self, fits: Callable[[Path], bool]) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+    def _named(self, matches: Callable[[Path], bool]) -> dict[str, Path]:
+        """The folders that match, or those right below them, by unique names."""
+        named: dict[str, Path] = {}
         for folder in self.folders:
-            below = sorted(
-                path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()
-            )
-            for path in [folder] if fits(folder) else [path for path in below if fits(path)]:
-                name, number = path.name, 2
-                while name in found:
-                    name, number = f"{path.name} ({number})", number + 1
-                found[name] = path
-        return found
+            paths = [folder]
+            if not matches(folder):
+                # Links could lead out of the folders that were named.
+                paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
+            for path in paths:
+                if matches(path):
+                    named[_unique(path.name, named)] = path
+        return named
+
+
+def _unique(name: str, names: dict[str, Path]) -> str:
+    """The name, with a number behind it if it is taken."""
+    unique = name
+    number = 2
+    while unique in names:
+        unique = f"{name} ({number})"
+        number += 1
+    return unique
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors*"))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "metrics.jsonl").is_file()

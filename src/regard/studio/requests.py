@@ -1,84 +1,101 @@
-"""What a request may say. What is not known is refused, and everything has a bound."""
+"""The requests of the page: schemas that refuse unknown fields and bound every value."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LONGEST = 8192  # characters of a text
+MAX_TEXT = 8192  # characters
+MAX_NAME = 100  # characters of a probe's or a stack's name
+MAX_MODEL_NAME = 300  # characters of a folder's name
 
 
-class Ask(BaseModel):
+class ViewRequest(BaseModel):
+    """The base class; by itself a request that asks nothing in particular."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class OfModel(Ask):
-    model: str = Field(max_length=300)
+class ModelRequest(ViewRequest):
+    model: str = Field(max_length=MAX_MODEL_NAME)
 
 
-class OfInput(OfModel):
-    """A text, or a file that was handed in before, by the name it got then (`example` is always there)."""
+class InputRequest(ModelRequest):
+    """A model on one input: a text, or a file that was uploaded before.
 
-    text: str = Field("", max_length=LONGEST)
+    A file is called by the name that it got then; `example` always exists.
+    """
+
+    text: str = Field("", max_length=MAX_TEXT)
     file: str | None = Field(None, max_length=64)
-    target: str | None = Field(None, max_length=LONGEST)
-    off: list[tuple[str, int]] = Field(default_factory=list, max_length=512)
+    # What a decoder is to read instead of the model's own translation
+    target: str | None = Field(None, max_length=MAX_TEXT)
+    off: list[tuple[str, int]] = Field(default_factory=list, max_length=512)  # ablated heads
 
 
-class OfAttention(OfInput):
-    name: str = Field(max_length=100)
-    heads: list[int] | None = Field(None, max_length=256)
-    rows: list[int] | None = Field(None, max_length=LONGEST)
+class AttentionRequest(InputRequest):
+    """Some heads and queries of one attention."""
+
+    name: str = Field(max_length=MAX_NAME)
+    heads: list[int] | None = Field(None, max_length=256)  # by default all
+    # Queries, by default all
+    rows: list[int] | None = Field(None, max_length=MAX_TEXT)
 
 
-class OfOne(OfInput):
-    """Of one attention, all its heads."""
+class GridRequest(InputRequest):
+    """All heads of one attention."""
 
-    name: str = Field(max_length=100)
-
-
-class OfLayer(OfInput):
-    layer: int | None = None
+    name: str = Field(max_length=MAX_NAME)
 
 
-class OfTensor(OfInput):
-    name: str = Field(max_length=100)
+class AlignmentRequest(InputRequest):
+    layer: int | None = None  # of the decoder; by default the sharpest one
+
+
+class TensorRequest(InputRequest):
+    """The tensor of one probe, of one head where it has heads."""
+
+    name: str = Field(max_length=MAX_NAME)
     head: int = Field(0, ge=0)
 
 
-class OfStack(OfInput):
-    stack: str | None = Field(None, max_length=100)
+class StackRequest(InputRequest):
+    stack: str | None = Field(None, max_length=MAX_NAME)
 
 
-class OfTwo(OfModel):
-    """Two texts, and the place of the output whose score is asked for."""
+class PatchingRequest(ModelRequest):
+    """A clean and a corrupted text, and the output position whose logit is measured."""
 
-    text: str = Field(max_length=LONGEST)
-    other: str = Field(max_length=LONGEST)
-    at: int | None = Field(None, ge=0, le=LONGEST)
-    stack: str | None = Field(None, max_length=100)
+    text: str = Field(max_length=MAX_TEXT)
+    other: str = Field(max_length=MAX_TEXT)
+    at: int | None = Field(None, ge=0, le=MAX_TEXT)
+    stack: str | None = Field(None, max_length=MAX_NAME)
 
 
-class OfPlaces(OfModel):
-    stack: str | None = Field(None, max_length=100)
+class PositionsRequest(ModelRequest):
+    stack: str | None = Field(None, max_length=MAX_NAME)
     length: int = Field(32, ge=2, le=128)
 
 
-class OfSteps(OfInput):
+class StepsRequest(InputRequest):
+    """Greedy decoding, or sampling with its options."""
+
     sample: bool = False
     temperature: float = Field(1.0, gt=0, le=100)
     top_k: int = Field(0, ge=0, le=1_000_000)
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int = Field(0, ge=0, le=2**31)
-    top: int = Field(8, ge=1, le=50)
-    most: int = Field(60, ge=1, le=400)
+    top: int = Field(8, ge=1, le=50)  # candidates of each step
+    most: int = Field(60, ge=1, le=400)  # new tokens
 
 
-class OfBeam(OfInput):
+class BeamRequest(InputRequest):
     width: int = Field(4, ge=1, le=16)
-    alpha: float = Field(0.6, ge=0, le=5)
-    most: int = Field(60, ge=1, le=400)
+    alpha: float = Field(0.6, ge=0, le=5)  # of the length penalty
+    most: int = Field(60, ge=1, le=400)  # new tokens
 
 
-class OfRun(Ask):
-    run: str = Field(max_length=300)
+class MetricsRequest(ViewRequest):
+    """The metrics of a run from a byte offset on."""
+
+    run: str = Field(max_length=MAX_MODEL_NAME)
     offset: int = Field(0, ge=0)

@@ -1,10 +1,11 @@
-"""The door: who may ask, how much, and that every failure is a short answer which harms no other request."""
+"""The HTTP server: who may ask and how much, and short answers to every failure."""
 
 from __future__ import annotations
 
 import hmac
 import json
 import secrets
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from regard.errors import RegardError, SettingError
-from regard.studio.model_store import Shelf
+from regard.studio.model_store import ModelStore
 from regard.studio.views import VIEWS, Packed
 
 try:
@@ -31,20 +32,20 @@ except ImportError:
     ) from None
 
 WEB = Path(__file__).parent / "web"
-KINDS = {
+MEDIA_TYPES = {
     ".html": "text/html",
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-LARGEST = 1 << 16  # bytes of a request
-LARGEST_FILE = 1 << 23  # bytes of a picture or a recording
-FILE = "file"
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
-ANY = "*"
+MAX_REQUEST_BYTES = 1 << 16
+MAX_FILE_BYTES = 1 << 23  # of an uploaded image or recording
+UPLOAD = "file"  # the endpoint for uploads
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+ANY_HOST = "*"
 HEADERS = {
-    "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -53,67 +54,88 @@ HEADERS = {
     "cache-control": "no-store",
 }
 
+# ------------------------------------------------------------------ security headers
 
-class Guard:
-    """Every answer carries the headers; a foreign Host or Origin gets nothing else."""
+
+class SecurityMiddleware:
+    """Adds the security headers to every answer, and refuses a foreign Host or Origin.
+
+    Without the check of the Host, a website could reach the studio by rebinding its DNS name.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
-        self.app, self.hosts = app, {host.lower() for host in hosts}
+        self.app = app
+        self.hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # the lifespan of the application
             return await self.app(scope, receive, send)
 
-        async def dressed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = [
-                    (name, value)
-                    for name, value in message["headers"]
-                    if name.decode() not in HEADERS
-                ]
-                message["headers"] = [*own, *((k.encode(), v.encode()) for k, v in HEADERS.items())]
+                message["headers"] = _with_security_headers(message["headers"])
             await send(message)
 
-        request = Request(scope)
-        host = request.headers.get("host", "")
-        origin = request.headers.get("origin")
-        known = ANY in self.hosts or _name(host) in self.hosts
-        if not known or (origin is not None and origin != f"http://{host}"):
-            refused = error(
+        if not self._trusted(Request(scope)):
+            refusal = error(
                 403,
                 "Refused",
                 "this address is not the studio's",
                 "open the address that it printed",
             )
-            return await refused(scope, receive, dressed)
-        return await self.app(scope, receive, dressed)
+            return await refusal(scope, receive, send_with_headers)
+        return await self.app(scope, receive, send_with_headers)
+
+    def _trusted(self, request: Request) -> bool:
+        host = request.headers.get("host", "")
+        if ANY_HOST not in self.hosts and _without_port(host) not in self.hosts:
+            return False
+        origin = request.headers.get("origin")
+        return origin is None or origin == f"http://{host}"
 
 
-def _name(host: str) -> str:
+def _with_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    # Ours replace what an answer may already have under these names.
+    others = [(name, value) for name, value in headers if name.decode() not in HEADERS]
+    ours = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+    return [*others, *ours]
+
+
+def _without_port(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.lower().rpartition(":")
-    return name if colon and port.isdigit() else host.lower()
+    if colon and port.isdigit():
+        return name
+    return host.lower()
+
+
+# ------------------------------------------------------------------ endpoints
 
 
 def error(status: int, kind: str, problem: str, repair: str) -> JSONResponse:
     return JSONResponse({"error": {"type": kind, "problem": problem, "repair": repair}}, status)
 
 
-def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIApp:
-    """The whole studio as an ASGI application."""
-    pages = {f"/{path.name}": path.read_bytes() for path in WEB.iterdir() if path.suffix in KINDS}
+def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOSTS) -> ASGIApp:
+    """The studio as an ASGI application."""
+    # Read once when the studio starts: no path of a request reaches the disk.
+    pages = {
+        f"/{path.name}": path.read_bytes() for path in WEB.iterdir() if path.suffix in MEDIA_TYPES
+    }
 
     async def page(request: Request) -> Response:
-        """The files of the page, read once when the studio starts: no path of a request reaches the disk."""
-        name = "/index.html" if request.url.path == "/" else request.url.path
-        if name not in pages:
+        path = request.url.path
+        if path == "/":
+            path = "/index.html"
+        if path not in pages:
             return error(404, "NotFound", "there is no such page", "go back to /")
-        return Response(pages[name], media_type=f"{KINDS[Path(name).suffix]}; charset=utf-8")
+        media_type = MEDIA_TYPES[Path(path).suffix]
+        return Response(pages[path], media_type=f"{media_type}; charset=utf-8")
 
     async def view(request: Request) -> Response:
-        if not hmac.compare_digest(
-            request.headers.get("x-regard-token", "").encode(), token.encode()
-        ):
+        sent_token = request.headers.get("x-regard-token", "")
+        # Compared in constant time, so that answers do not tell how much of a token is right.
+        if not hmac.compare_digest(sent_token.encode(), token.encode()):
             return error(
                 401,
                 "Token",
@@ -121,100 +143,121 @@ def application(shelf: Shelf, token: str, hosts: Sequence[str] = LOCAL) -> ASGIA
                 "open the address that it printed",
             )
         name = request.path_params["view"]
-        if name not in VIEWS and name != FILE:
+        if name == UPLOAD:
+            return await _upload(store, request)
+        if name not in VIEWS:
             return error(404, "NotFound", "there is no such view", "reload the page")
-        most = LARGEST_FILE if name == FILE else LARGEST
-        body = await _body(request, most)
-        if body is None:
-            what = "file" if name == FILE else "text"
-            return error(
-                413, "TooLarge", f"a {what} may have {most:,} bytes here", f"give a shorter {what}"
-            )
-        if name == FILE:  # nothing is opened yet; a model reads it when it is shown
-            return _answered({"file": shelf.files.add(body)})
-        asked, answer = VIEWS[name]
-        try:
-            ask = asked.model_validate_json(body or b"{}")
-        except ValidationError as problem:
-            first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            return error(422, "Request", f"{where}: {first['msg']}", "correct it")
-        try:
-            found = await run_in_threadpool(answer, shelf, ask)
-            return _answered(found)
-        except RegardError as problem:
-            return error(400, type(problem).__name__, problem.problem, problem.repair)
-        except (
-            Exception
-        ) as problem:  # the page never sees a traceback, and the next request is answered as ever
-            print(f"studio: {name}: {type(problem).__name__}: {problem}", file=sys.stderr)
-            return error(
-                500,
-                "Unexpected",
-                f"{name} failed ({type(problem).__name__})",
-                "the terminal says more",
-            )
+        return await _view(store, name, request)
 
-    inner = Starlette(
-        routes=[
-            Route("/api/{view}", view, methods=["POST"]),
-            Route("/{page:path}", page, methods=["GET"]),
-        ],
-        exception_handlers={
-            405: lambda request, problem: error(405, "Method", "ask otherwise", "reload the page")
-        },
+    def wrong_method(request: Request, exception: Exception) -> Response:
+        return error(405, "Method", "ask otherwise", "reload the page")
+
+    routes = [
+        Route("/api/{view}", view, methods=["POST"]),
+        Route("/{page:path}", page, methods=["GET"]),
+    ]
+    app = Starlette(routes=routes, exception_handlers={405: wrong_method})
+    return SecurityMiddleware(app, hosts)
+
+
+async def _upload(store: ModelStore, request: Request) -> Response:
+    """Keeps a file; it is only opened when a model is shown it."""
+    body = await _body(request, MAX_FILE_BYTES)
+    if body is None:
+        return _too_large("file", MAX_FILE_BYTES)
+    return _response({"file": store.files.add(body)})
+
+
+async def _view(store: ModelStore, name: str, request: Request) -> Response:
+    """Validates the request of a view and runs the view in a thread."""
+    schema, function = VIEWS[name]
+    body = await _body(request, MAX_REQUEST_BYTES)
+    if body is None:
+        return _too_large("text", MAX_REQUEST_BYTES)
+    try:
+        question = schema.model_validate_json(body or b"{}")
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return error(422, "Request", f"{where}: {first['msg']}", "correct it")
+    try:
+        # In a thread, so that the server answers others while a model runs.
+        answer = await run_in_threadpool(function, store, question)
+        return _response(answer)
+    except RegardError as problem:
+        return error(400, type(problem).__name__, problem.problem, problem.repair)
+    except Exception as problem:
+        # The page never sees a traceback, and the next request is answered as usual.
+        print(f"studio: {name}: {type(problem).__name__}: {problem}", file=sys.stderr)
+        return error(
+            500,
+            "Unexpected",
+            f"{name} failed ({type(problem).__name__})",
+            "the terminal says more",
+        )
+
+
+def _too_large(what: str, most: int) -> JSONResponse:
+    return error(
+        413, "TooLarge", f"a {what} may have {most:,} bytes here", f"give a shorter {what}"
     )
-    return Guard(inner, hosts)
 
 
 async def _body(request: Request, most: int) -> bytes | None:
-    """What came, if it is not too much."""
-    found = bytearray()
-    async for part in request.stream():
-        found += part
-        if len(found) > most:
+    """The body of a request, or None if it is larger than `most` bytes."""
+    # Counted while it comes in: a length that a header claims is not to be trusted.
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
             return None
-    return bytes(found)
+    return bytes(body)
 
 
-def _answered(answer: dict[str, Any] | Packed) -> Response:
-    """JSON; or, packed, four bytes with the length of the JSON, the JSON filled up with spaces, and the array's bytes."""
+def _response(answer: dict[str, Any] | Packed) -> Response:
+    """JSON, or a packed answer in binary.
+
+    Packed, there are four bytes with the length of the JSON header, the header padded with spaces,
+    and the bytes of the array.
+    """
     if not isinstance(answer, Packed):
         return Response(_json(answer), media_type="application/json")
-    small = answer.values.dtype == np.uint8
-    said = _json({**answer.said, "shape": answer.values.shape, "bytes": small})
-    said += b" " * (-len(said) % 4)  # numbers of four bytes begin at a multiple of four
-    values = np.ascontiguousarray(answer.values, dtype="u1" if small else "<f4").tobytes()
-    return Response(
-        len(said).to_bytes(4, "little") + said + values, media_type="application/octet-stream"
-    )
+    is_bytes = answer.values.dtype == np.uint8
+    header = _json({**answer.header, "shape": answer.values.shape, "bytes": is_bytes})
+    header += b" " * (-len(header) % 4)  # JavaScript reads float32 from multiples of four only
+    values = np.ascontiguousarray(answer.values, dtype="u1" if is_bytes else "<f4").tobytes()
+    content = len(header).to_bytes(4, "little") + header + values
+    return Response(content, media_type="application/octet-stream")
 
 
 def _json(value: dict[str, Any]) -> bytes:
+    # NaN is no JSON: views turn it into null, and what they miss is an error here.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
 
 
-def serve(shelf: Shelf, host: str, port: int) -> None:
-    """Prints the address and answers until it is stopped."""
-    import socket
+# ------------------------------------------------------------------ running
 
+
+def serve(store: ModelStore, host: str, port: int) -> None:
+    """Prints the address and answers requests until it is stopped."""
+    # In the fragment of the address, which browsers send to no server.
     token = secrets.token_urlsafe(16)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # A port can be used again right after the studio was stopped.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            door.bind((host, port))
+            listener.bind((host, port))
         except OSError as problem:
             raise SettingError(
                 f"{host}:{port} cannot be used: {problem.strerror}", "choose another --port"
             ) from None
-        shown = f"[{host}]" if ":" in host else host
-        # Bound to every address of the machine, its names cannot be known; the token still keeps others out.
-        names = (*LOCAL, ANY if host in ("0.0.0.0", "::") else shown)
-        print(f"studio: http://{shown}:{door.getsockname()[1]}/#token={token}", flush=True)
+        url_host = f"[{host}]" if ":" in host else host
+        # Bound to every address of the machine, its names are unknown; the token still protects it.
+        trusted = ANY_HOST if host in ("0.0.0.0", "::") else url_host
+        app = application(store, token, (*LOCAL_HOSTS, trusted))
+        print(f"studio: http://{url_host}:{listener.getsockname()[1]}/#token={token}", flush=True)
         print("stop it with Ctrl-C", file=sys.stderr)
-        config = uvicorn.Config(
-            application(shelf, token, names), log_level="warning", access_log=False
-        )
-        uvicorn.Server(config).run(sockets=[door])
+        config = uvicorn.Config(app, log_level="warning", access_log=False)
+        uvicorn.Server(config).run(sockets=[listener])

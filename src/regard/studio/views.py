@@ -1,6 +1,7 @@
-"""From a request to an answer: one function a view. Values come from `regard.look`; nothing is computed a second time here.
+"""The views: one function for each endpoint, from a request to an answer.
 
-An answer is JSON, or `Packed`: JSON and one array as its bytes, so that many numbers are neither written out nor parsed.
+Numbers come from `regard.look`; nothing is computed a second way here. An answer is JSON, or
+`Packed`: JSON and one array as bytes, so that many numbers are neither printed nor parsed.
 """
 
 from __future__ import annotations
@@ -12,442 +13,486 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from regard import look as looking
+from regard import look as analyses
+from regard.baselines.memory_network import MemoryNetwork
 from regard.core.frontend import Patches
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, Sampling
+from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, Sampling, Strategy
 from regard.errors import SettingError
-from regard.look.recording import in_rows
-from regard.look.result import Array, Result, plain
-from regard.look.target import (
-    Given,
-    Head,
-    Reading,
-    Subject,
-    at_rest,
-    attentions,
-    run,
-    stacks,
-    switched_off,
+from regard.look.forward import evaluation_mode, forward
+from regard.look.inspectable import CoreModel, MediaInput
+from regard.look.model_inputs import ModelInputs
+from regard.look.probe_names import Head, attentions, stacks, switched_off
+from regard.look.recording import weights_in_chunks
+from regard.look.result import Array, Result, to_json
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
 )
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 from regard.studio.metrics_tail import follow
-from regard.studio.model_store import Opened, Shelf
+from regard.studio.model_store import ModelStore, OpenModel
 from regard.studio.requests import (
-    Ask,
-    OfAttention,
-    OfBeam,
-    OfInput,
-    OfLayer,
-    OfModel,
-    OfOne,
-    OfPlaces,
-    OfRun,
-    OfStack,
-    OfSteps,
-    OfTensor,
-    OfTwo,
+    AlignmentRequest,
+    AttentionRequest,
+    BeamRequest,
+    GridRequest,
+    InputRequest,
+    MetricsRequest,
+    ModelRequest,
+    PatchingRequest,
+    PositionsRequest,
+    StackRequest,
+    StepsRequest,
+    TensorRequest,
+    ViewRequest,
 )
+from regard.studio.sample_inputs import EXAMPLE
 
-CELLS = 5 << 19  # weights in one answer: 1,500 places of sound, each with each
-THUMB = 48  # the side of a small heat map
-SHOWN = 64  # rows and columns of a tensor in one answer
+MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
+THUMBNAIL = 48  # the side of a small heat map
+CORNER = 64  # rows and columns of a tensor in one answer
+FRAMES_PER_SECOND = 100  # of a spectrogram
 WEIGHTS = ("*.weights",)
-KINDS = {
-    "EncoderDecoder": "encoder–decoder",
-    "Decoder": "decoder",
-    "Encoder": "encoder",
-    "Pair": "two towers",
+EVERYTHING = ("*",)
+KINDS: dict[type[nn.Module], str] = {
+    EncoderDecoder: "encoder–decoder",
+    Decoder: "decoder",
+    Encoder: "encoder",
+    DualEncoder: "two towers",
+    MemoryNetwork: "memory network",
 }
 
 
 @dataclass(frozen=True)
 class Packed:
-    """`said`, and beside it one array of float32 numbers or of bytes."""
+    """A JSON header, and with it one array of float32 numbers or of bytes."""
 
-    said: dict[str, Any]
+    header: dict[str, Any]
     values: Array
 
 
 Answer = dict[str, Any] | Packed
 
-
-def shelf(shelf: Shelf, ask: Ask) -> Answer:
-    return {"models": list(shelf.models()), "runs": list(shelf.runs())}
+# ------------------------------------------------------------------ models and inputs
 
 
-def model(shelf: Shelf, ask: OfModel) -> Answer:
-    """What a model is: its size, its attentions, what it can be asked."""
-    opened = shelf.model(ask.model)
-    inside = opened.subject.model
-    writes = isinstance(inside, EncoderDecoder | Decoder) and opened.subject.ends is not None
+def shelf(store: ModelStore, request: ViewRequest) -> Answer:
+    """The names of the models and of the runs."""
+    return {"models": list(store.models()), "runs": list(store.runs())}
+
+
+def model(store: ModelStore, request: ModelRequest) -> Answer:
+    """What a model is: its size, its attentions, which views it has."""
+    opened = store.model(request.model)
+    core = opened.model.model
+    decodes = isinstance(core, EncoderDecoder | Decoder)
     return {
-        "name": ask.model,
-        "kind": KINDS[type(inside).__name__],
-        "parameters": sum(parameter.numel() for parameter in inside.parameters()),
-        "reads": opened.subject.source is not None,
-        "medium": opened.subject.medium and opened.subject.medium.kind,
-        "speaks": not isinstance(inside, DualEncoder) and inside.head is not None,
-        "writes": writes,
-        "translates": isinstance(inside, EncoderDecoder),
-        "stacks": {name: stack.layers for name, stack in stacks(inside).items()},
-        "attentions": {name: part.heads for name, part in attentions(inside).items()},
-        "device": str(opened.subject.device),
+        "name": request.model,
+        "kind": KINDS[type(core)],
+        "parameters": sum(parameter.numel() for parameter in core.parameters()),
+        "reads": opened.model.accepts_text,
+        "medium": opened.model.medium,
+        "speaks": not isinstance(core, DualEncoder) and core.head is not None,
+        "writes": decodes and opened.model.special_tokens is not None,
+        "translates": isinstance(core, EncoderDecoder),
+        "stacks": {name: stack.layers for name, stack in stacks(core).items()},
+        "attentions": {name: attention.heads for name, attention in attentions(core).items()},
+        "device": str(opened.model.device),
     }
 
 
-def _looked(
-    shelf: Shelf, ask: OfInput, probes: Sequence[str] = WEIGHTS
-) -> tuple[Opened, looking.Look]:
-    """The model, and what it showed of this input."""
-    opened = shelf.model(ask.model)
-    return opened, opened.look(
-        opened.input(shelf.files, ask.text, ask.file), ask.target, ask.off, probes
-    )
+def _open(store: ModelStore, request: InputRequest) -> tuple[OpenModel, str | MediaInput]:
+    """The model and the input of a request."""
+    opened = store.model(request.model)
+    return opened, opened.input(store.files, request.text, request.file)
 
 
-def _subject(shelf: Shelf, ask: OfInput) -> tuple[Opened, Subject, str | Tensor]:
-    """The model, and whom to show what."""
-    opened = shelf.model(ask.model)
-    return opened, *opened.shown(opened.input(shelf.files, ask.text, ask.file))
+def _record(
+    store: ModelStore, request: InputRequest, probes: Sequence[str] = WEIGHTS
+) -> tuple[OpenModel, analyses.Look]:
+    """The model of a request, and the recording of its forward pass."""
+    opened, text = _open(store, request)
+    return opened, opened.look(text, request.target, request.off, probes)
 
 
-def look(shelf: Shelf, ask: OfInput) -> Answer:
-    """One run: its tokens, what it wrote, and what it would have written with every head on."""
-    opened, found = _looked(shelf, ask)
-    known = {
-        name: {
+def look(store: ModelStore, request: InputRequest) -> Answer:
+    """One forward pass: its tokens, its output, and the output with no head ablated."""
+    opened, run = _record(store, request)
+    known_attentions = {}
+    for name, call in run.probe.attentions.items():
+        queries, keys = run.labels(name)
+        known_attentions[name] = {
             "heads": call.q.shape[1],
-            "rows": list(found.labels(name)[0]),
-            "columns": list(found.labels(name)[1]),
+            "rows": list(queries),
+            "columns": list(keys),
         }
-        for name, call in found.probe.attentions.items()
-    }
     answer: dict[str, Any] = {
         "version": opened.version,
-        "source": list(found.source),
-        "target": list(found.target),
-        "attentions": known,
-        "output": _output(opened, found),
+        "source": list(run.source),
+        "target": list(run.target),
+        "attentions": known_attentions,
+        "output": _output(opened, run),
         "usual": None,
         "surprise": None,
     }
-    if ask.off and isinstance(opened.subject.model, EncoderDecoder | Decoder):
-        usual = _looked(shelf, ask.model_copy(update={"off": []}))[1]
+    if request.off and isinstance(opened.model.model, EncoderDecoder | Decoder):
+        # The same input with every head; its recording is often still in the cache.
+        usual = _record(store, request.model_copy(update={"off": []}))[1]
         answer["usual"] = _output(opened, usual)
         with opened.lock:
             answer["surprise"] = {
-                "usual": _loss(opened, usual.reading, ()),
-                "off": _loss(opened, usual.reading, ask.off),
+                "usual": _loss(opened, usual.model_inputs, ()),
+                "off": _loss(opened, usual.model_inputs, request.off),
             }
     return answer
 
 
-def picture(shelf: Shelf, ask: OfInput) -> Answer:
-    """What a model is shown that reads no text, as bytes of grey or colour, and how its places lie on it."""
-    opened = shelf.model(ask.model)
-    given = opened.input(shelf.files, ask.text, ask.file or "example")
-    assert isinstance(given, Given)
-    assert opened.subject.medium is not None
-    values = given.picture
-    kind = opened.subject.medium.kind
-    said: dict[str, Any] = {
-        "kind": kind,
-        "side": 0,
-        "extras": 0,
-        "seconds": values.shape[1] / 100 if kind == "sound" else 0,
-    }
-    inside = opened.subject.model
-    front = (
-        inside.image.input
-        if isinstance(inside, DualEncoder)
-        else inside.input
-        if isinstance(inside, Encoder)
-        else None
-    )
-    if isinstance(front, Patches):
-        said |= {"side": front.side, "extras": len(front.extras)}
-        values = values[
-            : front.side * front.patch, : front.side * front.patch
-        ]  # what makes no whole patch is not seen
-    return Packed(said, values)
-
-
-def _output(opened: Opened, found: looking.Look) -> str | None:
-    """What an encoder–decoder wrote, as text."""
-    if not isinstance(opened.subject.model, EncoderDecoder):
+def _output(opened: OpenModel, run: analyses.Look) -> str | None:
+    """The text that an encoder–decoder wrote."""
+    if not isinstance(opened.model.model, EncoderDecoder):
         return None
+    special_tokens = opened.model.special_tokens
+    # Without the end token, which is no text.
     ids = [
-        i for i in found.reading.next if opened.subject.ends is None or i != opened.subject.ends.end
+        i for i in run.model_inputs.next_ids if special_tokens is None or i != special_tokens.end
     ]
-    return opened.subject.writes.text(ids)
+    return opened.model.output_tokenizer.decode(ids)
 
 
-def _loss(opened: Opened, reading: Reading, off: Sequence[Head]) -> float | None:
-    """−log p of what is written with every head on, in nats a token."""
-    if not reading.next:
+def _loss(opened: OpenModel, inputs: ModelInputs, off: Sequence[Head]) -> float | None:
+    """The negative log-likelihood, in nats a token, of what is written with no head ablated."""
+    if not inputs.next_ids:
         return None
-    inside = opened.subject.model
-    with at_rest(inside):
-        scores = run(
-            inside, reading.inputs, reading.outputs, probe=Probe(edits=switched_off(inside, off))
-        )
-    wanted = torch.tensor(reading.next, device=scores.device)
-    return functional.cross_entropy(scores[0, : len(wanted)].float(), wanted).item()
+    core = opened.model.model
+    probe = Probe(edits=switched_off(core, off))
+    with evaluation_mode(core):
+        logits = forward(core, inputs.inputs, inputs.decoder_inputs, probe=probe)
+    labels = torch.tensor(inputs.next_ids, device=logits.device)
+    return functional.cross_entropy(logits[0, : len(labels)].float(), labels).item()
 
 
-def attention(shelf: Shelf, ask: OfAttention) -> Answer:
-    """The weights of some heads and rows of one attention, [heads, rows, columns]."""
-    opened, found = _looked(shelf, ask)
-    call = found.call(ask.name)
-    heads = call.q.shape[1] if ask.heads is None else len(ask.heads)
-    rows = call.q.shape[2] if ask.rows is None else len(ask.rows)
-    if heads * rows * call.k.shape[2] > CELLS:
+def picture(store: ModelStore, request: InputRequest) -> Answer:
+    """An image or spectrogram as the model reads it, in bytes, and how its positions lie on it."""
+    opened = store.model(request.model)
+    media_input = opened.input(store.files, request.text, request.file or EXAMPLE)
+    assert isinstance(media_input, MediaInput)
+    values = media_input.picture
+    seconds = 0.0
+    if opened.model.medium == "sound":
+        seconds = values.shape[1] / FRAMES_PER_SECOND
+    header = {"kind": opened.model.medium, "side": 0, "extras": 0, "seconds": seconds}
+    patches = _patches(opened.model.model)
+    if patches is not None:
+        header["side"] = patches.side
+        header["extras"] = len(patches.extras)
+        side = patches.side * patches.patch
+        values = values[:side, :side]  # pixels beyond the last whole patch are not read
+    return Packed(header, values)
+
+
+def _patches(core: CoreModel) -> Patches | None:
+    """The front end of a model that reads images as patches."""
+    front_end: nn.Module | None = None
+    if isinstance(core, DualEncoder):
+        front_end = core.image.input
+    elif isinstance(core, Encoder):
+        front_end = core.input
+    return front_end if isinstance(front_end, Patches) else None
+
+
+# ------------------------------------------------------------------ attention
+
+
+def attention(store: ModelStore, request: AttentionRequest) -> Answer:
+    """The weights of some heads and queries of one attention, [heads, rows, columns]."""
+    opened, run = _record(store, request)
+    call = run.call(request.name)
+    heads = call.q.shape[1] if request.heads is None else len(request.heads)
+    rows = call.q.shape[2] if request.rows is None else len(request.rows)
+    columns = call.k.shape[2]
+    if heads * rows * columns > MAX_WEIGHTS:
         raise SettingError(
-            f"{heads} heads × {rows} rows × {call.k.shape[2]} columns are too many at once",
+            f"{heads} heads × {rows} rows × {columns} columns are too many at once",
             "ask for fewer rows",
         )
-    map = found.attention(ask.name, rows=ask.rows, heads=ask.heads)
-    return Packed(
-        {
-            "version": opened.version,
-            "title": map.title,
-            "note": map.note,
-            "heads": list(map.heads),
-            "rows": list(map.rows),
-            "columns": list(map.columns),
-        },
-        map.weights,
-    )
+    result = run.attention(request.name, rows=request.rows, heads=request.heads)
+    header = {
+        "version": opened.version,
+        "title": result.title,
+        "note": result.note,
+        "heads": list(result.heads),
+        "rows": list(result.rows),
+        "columns": list(result.columns),
+    }
+    return Packed(header, result.weights)
 
 
-def grid(shelf: Shelf, ask: OfOne) -> Answer:
-    """Every head of an attention as a small picture: weights as bytes, 255 being its largest; long ones by the largest of
-    each square. Beside it their entropies, and what is the matter with them."""
-    _, found = _looked(shelf, ask)
-    call = found.call(ask.name)
-    high, wide = min(THUMB, call.q.shape[2]), min(THUMB, call.k.shape[2])
+def grid(store: ModelStore, request: GridRequest) -> Answer:
+    """Every head of an attention as a thumbnail, with its entropy and what is conspicuous about it.
+
+    Weights are bytes, 255 being the head's largest; long inputs show the largest of each square.
+    """
+    _, run = _record(store, request)
+    call = run.call(request.name)
+    height = min(THUMBNAIL, call.q.shape[2])
+    width = min(THUMBNAIL, call.k.shape[2])
     # Some rows after the other: all weights of a long input at once would be gigabytes.
-    narrow = torch.cat(
-        [functional.adaptive_max_pool1d(w[0].float(), wide) for _, w in in_rows(call)], dim=1
-    )  # [H, T, wide]
-    small = functional.adaptive_max_pool1d(narrow.mT, high).mT  # [H, high, wide]
-    tops = small.amax(dim=(1, 2), keepdim=True).clamp_min(1e-12)
-    data = (small / tops * 255).round().to(torch.uint8).cpu().numpy()
-    entropy = looking.entropy(found, ask.name)
-    flags = [entropy.flags.get(f"{ask.name} head {head}") for head in range(len(data))]
+    chunks = [
+        functional.adaptive_max_pool1d(weights[0].float(), width)
+        for _, weights in weights_in_chunks(call)
+    ]
+    narrow = torch.cat(chunks, dim=1)  # [H, T, width]
+    # The largest of each square, so that a thin diagonal does not fade away.
+    small = functional.adaptive_max_pool1d(narrow.mT, height).mT  # [H, height, width]
+    largest = small.amax(dim=(1, 2), keepdim=True).clamp_min(1e-12)
+    thumbnails = (small / largest * 255).round().to(torch.uint8).cpu().numpy()
+    entropies = analyses.entropy(run, request.name)
+    heads = range(len(thumbnails))
     return {
-        "rows": high,
-        "columns": wide,
-        "heads": [base64.b64encode(one.tobytes()).decode() for one in data],
-        "entropy": plain(entropy.share[0]),
-        "flags": flags,
+        "rows": height,
+        "columns": width,
+        "heads": [base64.b64encode(head.tobytes()).decode() for head in thumbnails],
+        "entropy": to_json(entropies.share[0]),
+        "flags": [entropies.flags.get(f"{request.name} head {head}") for head in heads],
     }
 
 
-def alignment(shelf: Shelf, ask: OfLayer) -> Answer:
-    """Of the layer asked for, or of the one that looks most sharply."""
-    _, found = _looked(shelf, ask)
-    layer, layers = (
-        ask.layer,
-        len([name for name in found.probe.attentions if name.endswith(".cross")]),
-    )
+def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
+    """The alignment by one layer, by default the one of lowest entropy."""
+    _, run = _record(store, request)
+    layers = sum(name.endswith(".cross") for name in run.probe.attentions)
+    layer = request.layer
     if layer is None and layers:
-        layer = int(looking.entropy(found, "cross").share.mean(axis=1).argmin())
-    result = looking.alignment(found, layer)
-    if result.weights.size > CELLS:
+        layer = int(analyses.entropy(run, "cross").share.mean(axis=1).argmin())
+    result = analyses.alignment(run, layer)
+    if result.weights.size > MAX_WEIGHTS:
         raise SettingError("this translation is too long to show whole", "give a shorter text")
-    return {**_said(result), "layers": layers}
+    return {**_with_note(result), "layers": layers}
 
 
-def _said(result: Result) -> dict[str, Any]:
-    return {**result.to_dict(), "note": result.note}
+def entropy(store: ModelStore, request: InputRequest) -> Answer:
+    return _with_note(analyses.entropy(_record(store, request)[1]))
 
 
-def steps(shelf: Shelf, ask: OfSteps) -> Answer:
-    opened, subject, inputs = _subject(shelf, ask)
-    strategy = (
-        Sampling(ask.temperature, ask.top_k, ask.top_p, seed=ask.seed) if ask.sample else Greedy()
-    )
-    settings = DecodingSettings(strategy, Limit(0.0, ask.most))
-    with opened.lock:
-        return looking.steps(subject, inputs, settings, top=ask.top, off=ask.off).to_dict()
-
-
-def beam(shelf: Shelf, ask: OfBeam) -> Answer:
-    opened, subject, inputs = _subject(shelf, ask)
-    settings = DecodingSettings(BeamSearch(ask.width, GNMTPenalty(ask.alpha)), Limit(0.0, ask.most))
-    with opened.lock:
-        return _said(looking.beam(subject, inputs, settings, off=ask.off))
-
-
-def cache(shelf: Shelf, ask: OfInput) -> Answer:
-    """What decoding remembers, after each of the tokens it writes."""
-    opened, subject, inputs = _subject(shelf, ask)
-    with opened.lock:
-        return _said(looking.cache(subject, inputs, length=32))
-
-
-def anatomy(shelf: Shelf, ask: OfInput) -> Answer:
-    """Every station of the current input and the shape of what passes it."""
-    _, found = _looked(shelf, ask, ("*",))
-    shapes = {}
-    for name in found.names:
-        if name.endswith(".weights"):
-            call = found.call(name.removesuffix(".weights"))
-            shapes[name] = [call.q.shape[1], call.q.shape[2], call.k.shape[2]]
-        else:
-            shapes[name] = list(found.tensor(name).shape[1:])
-    return {"source": list(found.source), "target": list(found.reading.written), "shapes": shapes}
-
-
-def tensor(shelf: Shelf, ask: OfTensor) -> Answer:
-    """A corner of what passes a station: the numbers themselves, of one head where there are heads."""
-    _, found = _looked(shelf, ask, ("*",))
-    attention, _, part = ask.name.rpartition(".")
-    if part == "weights" and attention in found.probe.attentions:
-        call = found.call(attention)
-        shape = [call.q.shape[1], call.q.shape[2], call.k.shape[2]]
-        values = found.weights(
-            attention, range(min(SHOWN, shape[1])), [min(ask.head, shape[0] - 1)]
-        )[0]
-    else:
-        whole = found.tensor(ask.name)[0].float()
-        shape = list(whole.shape)
-        one = whole[min(ask.head, len(whole) - 1)] if whole.ndim == 3 else whole
-        values = (one if one.ndim == 2 else one[None])[:SHOWN, :SHOWN].cpu().numpy()
-    rows, columns = _places(found, ask.name)
-    corner = np.round(values[:, :SHOWN].astype(np.float64), 7)
-    return {
-        "name": ask.name, "shape": shape, "rows": rows[: len(corner)], "columns": columns[:SHOWN],
-        "values": plain(corner.tolist()),
-    }  # fmt: skip
-
-
-def _places(found: looking.Look, name: str) -> tuple[list[str], list[str]]:
-    """The tokens that the rows of a tensor stand for, and its columns where they are tokens too."""
-    attention, _, part = name.rpartition(".")
-    if attention in found.probe.attentions:
-        queries, keys = found.labels(attention)
-        return list(keys if part in ("k", "v") else queries), list(
-            keys
-        ) if part == "weights" else []
-    if name.startswith("decoder") or name == "logits":
-        written = found.reading.written[:-1]
-        return list(written or found.reading.labels), []
-    return list(found.reading.labels), []
-
-
-def circuit(shelf: Shelf, ask: OfModel) -> Answer:
-    """Who resolves "it", where that was found when the model was made."""
-    shelf.model(ask.model)  # refuses what is not there
-    found = looking.stored_circuit(shelf.models()[ask.model])
-    return {"circuit": found.to_dict() if found else None}
-
-
-def metrics(shelf: Shelf, ask: OfRun) -> Answer:
-    return follow(shelf.run(ask.run), ask.offset)
-
-
-# ------------------------------------------------------------------ what else a run can tell
-
-
-def entropy(shelf: Shelf, ask: OfInput) -> Answer:
-    return _said(looking.entropy(_looked(shelf, ask)[1]))
-
-
-def rollout(shelf: Shelf, ask: OfStack) -> Answer:
-    _, found = _looked(shelf, ask)
-    places = max(call.q.shape[2] for call in found.probe.attentions.values())
-    if places**2 > CELLS:
+def rollout(store: ModelStore, request: StackRequest) -> Answer:
+    _, run = _record(store, request)
+    positions = max(call.q.shape[2] for call in run.probe.attentions.values())
+    if positions**2 > MAX_WEIGHTS:
         raise SettingError(
-            f"{places} places, each with each, are too many at once", "give a shorter text"
+            f"{positions} places, each with each, are too many at once", "give a shorter text"
         )
-    result = looking.rollout(found, ask.stack)
-    said = {
+    result = analyses.rollout(run, request.stack)
+    header = {
         "title": result.title,
         "note": result.note,
         "rows": list(result.tokens),
         "columns": list(result.tokens),
     }
-    return Packed(said, result.weights)
+    return Packed(header, result.weights)
 
 
-def lens(shelf: Shelf, ask: OfInput) -> Answer:
-    """Of the first places only: each is a distribution over the vocabulary, after every layer."""
-    opened, found = _looked(shelf, ask, ("*",))
-    stack = list(stacks(opened.subject.model))[-1]
-    places = found.tensor(f"{stack}.embedded").shape[1]
+def _with_note(result: Result) -> dict[str, Any]:
+    return {**result.to_dict(), "note": result.note}
+
+
+# ------------------------------------------------------------------ decoding
+
+
+def steps(store: ModelStore, request: StepsRequest) -> Answer:
+    opened, text = _open(store, request)
+    strategy: Strategy = Greedy()
+    if request.sample:
+        strategy = Sampling(request.temperature, request.top_k, request.top_p, seed=request.seed)
+    settings = DecodingSettings(strategy, Limit(0.0, request.most))
     with opened.lock:
-        return _said(looking.lens(found, top=3, places=range(min(SHOWN, places))))
+        result = analyses.steps(opened.model, text, settings, top=request.top, off=request.off)
+    return result.to_dict()
 
 
-def attribution(shelf: Shelf, ask: OfInput) -> Answer:
-    """Of the first things said."""
-    opened, found = _looked(shelf, ask)
-    _, subject, inputs = _subject(shelf, ask)
-    places = len(found.target) or len(found.source)
+def beam(store: ModelStore, request: BeamRequest) -> Answer:
+    opened, text = _open(store, request)
+    strategy = BeamSearch(request.width, GNMTPenalty(request.alpha))
+    settings = DecodingSettings(strategy, Limit(0.0, request.most))
     with opened.lock:
-        result = looking.attribution(
-            subject,
-            inputs,
-            target=ask.target,
-            off=ask.off,
-            places=range(min(SHOWN, places)) if places else None,
+        return _with_note(analyses.beam(opened.model, text, settings, off=request.off))
+
+
+def cache(store: ModelStore, request: InputRequest) -> Answer:
+    """The KV cache after each of the first tokens."""
+    opened, text = _open(store, request)
+    with opened.lock:
+        return _with_note(analyses.cache(opened.model, text, length=32))
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def anatomy(store: ModelStore, request: InputRequest) -> Answer:
+    """The shape of every probe of the current input."""
+    _, run = _record(store, request, EVERYTHING)
+    shapes = {}
+    for name in run.names:
+        if name.endswith(".weights"):
+            shapes[name] = _weights_shape(run, name.removesuffix(".weights"))
+        else:
+            shapes[name] = list(run.tensor(name).shape[1:])
+    return {
+        "source": list(run.source),
+        "target": list(run.model_inputs.decoder_tokens),
+        "shapes": shapes,
+    }
+
+
+def _weights_shape(run: analyses.Look, attention_name: str) -> list[int]:
+    """[H, T, S], without computing the weights."""
+    call = run.call(attention_name)
+    return [call.q.shape[1], call.q.shape[2], call.k.shape[2]]
+
+
+def tensor(store: ModelStore, request: TensorRequest) -> Answer:
+    """The first rows and columns of a probe's tensor, of one head where it has heads."""
+    _, run = _record(store, request, EVERYTHING)
+    attention_name, _, part = request.name.rpartition(".")
+    if part == "weights" and attention_name in run.probe.attentions:
+        shape = _weights_shape(run, attention_name)
+        rows_shown = range(min(CORNER, shape[1]))
+        head = min(request.head, shape[0] - 1)
+        values = run.weights(attention_name, rows_shown, [head])[0]
+    else:
+        recorded = run.tensor(request.name)[0].float()
+        shape = list(recorded.shape)
+        values = _matrix(recorded, request.head)[:CORNER, :CORNER].cpu().numpy()
+    rows, columns = _axis_tokens(run, request.name)
+    # Seven digits are what float32 has.
+    corner = np.round(values[:, :CORNER].astype(np.float64), 7)
+    return {
+        "name": request.name,
+        "shape": shape,
+        "rows": rows[: len(corner)],
+        "columns": columns[:CORNER],
+        "values": to_json(corner.tolist()),
+    }
+
+
+def _matrix(values: Tensor, head: int) -> Tensor:
+    """A tensor as a matrix: one head of [H, T, D], or a vector as its only row."""
+    if values.ndim == 3:
+        return values[min(head, len(values) - 1)]
+    if values.ndim == 1:
+        return values[None]
+    return values
+
+
+def _axis_tokens(run: analyses.Look, name: str) -> tuple[list[str], list[str]]:
+    """The tokens of a tensor's rows, and of its columns where these are tokens too."""
+    attention_name, _, part = name.rpartition(".")
+    if attention_name in run.probe.attentions:
+        queries, keys = run.labels(attention_name)
+        if part == "weights":
+            return list(queries), list(keys)
+        if part in ("k", "v"):
+            return list(keys), []
+        return list(queries), []
+    input_tokens = list(run.model_inputs.input_tokens)
+    decoder_tokens = list(run.model_inputs.decoder_tokens[:-1])
+    if decoder_tokens and (name.startswith("decoder") or name == "logits"):
+        return decoder_tokens, []
+    return input_tokens, []
+
+
+# ------------------------------------------------------------------ other analyses
+
+
+def lens(store: ModelStore, request: InputRequest) -> Answer:
+    """The logit lens of the first positions: each is a softmax over the vocabulary a layer."""
+    opened, run = _record(store, request, EVERYTHING)
+    stack = list(stacks(opened.model.model))[-1]
+    length = run.tensor(f"{stack}.embedded").shape[1]
+    with opened.lock:
+        return _with_note(analyses.lens(run, top=3, positions=range(min(CORNER, length))))
+
+
+def attribution(store: ModelStore, request: InputRequest) -> Answer:
+    """The attribution of the first predictions."""
+    opened, text = _open(store, request)
+    _, run = _record(store, request)
+    # The output has as many positions as the target, or as the input of a single stack.
+    length = len(run.target) or len(run.source)
+    positions = range(min(CORNER, length)) if length else None
+    with opened.lock:
+        result = analyses.attribution(
+            opened.model, text, target=request.target, off=request.off, positions=positions
         )
-    return _said(result)
+    return _with_note(result)
 
 
-def roles(shelf: Shelf, ask: OfStack) -> Answer:
-    """On sentences of the built-in language, whose parse is known."""
-    opened = shelf.model(ask.model)
+def roles(store: ModelStore, request: StackRequest) -> Answer:
+    """The roles of heads on sentences of the built-in language, whose parse is known."""
+    opened = store.model(request.model)
     with opened.lock:
-        return _said(looking.roles(opened.subject, stack=ask.stack))
+        return _with_note(analyses.roles(opened.model, stack=request.stack))
 
 
-def patching(shelf: Shelf, ask: OfTwo) -> Answer:
-    """At the place asked for, or where the two runs part; `target` names the places of the output."""
-    opened = shelf.model(ask.model)
+def patching(store: ModelStore, request: PatchingRequest) -> Answer:
+    """Activation patching; `target` in the answer names the positions of the output."""
+    opened = store.model(request.model)
     with opened.lock:
-        result = looking.patching(opened.subject, ask.text, ask.other, at=ask.at, stack=ask.stack)
-        said = opened.look(ask.text, None, (), WEIGHTS).target
-    return {**_said(result), "target": list(said)}
+        result = analyses.patching(
+            opened.model, request.text, request.other, at=request.at, stack=request.stack
+        )
+        target = opened.look(request.text, None, (), WEIGHTS).target
+    return {**_with_note(result), "target": list(target)}
 
 
-def positions(shelf: Shelf, ask: OfPlaces) -> Answer:
-    """What the model knows of places; `what` is null where it knows nothing that could be drawn."""
-    opened = shelf.model(ask.model)
+def positions(store: ModelStore, request: PositionsRequest) -> Answer:
+    """The position encodings; `what` is null where there are none to draw."""
+    opened = store.model(request.model)
     try:
-        return _said(looking.positions(opened.subject, ask.length, stack=ask.stack))
-    except SettingError as none:
-        return {"what": None, "note": none.problem}
+        result = analyses.positions(opened.model, request.length, stack=request.stack)
+    except SettingError as refusal:  # the stack has no positions of its own
+        return {"what": None, "note": refusal.problem}
+    return _with_note(result)
 
 
-# name of the endpoint → (what it is asked, what answers)
-VIEWS: dict[str, tuple[type[Ask], Callable[[Shelf, Any], Answer]]] = {
-    "shelf": (Ask, shelf),
-    "model": (OfModel, model),
-    "look": (OfInput, look),
-    "picture": (OfInput, picture),
-    "attention": (OfAttention, attention),
-    "grid": (OfOne, grid),
-    "alignment": (OfLayer, alignment),
-    "steps": (OfSteps, steps),
-    "beam": (OfBeam, beam),
-    "cache": (OfInput, cache),
-    "anatomy": (OfInput, anatomy),
-    "tensor": (OfTensor, tensor),
-    "circuit": (OfModel, circuit),
-    "metrics": (OfRun, metrics),
-    "entropy": (OfInput, entropy),
-    "rollout": (OfStack, rollout),
-    "lens": (OfInput, lens),
-    "attribution": (OfInput, attribution),
-    "roles": (OfStack, roles),
-    "patching": (OfTwo, patching),
-    "positions": (OfPlaces, positions),
+def circuit(store: ModelStore, request: ModelRequest) -> Answer:
+    """The circuit that resolves "it", if the model's folder comes with one."""
+    store.model(request.model)  # refuses names that are not listed
+    stored = analyses.stored_circuit(store.models()[request.model])
+    return {"circuit": None if stored is None else stored.to_dict()}
+
+
+def metrics(store: ModelStore, request: MetricsRequest) -> Answer:
+    return follow(store.run(request.run), request.offset)
+
+
+# The name of an endpoint → (the schema of its requests, the view)
+VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] = {
+    # --- models and inputs ---
+    "shelf": (ViewRequest, shelf),
+    "model": (ModelRequest, model),
+    "look": (InputRequest, look),
+    "picture": (InputRequest, picture),
+    "attention": (AttentionRequest, attention),
+    "grid": (GridRequest, grid),
+    "alignment": (AlignmentRequest, alignment),
+    "steps": (StepsRequest, steps),
+    "beam": (BeamRequest, beam),
+    "cache": (InputRequest, cache),
+    "anatomy": (InputRequest, anatomy),
+    "tensor": (TensorRequest, tensor),
+    "circuit": (ModelRequest, circuit),
+    "metrics": (MetricsRequest, metrics),
+    "entropy": (InputRequest, entropy),
+    "rollout": (StackRequest, rollout),
+    "lens": (InputRequest, lens),
+    "attribution": (InputRequest, attribution),
+    "roles": (StackRequest, roles),
+    "patching": (PatchingRequest, patching),
+    "positions": (PositionsRequest, positions),
 }

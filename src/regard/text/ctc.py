@@ -1,8 +1,11 @@
-"""From scores of letters in time to text: what is heard twice in a row is one letter, and the blank stands between."""
+"""CTC decoding: from the most likely token of each frame to text (Graves et al., 2006).
+
+Repeated tokens are merged, then blanks are removed: a blank between two equal tokens keeps both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +18,11 @@ from regard.text.tokenizer_files import token_content
 
 @dataclass(frozen=True)
 class CTCDecoder:
-    """`names` by id; `blank` is what stands for no letter, `space` what stands between words; `silent` are never written."""
+    """The vocabulary of a CTC model.
+
+    `names` are tokens by id; `blank` is the id of the blank; `space` is the token between words;
+    the `silent` tokens are never written; `lower` asks for lower case.
+    """
 
     names: dict[int, str]
     blank: int
@@ -25,21 +32,21 @@ class CTCDecoder:
 
     @classmethod
     def open(cls, folder: str | Path) -> CTCDecoder:
-        """vocab.json and tokenizer_config.json, as a folder for connectionist temporal classification holds them."""
+        """From vocab.json and tokenizer_config.json of a Wav2Vec2CTCTokenizer."""
         folder = Path(folder)
-        vocabulary, settings = (
-            read_json_object(folder / "vocab.json", DataError),
-            read_json_object(folder / "tokenizer_config.json", DataError),
-        )
+        vocabulary = read_json_object(folder / "vocab.json", DataError)
+        settings = read_json_object(folder / "tokenizer_config.json", DataError)
         if not vocabulary:
             raise DataError(
                 f"{folder} holds no vocab.json",
                 "give a folder with the letters that the model hears",
             )
+        # Models of several languages nest one vocabulary for each.
         if not all(isinstance(i, int) for i in vocabulary.values()):
             raise DataError(
                 f"{folder}/vocab.json is not one vocabulary", "keep that of the language you want"
             )
+        # Hugging Face's padding token is the blank.
         pad = _token(settings, "pad_token", "<pad>")
         if pad not in vocabulary:
             raise DataError(
@@ -47,22 +54,24 @@ class CTCDecoder:
             )
         silent = {_token(settings, "bos_token", "<s>"), _token(settings, "eos_token", "</s>")}
         return cls(
-            {i: name for name, i in vocabulary.items()},
-            vocabulary[pad],
-            _token(settings, "word_delimiter_token", "|"),
-            frozenset(silent),
-            bool(settings.get("do_lower_case", False)),
+            names={i: name for name, i in vocabulary.items()},
+            blank=vocabulary[pad],
+            space=_token(settings, "word_delimiter_token", "|"),
+            silent=frozenset(silent),
+            lower=bool(settings.get("do_lower_case", False)),
         )
 
     def text(self, ids: Iterable[int]) -> str:
-        heard = [self.names.get(i, "") for i, _ in groupby(int(i) for i in ids) if i != self.blank]
-        text = "".join(
-            " " if name == self.space else name for name in heard if name not in self.silent
+        """The text of the token ids of all frames (greedy decoding)."""
+        merged = [i for i, _ in groupby(int(i) for i in ids)]
+        tokens = [self.names.get(i, "") for i in merged if i != self.blank]
+        spelled = "".join(
+            " " if token == self.space else token for token in tokens if token not in self.silent
         )
-        text = " ".join(text.split())
+        text = " ".join(spelled.split())
         return text.lower() if self.lower else text
 
 
-def _token(settings: dict[str, Any], key: str, usual: str) -> str:
-    said = token_content(settings.get(key))
-    return usual if said is None else said
+def _token(settings: Mapping[str, Any], key: str, default: str) -> str:
+    token = token_content(settings.get(key))
+    return default if token is None else token

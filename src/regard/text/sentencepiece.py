@@ -1,7 +1,9 @@
-"""SentencePiece's files (`*.model`, `*.spm`), read without its library: protocol buffers in, a `tokenizers.Tokenizer` out.
+"""SentencePiece models (`*.model`, `*.spm`), read without its library.
 
-A file holds pieces with scores, how they are searched for (unigram or BPE), and how a text is normalised before. Of its many
-fields only those are read that decide about ids; nothing in it is executed.
+Protocol buffers in, a `tokenizers.Tokenizer` out. A file holds pieces with scores, how a text is
+segmented (unigram or BPE), and how it is normalized before. Of its many fields only those are read
+that decide about ids; nothing in it is executed. The field numbers are those of
+sentencepiece_model.proto.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from regard.errors import DataError
 
-NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # the kinds of pieces
-UNIGRAM, BPE = 1, 2
+NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
+UNIGRAM = 1  # TrainerSpec.ModelType
+BPE = 2
 SPACE = "▁"
-_AGAIN = "fetch the file again"
-_WRITTEN = "write its tokenizer.json with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+_FETCH_AGAIN = "fetch the file again"
+_CONVERT = (
+    "write its tokenizer.json with transformers: "
+    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
 
 
 @dataclass(frozen=True)
@@ -32,16 +38,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """What a file says. `prefix`: a space is put before each text; `trimmed`: spaces at its ends are dropped and runs of
-    them are one; `words`: no piece reaches over a space."""
+class SentencePieceModel:
+    """The content of a file."""
 
     pieces: tuple[Piece, ...]
-    model: int
-    charsmap: bytes
-    prefix: bool
-    trimmed: bool
-    words: bool
+    model: int  # UNIGRAM or BPE
+    charsmap: bytes  # the normalization rules, compiled
+    prefix: bool  # add_dummy_prefix: a space is put before each text
+    trimmed: bool  # remove_extra_whitespaces: at the ends, and all but one of a run
+    words: bool  # split_by_whitespace: no piece contains an inner space
 
     @property
     def unknown(self) -> int:
@@ -49,184 +54,211 @@ class Pieces:
 
     @property
     def bytes(self) -> bool:
-        """Whether a character without a piece is spelled by its bytes."""
+        """Byte fallback: whether a character without a piece is spelled by its UTF-8 bytes."""
         return any(piece.kind == BYTE for piece in self.pieces)
 
 
-# ------------------------------------------------------------------ the file
+# --- reading the file ---
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Everything that decides about ids; DataError for what is damaged or not understood."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", _AGAIN) from None
+        raise DataError(f"cannot read {path}: {error.strerror}", _FETCH_AGAIN) from None
     try:
-        return _pieces(data)
+        return _parse_model(data)
     except (ValueError, struct.error) as error:  # UnicodeDecodeError is one of the former
-        raise DataError(f"{path} is no whole SentencePiece file: {error}", _AGAIN) from None
+        raise DataError(f"{path} is no whole SentencePiece file: {error}", _FETCH_AGAIN) from None
     except DataError as error:
         raise DataError(f"{path}: {error.problem}", error.repair) from None
 
 
-def _pieces(data: bytes) -> Pieces:
+def _parse_model(data: bytes) -> SentencePieceModel:
+    """ModelProto: pieces (1), trainer_spec (2), normalizer_spec (3)."""
     pieces: list[Piece] = []
     trainer: dict[int, int | bytes] = {}
-    normal: dict[int, int | bytes] = {}
+    normalizer: dict[int, int | bytes] = {}
     for number, value in _fields(data):
         if number == 1:
-            pieces.append(_piece(dict(_fields(_block(value)))))
+            pieces.append(_parse_piece(dict(_fields(_bytes(value)))))
         elif number == 2:
-            trainer |= dict(_fields(_block(value)))
+            trainer |= dict(_fields(_bytes(value)))
         elif number == 3:
-            normal |= dict(_fields(_block(value)))
-    if not trainer or not normal:
+            normalizer |= dict(_fields(_bytes(value)))
+    if not trainer or not normalizer:
         raise ValueError("it does not say how its pieces are meant")
-    if len({piece.text for piece in pieces}) != len(pieces) or not all(
-        piece.text for piece in pieces
-    ):
+    texts = [piece.text for piece in pieces]
+    if len(set(texts)) != len(texts) or "" in texts:
         raise ValueError("a piece is empty or there twice")
     if sum(piece.kind == UNKNOWN for piece in pieces) != 1:
         raise ValueError("it has no piece for what is unknown, or several")
-    model = trainer.get(3, UNIGRAM)
+    model = trainer.get(3, UNIGRAM)  # model_type
     if model not in (UNIGRAM, BPE):
-        raise DataError("its pieces are words or characters, which is not understood", _WRITTEN)
-    if trainer.get(24) or not normal.get(5, True):
-        raise DataError("its spaces are not marked before words, which is not understood", _WRITTEN)
-    charsmap = _block(normal.get(2, b""))
+        raise DataError("its pieces are words or characters, which is not understood", _CONVERT)
+    # treat_whitespace_as_suffix, escape_whitespaces
+    if trainer.get(24) or not normalizer.get(5, True):
+        raise DataError("its spaces are not marked before words, which is not understood", _CONVERT)
+    charsmap = _bytes(normalizer.get(2, b""))  # precompiled_charsmap
     _check_charsmap(charsmap)
-    prefix, trimmed, words = (
-        bool(normal.get(3, 1)),
-        bool(normal.get(4, 1)),
-        bool(trainer.get(22, 1)),
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        model=int(model),
+        charsmap=charsmap,
+        prefix=bool(normalizer.get(3, 1)),
+        trimmed=bool(normalizer.get(4, 1)),
+        words=bool(trainer.get(22, 1)),
     )
-    return Pieces(tuple(pieces), int(model), charsmap, prefix, trimmed, words)
 
 
-def _piece(fields: Mapping[int, int | bytes]) -> Piece:
-    score = struct.unpack("<f", _block(fields.get(2, bytes(4))))[0]
+def _parse_piece(fields: Mapping[int, int | bytes]) -> Piece:
+    """SentencePiece: piece (1), score (2), type (3)."""
+    score = struct.unpack("<f", _bytes(fields.get(2, bytes(4))))[0]
     kind = fields.get(3, NORMAL)
     if not isfinite(score) or not isinstance(kind, int) or not NORMAL <= kind <= BYTE:
         raise ValueError("a piece has an impossible score or kind")
-    return Piece(_block(fields.get(1, b"")).decode(), score, kind)
+    return Piece(_bytes(fields.get(1, b"")).decode(), score, kind)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: number and value, which is whole or raw bytes. Each takes one byte at least, so this ends."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        match key & 7:
+    """The fields of a protocol-buffer message: number and value, an integer or raw bytes.
+
+    Each takes at least one byte, so this ends.
+    """
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
+        match key & 7:  # the wire type
             case 0:
-                value, at = _varint(data, at)
+                value, position = _varint(data, position)
                 yield key >> 3, value
                 continue
             case 1:
                 size = 8
             case 2:
-                size, at = _varint(data, at)
+                size, position = _varint(data, position)
             case 5:
                 size = 4
             case _:
-                raise ValueError(f"byte {at} begins no field")
-        if at + size > len(data):
-            raise ValueError(f"it ends inside the field at byte {at}")
-        yield key >> 3, data[at : at + size]
-        at += size
+                raise ValueError(f"byte {position} begins no field")
+        if position + size > len(data):
+            raise ValueError(f"it ends inside the field at byte {position}")
+        yield key >> 3, data[position : position + size]
+        position += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """An integer of 7 bits a byte, least significant first, and the position after it."""
     value = 0
-    for place, byte in enumerate(data[at : at + 10]):
-        value |= (byte & 127) << 7 * place
+    for i, byte in enumerate(data[position : position + 10]):
+        value |= (byte & 127) << 7 * i
         if byte < 128:
-            return value, at + place + 1
-    raise ValueError(f"it ends inside the number at byte {at}")
+            return value, position + i + 1
+    raise ValueError(f"it ends inside the number at byte {position}")
 
 
-def _block(value: int | bytes) -> bytes:
+def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise ValueError("a field is a number and should not be")
     return value
 
 
 def _check_charsmap(data: bytes) -> None:
-    """A table of replacements: the size of a tree, the tree, and the texts its leaves point to."""
+    """The compiled normalization rules: the size of a trie, the trie, and the replacements."""
     if not data:
         return
     (size,) = struct.unpack_from("<I", data)
-    texts = data[4 + size :]
-    if size % 4 or size == 0 or len(data) <= 4 + size or texts[-1]:
+    replacements = data[4 + size :]  # each ends with a zero byte
+    if size % 4 or size == 0 or len(data) <= 4 + size or replacements[-1]:
         raise ValueError("its table of replacements is damaged")
-    texts.decode()
+    replacements.decode()
 
 
-# ------------------------------------------------------------------ the tokenizer
+# --- the tokenizer ---
 
 
-def tokenizer(
-    file: Pieces,
+def build_tokenizer(
+    file: SentencePieceModel,
     vocabulary: Sequence[tuple[str, float]],
     unknown: int,
     before: Sequence[normalizers.Normalizer] = (),
     *,
-    once: bool = False,
+    prefix_once: bool = False,
 ) -> tokenizers.Tokenizer:
-    """A tokenizer that cuts texts as the file says; `vocabulary` is its pieces as a family numbers them, `before` what the
-    family does to a text first. `once`: the space before a text is not put before what follows a special token too."""
-    tables: dict[str, float] = dict(vocabulary)
+    """A tokenizer that segments texts as the file says.
+
+    `vocabulary` has the pieces and scores under the ids of a family, `unknown` is an id in it;
+    `before` is what the family does to a text first. With `prefix_once`, the space is put before
+    the text only, not also before what follows a special token.
+    """
+    pieces = {piece for piece, _ in vocabulary}
     defined = [
-        piece.text for piece in file.pieces if piece.kind == DEFINED and piece.text in tables
+        piece.text for piece in file.pieces if piece.kind == DEFINED and piece.text in pieces
     ]
-    normal = [piece.text for piece in file.pieces if piece.kind == NORMAL]
-    if file.model == UNIGRAM:
-        model: models.Model = models.Unigram(list(vocabulary), unknown, file.bytes)
-    else:
-        numbers = {text: i for i, (text, _) in enumerate(vocabulary)}
-        merges = _merges(
-            [text for text in normal if text in tables], {p.text: p.score for p in file.pieces}
-        )
-        model = models.BPE(
-            numbers,
-            merges,
-            unk_token=vocabulary[unknown][0],
-            fuse_unk=True,
-            byte_fallback=file.bytes,
-        )
-    backend = tokenizers.Tokenizer(model)
-    steps = [*before, *([normalizers.Precompiled(file.charsmap)] if file.charsmap else [])]
-    if file.trimmed:
-        steps += [
-            normalizers.Replace(Regex(r"\A +| +\z"), ""),
-            normalizers.Replace(Regex(" {2,}"), " "),
-        ]
-    # A text that begins with a space, if spaces are kept, begins with two: so the first one is no matter of Metaspace, except
-    # where it must not come again after each symbol that is cut out of the text.
-    once = file.prefix and (once or bool(defined))
-    steps += [normalizers.Prepend(SPACE)] if file.prefix and not once else []
-    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
-    if once or (file.model == UNIGRAM and file.words):
-        split = file.model == UNIGRAM and file.words
-        backend.pre_tokenizer = pre_tokenizers.Metaspace(
-            SPACE, "first" if once else "never", split=split
-        )
-    strip = [decoders.Strip(" ", 1, 0)] if file.prefix else []
-    spelled = [decoders.ByteFallback()] if file.bytes else []
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), *spelled, decoders.Fuse(), *strip]
-    )
+    backend = tokenizers.Tokenizer(_model(file, vocabulary, unknown))
+    # Defined symbols are split off as special tokens are.
+    prefix_once = file.prefix and (prefix_once or bool(defined))
+    backend.normalizer = normalizers.Sequence([*before, *_normalization(file, prefix_once)])
+    split_words = file.model == UNIGRAM and file.words
+    if prefix_once or split_words:
+        scheme = "first" if prefix_once else "never"
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=split_words)
+    backend.decoder = _decoder(file)
     backend.add_tokens([AddedToken(text, normalized=True) for text in defined])
     return backend
 
 
+def _model(
+    file: SentencePieceModel, vocabulary: Sequence[tuple[str, float]], unknown: int
+) -> models.Model:
+    if file.model == UNIGRAM:
+        return models.Unigram(list(vocabulary), unknown, file.bytes)
+    ids = {text: i for i, (text, _) in enumerate(vocabulary)}
+    normal = [piece.text for piece in file.pieces if piece.kind == NORMAL]
+    scores = {piece.text: piece.score for piece in file.pieces}
+    return models.BPE(
+        ids,
+        _merges([text for text in normal if text in ids], scores),
+        unk_token=vocabulary[unknown][0],
+        fuse_unk=True,
+        byte_fallback=file.bytes,
+    )
+
+
+def _normalization(file: SentencePieceModel, prefix_once: bool) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = []
+    if file.charsmap:
+        steps.append(normalizers.Precompiled(file.charsmap))
+    if file.trimmed:
+        steps.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))
+        steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+    # Where spaces are kept, a text that begins with a space begins with two. Metaspace would add
+    # none then, so it adds the first space only where it must not be repeated after each symbol
+    # that is split off.
+    if file.prefix and not prefix_once:
+        steps.append(normalizers.Prepend(SPACE))
+    steps.append(normalizers.Replace(" ", SPACE))
+    return steps
+
+
+def _decoder(file: SentencePieceModel) -> decoders.Decoder:
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " ")]
+    if file.bytes:
+        steps.append(decoders.ByteFallback())
+    steps.append(decoders.Fuse())
+    if file.prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)
+
+
 def _merges(pieces: Sequence[str], scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two, the best piece first."""
-    known = set(pieces)
+    """BPE merges: every way to make a piece of two, the piece with the best score first."""
+    vocabulary = set(pieces)
     ranked = sorted(pieces, key=lambda piece: -scores[piece])
     return [
         (piece[:i], piece[i:])
         for piece in ranked
         for i in range(1, len(piece))
-        if piece[:i] in known and piece[i:] in known
+        if piece[:i] in vocabulary and piece[i:] in vocabulary
     ]

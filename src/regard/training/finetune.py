@@ -294,7 +294,7 @@ def with_head(
         and (task == "answer" or set(held.labels) == set(names))
     ):
         return held
-    description, config = folders.with_labels(held.config, task, names)
+    description, config = folders.with_classifier(held.config, task, names)
     assert isinstance(description, kinds.Encoder)
     torch.manual_seed(seed)
     model = build(description)

@@ -13,13 +13,13 @@ from regard.build import build
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.families import (
-    bart_presets,
-    bert_presets,
-    electra_presets,
-    gpt_presets,
+    bart,
+    bert,
+    electra,
+    gpt2,
     palm,
     recurrent,
-    t5_presets,
+    t5,
 )
 from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
@@ -40,7 +40,7 @@ from regard.training.objectives.text_classification import classes
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
-_LANGUAGE_MODELS = {"gpt": gpt_presets, "palm": palm}
+_LANGUAGE_MODELS = {"gpt": gpt2, "palm": palm}
 _CHANGES = (
     "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
     "activation", "attention", "memory", "compressed",
@@ -80,7 +80,7 @@ def _causal(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) ->
     kind, words = recipe.model.model or "gpt", len(data.tokenizer)
     description: spec.Decoder | spec.RecurrentDecoder
     if recipe.came_before:
-        description = recurrent.language(kind, recipe.preset, words, **changes(recipe))  # type: ignore[arg-type]
+        description = recurrent.language_model(kind, recipe.preset, words, **changes(recipe))  # type: ignore[arg-type]
     else:
         description = _LANGUAGE_MODELS[kind].preset(
             recipe.preset, words, recipe.data.context, **changes(recipe)
@@ -101,7 +101,7 @@ def _causal(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) ->
 
 
 def _masked(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
-    description = bert_presets.preset(
+    description = bert.preset(
         recipe.preset,
         len(data.tokenizer),
         recipe.data.context,
@@ -124,14 +124,14 @@ def _masked(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) ->
 
 def _replaced(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
     """The run folder is the discriminator's, which is what is fine-tuned later; the generator's is inside it."""
-    parts = electra_presets.preset(
+    parts = electra.preset(
         recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
     )
     models = discriminator, generator = [build_anew(part, recipe) for part in parts]
     inside = RunFolder(place.folder / "generator")
     inside.folder.mkdir(exist_ok=True)
     for where, part in zip((place, inside), parts, strict=True):
-        config = folders.describe(part, kind="electra") | _ids(data.tokenizer)
+        config = folders.describe(part, model_type="electra") | _ids(data.tokenizer)
         describe_folder(where, config, data.tokenizer, recipe)
     disk.write_file(inside.folder / "tokenizer.json", data.tokenizer.to_json())
     for model in models:
@@ -140,13 +140,13 @@ def _replaced(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) 
 
     def export() -> None:
         for where, model, part in zip((place, inside), models, parts, strict=True):
-            folders.write_weights(where.weights, model, part, kind="electra")
+            folders.write_weights(where.weights, model, part, model_type="electra")
 
     return Job(task, parts[0].d_model, export, lambda: final(task, talk))
 
 
 def _restored(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
-    family = t5_presets if recipe.train.objective == "span" else bart_presets
+    family = t5 if recipe.train.objective == "span" else bart
     description = family.preset(
         recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
     )

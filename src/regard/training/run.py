@@ -251,7 +251,7 @@ def _describe_folder(place: RunFolder, recipe: Recipe, translator: Translator) -
         "gnmt" if isinstance(recipe.penalty, GNMTPenalty) else "power",
     )
     generation = folders.generation_config(
-        ids, beam=recipe.decode.beam, length_penalty=alpha, own={kind: alpha}
+        ids, beam=recipe.decode.beam, length_penalty=alpha, search={kind: alpha}
     )
     tokens = source.special_tokens
     names = folders.tokenizer_config(tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"))

@@ -1,10 +1,10 @@
-"""Two ways, one answer: what must be true of every model, whatever its weights."""
+"""What must be true of every model, whatever its weights: two ways, one answer."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,23 +13,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import spec as kinds
+from regard import spec as specs
 from regard.build import CoreModel
 from regard.core import softmax_attention
 from regard.families import folder as folders
-from regard.families.folder_write import write_model
+from regard.families.folder import write_model
 from regard.model import Decoder, EncoderDecoder
 from regard.model_variants import TokenHistory
-from regard.verify.random_inputs import Batch, Found, front_end, padding, random_batch, run
+from regard.verify.outputs import Output, run
+from regard.verify.random_inputs import Batch, front_end, pad_token_id, random_batch
 
-# Times the mean of what is compared, if that is above 1. The invariants are of the mathematics, not of its rounding, so
-# float64 is the precision to see them in; deep models lose four digits of float32 on the way.
+# Relative to the mean of what is compared, if that is above 1. The invariants are of the
+# mathematics, not of its rounding, so float64 is the precision to see them in; deep models lose
+# four digits of float32 on the way.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+# The name of an output, with its value in one way and in the other.
+OutputPair = tuple[str, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`difference` is None where there is nothing to compare; `note` says why, or what was largest."""
+    """The result of one check: the largest difference, and the tolerance for it.
+
+    `difference` is None where there is nothing to compare. `note` says why, or which output
+    differs most.
+    """
 
     name: str
     difference: float | None
@@ -43,160 +52,179 @@ class Finding:
         return "holds" if self.difference <= self.tolerance else "fails"  # a NaN fails
 
     @property
-    def ratio(self) -> float:
-        return (self.difference or 0.0) / max(self.tolerance, 1e-300)
+    def severity(self) -> float:
+        """The difference as a multiple of the tolerance; that of a NaN is infinite."""
+        ratio = (self.difference or 0.0) / max(self.tolerance, 1e-300)
+        return math.inf if math.isnan(ratio) else ratio
 
     def data(self) -> dict[str, Any]:
+        """The finding as JSON values."""
         return {**asdict(self), "verdict": self.verdict}
 
 
-def findings(model: CoreModel, opened: folders.ModelFolder, seed: int = 0) -> Iterator[Finding]:
-    """One after the other; `model` is what `opened` describes, in evaluation mode and in float64 or float32."""
-    pad = padding(opened.config)
+class OutputComparison:
+    """Compares outputs up to a relative tolerance.
+
+    `rounding_errors` are the errors of float32 by the name of an output; four times as much is
+    allowed in any case.
+    """
+
+    def __init__(
+        self, relative_tolerance: float, rounding_errors: Mapping[str, float] | None = None
+    ) -> None:
+        self.relative_tolerance = relative_tolerance
+        self.rounding_errors = rounding_errors or {}
+
+    def __call__(self, name: str, *pairs: OutputPair) -> Finding:
+        """The finding of the pair that goes farthest beyond its tolerance, or comes closest."""
+        findings = [self._compare(name, *pair) for pair in pairs]
+        return max(findings, key=lambda finding: finding.severity)
+
+    def _compare(self, name: str, output: str, actual: Tensor, expected: Tensor) -> Finding:
+        magnitude = max(1.0, expected.abs().double().mean().item())
+        tolerance = self.relative_tolerance * magnitude
+        tolerance = max(tolerance, 4 * self.rounding_errors.get(output, 0.0))
+        if actual.shape != expected.shape:
+            shapes = f"{output}: {tuple(actual.shape)} and {tuple(expected.shape)}"
+            return Finding(name, math.inf, tolerance, shapes)
+        difference = (actual.double() - expected.double()).abs().max().item()
+        return Finding(name, difference, tolerance, output)
+
+
+def check_invariants(
+    model: CoreModel, opened: folders.ModelFolder, seed: int = 0
+) -> Iterator[Finding]:
+    """Checks one invariant after the other.
+
+    `model` is that of the folder `opened`, in evaluation mode and in float64 or float32.
+    """
+    pad = pad_token_id(opened.config)
     batch = random_batch(opened.spec, pad, seed).like(model)
-    compare = Comparison(TOLERANCES[next(model.parameters()).dtype])
-    yield _cached(model, batch, compare)
-    yield compare("batched = single", *_one_by_one(model, batch))
+    compare = OutputComparison(TOLERANCES[next(model.parameters()).dtype])
+    yield _cached_is_uncached(model, batch, compare)
+    yield compare("batched = single", *_rows_together_and_alone(model, batch))
     reason = _why_not_padded(opened.spec)
     if reason:
         yield Finding("padded = unpadded", None, 0.0, reason)
     else:
-        yield compare("padded = unpadded", *_one_by_one(model, batch.padded(pad)))
-    asked = batch if reason else batch.padded(pad)
+        batch = batch.padded(pad)
+        yield compare("padded = unpadded", *_rows_together_and_alone(model, batch))
     with with_kernel(model, softmax_attention.explicit):
-        written_out = run(model, asked)
-    fused = run(model, asked)
-    yield compare("fused = explicit", *_pairs(fused, written_out))
-    yield _saved(opened)
+        explicit = run(model, batch)
+    fused = run(model, batch)
+    yield compare("fused = explicit", *_output_pairs(fused, explicit))
+    yield _saved_is_loaded(opened)
 
 
-class Comparison:
-    """The largest difference between outputs, against a relative tolerance; `rounding` is what each output is allowed at
-    least."""
-
-    def __init__(self, relative: float, rounding: Mapping[str, float] | None = None) -> None:
-        self.relative = relative
-        self.rounding = rounding or {}
-
-    def __call__(self, name: str, *pairs: tuple[str, Tensor, Tensor]) -> Finding:
-        """`pairs` are (which output, found, wanted). The finding is of the one that goes farthest beyond what is allowed, or
-        comes closest to it."""
-        found = [self._one(name, *pair) for pair in pairs]
-        return max(found, key=lambda one: math.inf if math.isnan(one.ratio) else one.ratio)
-
-    def _one(self, name: str, what: str, found: Tensor, wanted: Tensor) -> Finding:
-        tolerance = self.relative * max(1.0, wanted.abs().double().mean().item())
-        tolerance = max(tolerance, 4 * self.rounding.get(what, 0.0))
-        if found.shape != wanted.shape:
-            return Finding(
-                name, math.inf, tolerance, f"{what}: {tuple(found.shape)} and {tuple(wanted.shape)}"
-            )
-        return Finding(name, (found.double() - wanted.double()).abs().max().item(), tolerance, what)
+# ------------------------------------------------------------------ the invariants
 
 
-def _cached(model: CoreModel, batch: Batch, compare: Comparison) -> Finding:
-    """Token by token from a cache, in pieces of one, two and the rest, against all at once."""
+def _cached_is_uncached(model: CoreModel, batch: Batch, compare: OutputComparison) -> Finding:
+    """Decoding from the KV cache, in pieces of 1, 2 and all other tokens, against one call."""
     name = "cached = uncached"
-    if not isinstance(model, (EncoderDecoder, Decoder)):
+    if not isinstance(model, EncoderDecoder | Decoder):
         return Finding(name, None, 0.0, "this model does not decode")
     with torch.inference_mode():
         if isinstance(model, Decoder):
-            tokens = batch.given["input_ids"]
+            tokens = batch.inputs["input_ids"]  # [B, T]
+            # `start` leaves out the last token of a prompt: with one token the cache is empty.
             state = model.start(model.encode(tokens[:, :1]), capacity=tokens.shape[1])
             if isinstance(state.layers[0].self_attention, TokenHistory):
-                return Finding(
-                    name, None, 0.0, "this model reads the whole text anew for each token"
-                )
+                note = "this model reads the whole text anew for each token"
+                return Finding(name, None, 0.0, note)
         else:
-            tokens = batch.given["decoder_input_ids"]
-            state = model.start(model.encode(batch.given[batch.main]), capacity=tokens.shape[1])
-        pieces = [
-            model.step(piece, state) for piece in tokens.split(_pieces(tokens.shape[1]), dim=1)
-        ]
-    return compare(name, ("logits", torch.cat(pieces, 1), run(model, batch)["logits"].tensor))
+            tokens = batch.inputs["decoder_input_ids"]  # [B, T]
+            state = model.start(model.encode(batch.inputs[batch.main]), capacity=tokens.shape[1])
+        pieces = tokens.split(_piece_lengths(tokens.shape[1]), dim=1)
+        cached = torch.cat([model.step(piece, state) for piece in pieces], dim=1)  # [B, T, V]
+    return compare(name, ("logits", cached, run(model, batch)["logits"].tensor))
 
 
-def _pieces(length: int) -> list[int]:
-    pieces: list[int] = []
+def _piece_lengths(length: int) -> list[int]:
+    """1, 2 and the rest, as far as there are so many tokens."""
+    lengths: list[int] = []
     for wanted in (1, 2, length):
-        left = length - sum(pieces)
-        pieces += [min(wanted, left)] if left else []
-    return pieces
+        left = length - sum(lengths)
+        if left:
+            lengths.append(min(wanted, left))
+    return lengths
 
 
-def _one_by_one(model: CoreModel, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
-    """All rows together, against each alone."""
-    together, compared = run(model, batch), []
+def _rows_together_and_alone(model: CoreModel, batch: Batch) -> list[OutputPair]:
+    """Each row of the batch, as computed with the others and by itself."""
+    together = run(model, batch)
+    # The logits of a dual encoder are of pairs of rows: they have no counterpart in one alone.
+    names = [name for name in together if not name.startswith("logits_per")]
+    pairs = []
     for row in range(len(batch.lengths)):
         alone = run(model, batch.alone(row))
-        names = [
-            name for name in together if not name.startswith("logits_per")
-        ]  # these are of pairs of rows
-        compared += [
-            (f"{name}, row {row + 1}", together[name].row(row), alone[name].row(0))
-            for name in names
-        ]
-    return compared
+        for name in names:
+            pairs.append((f"{name}, row {row + 1}", together[name].row(row), alone[name].row(0)))
+    return pairs
 
 
-def _pairs(found: dict[str, Found], wanted: dict[str, Found]) -> list[tuple[str, Tensor, Tensor]]:
-    return [(name, found[name].seen, wanted[name].seen) for name in found]
+def _output_pairs(actual: dict[str, Output], expected: dict[str, Output]) -> list[OutputPair]:
+    return [(name, actual[name].without_padding, expected[name].without_padding) for name in actual]
 
 
-def _why_not_padded(model: kinds.Model) -> str:
-    if isinstance(model, kinds.MemoryNetwork):
+def _why_not_padded(model: specs.Model) -> str:
+    """The reason why a batch of this model cannot be padded; "" if it can."""
+    if isinstance(model, specs.MemoryNetwork):
         return ""
-    front = front_end(model)
-    if isinstance(front, kinds.Patches):
-        return "images have no padding"
-    if isinstance(front, kinds.Spectrogram):
-        return "sound is filled with silence to one length, which this model hears"
-    if isinstance(front, kinds.Waveform) and any(
-        isinstance(c.norm, kinds.TimeNorm) for c in front.convolutions
-    ):
-        return "this model normalises over time, padding included: give it one recording at a time"
-    if (
-        isinstance(model, kinds.Encoder | kinds.Decoder)
-        and isinstance(model.stack, kinds.Stack)
-        and model.stack.rings
-    ):
+    match front_end(model):
+        case specs.Patches():
+            return "images have no padding"
+        case specs.Spectrogram():
+            return "sound is filled with silence to one length, which this model hears"
+        case specs.Waveform(convolutions=convolutions):
+            # The group norm of wav2vec 2.0 base takes its mean over all samples of a row.
+            if any(isinstance(each.norm, specs.TimeNorm) for each in convolutions):
+                return (
+                    "this model normalises over time, padding included: "
+                    "give it one recording at a time"
+                )
+    if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
         return "chunks on a ring meet the padding at its end"
     return ""
 
 
+def _saved_is_loaded(opened: folders.ModelFolder) -> Finding:
+    """Writing the model and reading it again gives every tensor with the same bytes."""
+    name = "saved = loaded"
+    with tempfile.TemporaryDirectory(prefix="regard-verify-") as folder:
+        write_model(Path(folder), opened)
+        loaded = folders.read(folder)
+        for tensor_name, tensor in opened.weights.items():
+            if not _same_bytes(tensor, loaded.weights.get(tensor_name)):
+                return Finding(name, math.inf, 0.0, tensor_name)
+        same_config = loaded.spec == opened.spec and loaded.ids == opened.ids
+    difference = 0.0 if same_config else math.inf
+    return Finding(name, difference, 0.0, f"{len(opened.weights)} tensors, byte for byte")
+
+
+def _same_bytes(tensor: Tensor, other: Tensor | None) -> bool:
+    if other is None or other.dtype != tensor.dtype:
+        return False
+    return torch.equal(_as_bytes(other), _as_bytes(tensor))
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    # Not the numbers, because a NaN does not equal itself.
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+# ------------------------------------------------------------------ attention kernels
+
+
 @contextmanager
 def with_kernel(model: CoreModel, kernel: softmax_attention.Kernel) -> Iterator[None]:
-    parts = [
-        part for part in model.modules() if isinstance(part, softmax_attention.SoftmaxAttention)
-    ]
-    before: list[Callable[..., Tensor]] = [part.kernel for part in parts]
-    for part in parts:
-        part.kernel = kernel
+    """Lets all softmax attention of the model run with this kernel."""
+    mixers = [m for m in model.modules() if isinstance(m, softmax_attention.SoftmaxAttention)]
+    before = [mixer.kernel for mixer in mixers]
+    for mixer in mixers:
+        mixer.kernel = kernel
     try:
         yield
     finally:
-        for part, old in zip(parts, before, strict=True):
-            part.kernel = old
-
-
-def _saved(opened: folders.ModelFolder) -> Finding:
-    """Written and read again, every tensor has the same bytes."""
-    with tempfile.TemporaryDirectory(prefix="regard-verify-") as place:
-        write_model(Path(place), opened)
-        again = folders.read(place)
-        different = 0.0 if again.spec == opened.spec and again.ids == opened.ids else math.inf
-        for name, tensor in opened.weights.items():
-            other = again.weights.get(name)
-            if (
-                other is None
-                or other.dtype != tensor.dtype
-                or not torch.equal(_bits(other), _bits(tensor))
-            ):
-                return Finding("saved = loaded", math.inf, 0.0, name)
-    return Finding(
-        "saved = loaded", different, 0.0, f"{len(opened.weights)} tensors, byte for byte"
-    )
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+        for mixer, old in zip(mixers, before, strict=True):
+            mixer.kernel = old

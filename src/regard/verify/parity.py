@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import spec as kinds
+from regard import spec as specs
 from regard.build import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
-from regard.verify.invariants import Comparison, Finding
-from regard.verify.random_inputs import Batch, front_end, padding, random_batch, rounding, run
+from regard.verify.invariants import Finding, OutputComparison
+from regard.verify.outputs import Output, rounding_errors, run
+from regard.verify.random_inputs import Batch, fixed_length, pad_token_id, random_batch
 
 NAME = "here = transformers"
-TOLERANCE = 1e-5  # in float32, times the mean of what is compared, if that is above 1
-# Their angles, logarithms or long sums are rounded otherwise than ours.
-WIDER = {
+TOLERANCE = 1e-5  # in float32, relative to the mean of what is compared, if that is above 1
+# Families where angles, logarithms or long sums are rounded otherwise there.
+TWICE_THE_TOLERANCE = {
     "deberta-v2",
     "whisper",
     "clip",
@@ -33,83 +34,96 @@ WIDER = {
 def parity(
     folder: str | Path, model: CoreModel, opened: folders.ModelFolder, seed: int = 0
 ) -> Finding:
-    """Main outputs of a padded random batch, in float32 on both sides, at the positions that are real. Where the model itself
-    loses more digits than that on the way to float64's answer, as much is allowed to others."""
+    """Compares the main outputs for a padded random batch, in float32 on both sides.
+
+    Outputs at padding are left out. Where the float32 of our own model is farther from its
+    float64 than the tolerance, as much is allowed to the other library.
+    """
     try:
         import transformers
     except ImportError:
         raise SettingError(
             "--against transformers needs the package transformers", "pip install transformers"
         ) from None
-    if opened.kind == "regard":
+    if opened.model_type == "regard":
         raise ModelError(
             f"{folder} is in regard's own format, which transformers does not know",
             "leave --against out",
         )
     theirs = _open(transformers, folder, opened)
-    pad = padding(opened.config)
-    batch = random_batch(opened.spec, pad, seed).like(model)
-    batch = (
-        batch
-        if isinstance(front_end(opened.spec), (kinds.Patches, kinds.Spectrogram))
-        else batch.padded(pad)
-    )
     theirs.to(next(model.parameters()).device)
-    wanted, found = _outputs(theirs, batch, opened.spec), run(model, batch)
-    shared = [name for name in found if name in wanted]
-    if not shared:
+    batch = padded_batch(opened, seed).like(model)
+    expected = _their_outputs(theirs, batch, opened.spec)
+    actual = run(model, batch)
+    pairs = [
+        _without_padding(name, output, expected[name])
+        for name, output in actual.items()
+        if name in expected
+    ]
+    if not pairs:
         raise ModelError(
-            f"{type(theirs).__name__} gives none of {', '.join(found)}",
+            f"{type(theirs).__name__} gives none of {', '.join(actual)}",
             "report this with its config.json",
         )
-    pairs = []
-    for name in shared:
-        ours, padding_mask = found[name]
-        other = wanted[name] if wanted[name].ndim == ours.ndim else wanted[name][..., None]
-        pairs.append(
-            (name, ours, other)
-            if padding_mask is None
-            else (name, ours[padding_mask], other[padding_mask])
-        )
-    return comparison(model, batch, opened.kind)(NAME, *pairs)
+    return float32_comparison(model, batch, opened.model_type)(NAME, *pairs)
 
 
-def comparison(model: CoreModel, batch: Batch, kind: str) -> Comparison:
-    """With another library's float32."""
-    return Comparison(TOLERANCE * (2 if kind in WIDER else 1), rounding(model, batch))
+def padded_batch(opened: folders.ModelFolder, seed: int = 0) -> Batch:
+    """A random batch for the model of a folder, padded if its inputs differ in length."""
+    pad = pad_token_id(opened.config)
+    batch = random_batch(opened.spec, pad, seed)
+    return batch if fixed_length(opened.spec) else batch.padded(pad)
+
+
+def float32_comparison(model: CoreModel, batch: Batch, family: str) -> OutputComparison:
+    """The comparison with another library's float32."""
+    tolerance = TOLERANCE
+    if family in TWICE_THE_TOLERANCE:
+        tolerance *= 2
+    return OutputComparison(tolerance, rounding_errors(model, batch))
+
+
+def _without_padding(name: str, ours: Output, theirs: Tensor) -> tuple[str, Tensor, Tensor]:
+    if theirs.ndim != ours.tensor.ndim:
+        theirs = theirs[..., None]  # one score a token comes without a dimension of classes
+    return name, ours.without_padding, Output(theirs, ours.padding_mask).without_padding
 
 
 def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) -> Any:
-    """As the class that config.json names. Nothing is downloaded and no code of the folder runs."""
-    named = (
-        opened.config.get("architectures")
-        or folders.describe(opened.spec, kind=opened.kind)["architectures"]
-    )[0]
-    kind = getattr(transformers, str(named), None) or transformers.AutoModel
+    """The model as the class that config.json names.
+
+    Nothing is downloaded, and no code of the folder runs.
+    """
+    architectures = opened.config.get("architectures")
+    if not architectures:
+        config = folders.describe(opened.spec, model_type=opened.model_type)
+        architectures = config["architectures"]
+    model_class = getattr(transformers, str(architectures[0]), None) or transformers.AutoModel
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        return kind.from_pretrained(
+        model = model_class.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-        ).eval()
+        )
     except Exception as error:  # whatever it is, it is theirs, and the answer to the question
         raise ModelError(
             f"transformers cannot open {folder}: {error}", "open it without --against"
         ) from None
+    return model.eval()
 
 
-def _outputs(theirs: Any, batch: Batch, model: kinds.Model) -> dict[str, Tensor]:
-    """Theirs, under the names of `batch.outputs`."""
-    given: dict[str, Any] = dict(batch.given)
-    if isinstance(model, kinds.Decoder) and batch.padding_mask is not None and batch.front:
-        given["position_ids"] = (batch.padding_mask.cumsum(1) - 1).clamp_min(
-            0
-        )  # theirs count padding in front, if not told
+def _their_outputs(theirs: Any, batch: Batch, model: specs.Model) -> dict[str, Tensor]:
+    """The outputs of transformers, under the names that ours have."""
+    inputs: dict[str, Any] = dict(batch.inputs)
+    if isinstance(model, specs.Decoder) and batch.padding_mask is not None and batch.left_padding:
+        # Without position ids, transformers counts the padding on the left as positions.
+        inputs["position_ids"] = (batch.padding_mask.cumsum(1) - 1).clamp_min(0)  # [B, T]
     with torch.inference_mode():
-        out = theirs(**given)
-    said = {name: value for name, value in out.items() if isinstance(value, Tensor)}
-    if "start_logits" in said:
-        said["logits"] = torch.stack([said["start_logits"], said["end_logits"]], dim=-1)
-    if "sop_logits" in said:
-        said["seq_relationship_logits"] = said["sop_logits"]
-    return said
+        result = theirs(**inputs)
+    outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
+    if "start_logits" in outputs:  # question answering: here one head with two scores a token
+        both = [outputs["start_logits"], outputs["end_logits"]]
+        outputs["logits"] = torch.stack(both, dim=-1)  # [B, T, 2]
+    if "sop_logits" in outputs:  # ALBERT's sentence order, where BERT has the next sentence
+        outputs["seq_relationship_logits"] = outputs["sop_logits"]
+    return outputs

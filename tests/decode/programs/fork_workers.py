@@ -7,10 +7,11 @@ pytest and its plugins may have started.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
-from regard.bench.models import measured
+from regard.bench.models import benchmark_model
 from regard.decode import worker_pool
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling, Strategy
@@ -21,7 +22,7 @@ SPECIAL_TOKENS = SpecialTokens(0, 1, 2, (0,))
 
 
 def workers_find_what_one_process_finds(strategy: Strategy) -> None:
-    model = measured("tiny").build()
+    model: Any = benchmark_model("tiny").build()
     sources = [torch.randint(4, 900, (3 + i % 5,)).tolist() for i in range(40)]
     results = []
     for workers in (1, 2):
@@ -73,7 +74,7 @@ def errors_come_through(broken: int) -> None:
 
 
 def commands_take_a_worker_for_each_thread() -> None:
-    model = measured("tiny").build()
+    model: Any = benchmark_model("tiny").build()
     sources = [[4, 5, 6]] * 40
     settings = DecodingSettings(Greedy(), Limit(0, 2))
     progress: list[int] = []

@@ -1,9 +1,10 @@
-"""The loss over a vocabulary on a GPU: each row of logits is read from memory once and replaced by its gradient. (The
-kernels walk over a row two or three times, but after the first it is in the cache; rows held in registers were slower.)
+"""Fused linear cross-entropy: the LM head's product, the loss, and its gradients in one function.
 
-The product with the table, the loss and both products of the backward pass are one function, so that the logits are gone
-when it returns, and what is kept is as small as the hidden states and the table. The table is widened to a multiple of 64
-rows: matrix units are twice as fast on such sizes.
+Each row of logits is read from memory once and replaced by its gradient. (The kernels walk over a
+row two or three times, but after the first time it is in the cache; keeping rows in registers was
+slower.) The logits are gone when the function returns: what autograd saves is as small as the
+hidden states and the embedding table. The table is padded to a multiple of 64 rows, because tensor
+cores are twice as fast on such sizes.
 """
 
 from __future__ import annotations
@@ -15,116 +16,137 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK, _WARPS = 2048, 8
-_ALIGNED = 64
-_WIDE = tl.constexpr(8)  # numbers that a lane reads at once
+_BLOCK = 2048
+_WARPS = 8
+_TABLE_MULTIPLE = 64
+_VECTOR = tl.constexpr(8)  # numbers that a lane reads at once
 _LOW = tl.constexpr(-3.0e38)
-_NUMBERS = 1 << 31  # of logits that exist at once
+_MAX_LOGITS = 1 << 31  # logits that exist at once; more rows are computed in chunks
+
+
+# --- kernels ---
 
 
 @triton.jit
-def _normaliser(row, size, PLAIN: tl.constexpr, BLOCK: tl.constexpr):
-    """log Σ exp(x), and Σ x if it is asked for. Each lane keeps its own maximum and sums, which it changes once for all that
-    it reads at a time; they meet at the end."""
-    places = tl.arange(0, BLOCK // _WIDE)[:, None] * _WIDE + tl.arange(0, _WIDE)[None, :]
-    top = tl.full([BLOCK // _WIDE], _LOW, dtype=tl.float32)
-    total, plain = tl.zeros_like(top), tl.zeros_like(top)
+def _logsumexp(row, size, SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """log Σ exp(x) of a row, and Σ x if SUM asks for it.
+
+    Each lane has its own running maximum and sums, which it updates once for all the numbers that
+    it reads at a time; lanes are combined at the end.
+    """
+    lanes = tl.arange(0, BLOCK // _VECTOR)[:, None]
+    offsets = lanes * _VECTOR + tl.arange(0, _VECTOR)[None, :]
+    top = tl.full([BLOCK // _VECTOR], _LOW, dtype=tl.float32)
+    total = tl.zeros_like(top)
+    plain_sum = tl.zeros_like(top)
     for begin in range(0, size, BLOCK):
-        seen = begin + places < size
-        x = tl.load(row + begin + places, mask=seen, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(top, tl.max(x, axis=1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), axis=1)
-        top = higher
-        if PLAIN:
-            plain += tl.sum(tl.where(seen, x, 0.0), axis=1)
+        valid = begin + offsets < size
+        x = tl.load(row + begin + offsets, mask=valid, other=float("-inf")).to(tl.float32)
+        new_top = tl.maximum(top, tl.max(x, axis=1))
+        total = total * tl.exp(top - new_top) + tl.sum(tl.exp(x - new_top[:, None]), axis=1)
+        top = new_top
+        if SUM:
+            plain_sum += tl.sum(tl.where(valid, x, 0.0), axis=1)
     highest = tl.max(top, axis=0)
-    return highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0)), tl.sum(plain, axis=0)
+    logsumexp = highest + tl.log(tl.sum(total * tl.exp(top - highest), axis=0))
+    return logsumexp, tl.sum(plain_sum, axis=0)
 
 
 @triton.jit
-def _single(
-    logits,
-    labels,
-    losses,
-    surprises,
-    width,
-    size,
-    smoothing,
-    rest,
-    PLAIN: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    place = tl.program_id(0).to(tl.int64)
-    row = logits + place * width
-    label = tl.load(labels + place)
-    padding_mask = label >= 0
-    label = tl.maximum(label, 0)
-    normaliser, plain = _normaliser(row, size, PLAIN, BLOCK)
-    nll = normaliser - tl.load(row + label).to(tl.float32)
-    loss = (1 - smoothing - rest) * nll + rest * (size * normaliser - plain)
-    tl.store(surprises + place, tl.where(padding_mask, nll, 0.0))
-    tl.store(losses + place, tl.where(padding_mask, loss, 0.0))
-    places = tl.arange(0, BLOCK)
-    rest = tl.where(padding_mask, rest, 0.0)
-    normaliser = tl.where(padding_mask, normaliser, float("inf"))  # of padding all is zero
-    for begin in range(0, width, BLOCK):
-        columns = begin + places
-        inside = columns < size
-        x = tl.load(row + columns, mask=inside, other=float("-inf")).to(tl.float32)
-        tl.store(
-            row + columns,
-            tl.exp(x - normaliser) - tl.where(inside, rest, 0.0),
-            mask=columns < width,
-        )
-    tl.debug_barrier()  # one number of what was just written is another
-    tl.store(row + label, tl.exp(-nll) - (1 - smoothing), mask=padding_mask)
-
-
-@triton.jit
-def _twins(
-    logits, labels, losses, surprises, pairs, width, size, smoothing, rest, agreement, PLAIN: tl.constexpr, BLOCK: tl.constexpr,
+def _loss_kernel(
+    logits, labels, losses, nlls, width, size, smoothing, smoothed,
+    SUM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Half of both rows' loss, and `agreement` times half of KL(p‖q) + KL(q‖p)."""
-    place = tl.program_id(0).to(tl.int64)
-    one, other = logits + place * width, logits + (place + pairs) * width
-    label = tl.load(labels + place)
-    padding_mask = label >= 0
+    """The loss of one row of logits; its gradient takes the place of the logits.
+
+    With label smoothing, the label has a target probability of 1 − smoothing, and each other token
+    one of `smoothed`. A negative label is padding.
+    """
+    position = tl.program_id(0).to(tl.int64)
+    row = logits + position * width
+    label = tl.load(labels + position)
+    is_token = label >= 0
     label = tl.maximum(label, 0)
-    first, first_plain = _normaliser(one, size, PLAIN, BLOCK)
-    second, second_plain = _normaliser(other, size, PLAIN, BLOCK)
-    nll = (
-        first + second - tl.load(one + label).to(tl.float32) - tl.load(other + label).to(tl.float32)
-    ) / 2
-    everyone = (size * (first + second) - first_plain - second_plain) / 2
-    places = tl.arange(0, BLOCK)
-    there, here = 0.0, 0.0
-    for begin in range(0, size, BLOCK):
-        seen = begin + places < size
-        a = tl.load(one + begin + places, mask=seen, other=float("-inf")).to(tl.float32) - first
-        b = tl.load(other + begin + places, mask=seen, other=float("-inf")).to(tl.float32) - second
-        apart = tl.where(seen, a - b, 0.0)
-        there += tl.sum(tl.exp(a) * apart, axis=0)  # KL(p‖q)
-        here -= tl.sum(tl.exp(b) * apart, axis=0)  # KL(q‖p)
-    loss = (1 - smoothing - rest) * nll + rest * everyone + agreement * (there + here) / 2
-    tl.store(surprises + place, tl.where(padding_mask, nll, 0.0))
-    tl.store(losses + place, tl.where(padding_mask, loss, 0.0))
+    normalizer, plain_sum = _logsumexp(row, size, SUM, BLOCK)
+    nll = normalizer - tl.load(row + label).to(tl.float32)
+    loss = (1 - smoothing - smoothed) * nll + smoothed * (size * normalizer - plain_sum)
+    tl.store(nlls + position, tl.where(is_token, nll, 0.0))
+    tl.store(losses + position, tl.where(is_token, loss, 0.0))
+    offsets = tl.arange(0, BLOCK)
+    smoothed = tl.where(is_token, smoothed, 0.0)
+    # exp(x − ∞) = 0: the gradient of padding is zero.
+    normalizer = tl.where(is_token, normalizer, float("inf"))
     for begin in range(0, width, BLOCK):
-        columns = begin + places
-        seen = columns < size
-        a = tl.load(one + columns, mask=seen, other=0.0).to(tl.float32) - first
-        b = tl.load(other + columns, mask=seen, other=0.0).to(tl.float32) - second
-        p, q = tl.exp(a), tl.exp(b)
-        wanted = tl.where(columns == label, 1 - smoothing, rest)
-        to_one = (p - wanted + agreement * (p * (a - b - there) + p - q)) / 2
-        to_other = (q - wanted + agreement * (q * (b - a - here) + q - p)) / 2
-        tl.store(one + columns, tl.where(padding_mask & seen, to_one, 0.0), mask=columns < width)
-        tl.store(
-            other + columns, tl.where(padding_mask & seen, to_other, 0.0), mask=columns < width
-        )
+        columns = begin + offsets
+        valid = columns < size
+        x = tl.load(row + columns, mask=valid, other=float("-inf")).to(tl.float32)
+        gradient = tl.exp(x - normalizer) - tl.where(valid, smoothed, 0.0)
+        tl.store(row + columns, gradient, mask=columns < width)
+    tl.debug_barrier()  # the label's number is written again, after all threads have written
+    tl.store(row + label, tl.exp(-nll) - (1 - smoothing), mask=is_token)
 
 
-class OverVocabulary(torch.autograd.Function):
-    """(loss, −log p) summed over the real tokens, of hidden states [N, D] and a table [V, D]."""
+@triton.jit
+def _rdrop_kernel(
+    logits, labels, losses, nlls, pairs, width, size, smoothing, smoothed, agreement,
+    SUM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """R-Drop's loss (Liang et al. 2021) of one pair of rows, p and q: two dropouts of one input.
+
+    Half of both rows' loss, plus `agreement` times half of KL(p‖q) + KL(q‖p).
+    """
+    position = tl.program_id(0).to(tl.int64)
+    p_row = logits + position * width
+    q_row = logits + (position + pairs) * width
+    label = tl.load(labels + position)
+    is_token = label >= 0
+    label = tl.maximum(label, 0)
+    p_normalizer, p_sum = _logsumexp(p_row, size, SUM, BLOCK)
+    q_normalizer, q_sum = _logsumexp(q_row, size, SUM, BLOCK)
+    p_label = tl.load(p_row + label).to(tl.float32)
+    q_label = tl.load(q_row + label).to(tl.float32)
+    nll = (p_normalizer + q_normalizer - p_label - q_label) / 2
+    nll_of_all = (size * (p_normalizer + q_normalizer) - p_sum - q_sum) / 2
+    offsets = tl.arange(0, BLOCK)
+    kl_pq = 0.0
+    kl_qp = 0.0
+    for begin in range(0, size, BLOCK):
+        at = begin + offsets
+        valid = at < size
+        log_p = tl.load(p_row + at, mask=valid, other=float("-inf")).to(tl.float32) - p_normalizer
+        log_q = tl.load(q_row + at, mask=valid, other=float("-inf")).to(tl.float32) - q_normalizer
+        difference = tl.where(valid, log_p - log_q, 0.0)
+        kl_pq += tl.sum(tl.exp(log_p) * difference, axis=0)
+        kl_qp -= tl.sum(tl.exp(log_q) * difference, axis=0)
+    loss = (
+        (1 - smoothing - smoothed) * nll + smoothed * nll_of_all + agreement * (kl_pq + kl_qp) / 2
+    )
+    tl.store(nlls + position, tl.where(is_token, nll, 0.0))
+    tl.store(losses + position, tl.where(is_token, loss, 0.0))
+    for begin in range(0, width, BLOCK):
+        columns = begin + offsets
+        inside = columns < size
+        a = tl.load(p_row + columns, mask=inside, other=0.0).to(tl.float32) - p_normalizer
+        b = tl.load(q_row + columns, mask=inside, other=0.0).to(tl.float32) - q_normalizer
+        p = tl.exp(a)
+        q = tl.exp(b)
+        target = tl.where(columns == label, 1 - smoothing, smoothed)
+        p_gradient = (p - target + agreement * (p * (a - b - kl_pq) + p - q)) / 2
+        q_gradient = (q - target + agreement * (q * (b - a - kl_qp) + q - p)) / 2
+        used = is_token & inside
+        tl.store(p_row + columns, tl.where(used, p_gradient, 0.0), mask=columns < width)
+        tl.store(q_row + columns, tl.where(used, q_gradient, 0.0), mask=columns < width)
+
+
+# --- autograd ---
+
+
+class FusedLinearCrossEntropy(torch.autograd.Function):
+    """(loss, NLL) summed over the tokens that count, of hidden states [N, D] and a table [V, D].
+
+    With `agreement` (R-Drop), the second half of the hidden states are the same positions with
+    another dropout, and labels [N] are those of both halves.
+    """
 
     @staticmethod
     def forward(
@@ -136,73 +158,91 @@ class OverVocabulary(torch.autograd.Function):
         smoothing: float,
         agreement: float,
     ) -> tuple[Tensor, Tensor]:
-        kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        copies = 2 if agreement else 1
+        rows = len(x) // copies
         with torch.autocast(x.device.type, enabled=False):
-            rows = len(x) // 2 if agreement else len(x)
-            weights = _widened(table, kind)
-            most = max(1, _NUMBERS // len(weights) // (2 if agreement else 1))
-            to_x, to_table = torch.empty_like(x, dtype=kind), None
-            to_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
-            sums = torch.zeros(2, device=x.device)
-            for first in range(0, rows, most):
-                parts = [slice(first, min(first + most, rows))]
-                parts += [slice(rows + part.start, rows + part.stop) for part in parts if agreement]
-                here = (x if most >= rows else torch.cat([x[part] for part in parts])).to(kind)
-                logits = here @ weights.mT
+            weight = _padded_table(table, dtype)
+            chunk = max(1, _MAX_LOGITS // len(weight) // copies)
+            x_gradient = torch.empty_like(x, dtype=dtype)  # [N, D]
+            table_gradient: Tensor | None = None  # [V, D] in float32
+            bias_gradient = None
+            if bias is not None:
+                bias_gradient = torch.zeros_like(bias, dtype=torch.float32)
+            sums = torch.zeros(2, device=x.device)  # loss, NLL
+            for first in range(0, rows, chunk):
+                last = min(first + chunk, rows)
+                slices = [slice(rows * i + first, rows * i + last) for i in range(copies)]
+                if chunk >= rows:
+                    hidden = x.to(dtype)
+                else:
+                    hidden = torch.cat([x[part] for part in slices]).to(dtype)
+                logits = hidden @ weight.mT  # [copies · (last − first), padded V]
                 if bias is not None:
                     logits[:, : len(bias)] += bias
-                sums += _replace(logits, labels[parts[0]], len(table), smoothing, agreement)
-                for part, gradient in zip(
-                    parts, (logits @ weights).split([p.stop - p.start for p in parts]), strict=True
-                ):
-                    to_x[part] = gradient
-                found = _product(logits.mT, here)[: len(table)]
-                to_table = found if to_table is None else to_table.add_(found)
-                if to_bias is not None:
-                    to_bias += logits[:, : len(table)].sum(dim=0, dtype=torch.float32)
-        ctx.save_for_backward(to_x, to_table, to_bias)
-        ctx.kinds = (x.dtype, table.dtype, None if bias is None else bias.dtype)
+                sums += _replace_by_gradient(
+                    logits, labels[slices[0]], len(table), smoothing, agreement
+                )
+                # The logits are their own gradient from here on.
+                gradients = (logits @ weight).split(last - first)
+                for part, gradient in zip(slices, gradients, strict=True):
+                    x_gradient[part] = gradient
+                chunk_gradient = _float32_product(logits.mT, hidden)[: len(table)]
+                if table_gradient is None:
+                    table_gradient = chunk_gradient
+                else:
+                    table_gradient.add_(chunk_gradient)
+                if bias_gradient is not None:
+                    bias_gradient += logits[:, : len(table)].sum(dim=0, dtype=torch.float32)
+        ctx.save_for_backward(x_gradient, table_gradient, bias_gradient)
+        ctx.dtypes = (x.dtype, table.dtype, None if bias is None else bias.dtype)
         loss, nll = sums.unbind()
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        pairs = zip(ctx.saved_tensors, ctx.kinds, strict=True)
-        return (
-            *(None if saved is None else (saved * grads[0]).to(kind) for saved, kind in pairs),
-            None,
-            None,
-            None,
-        )
+        """The gradients of the forward pass, times the gradient of the loss."""
+        gradients: list[Tensor | None] = []
+        for saved, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
+            gradients.append(None if saved is None else (saved * grads[0]).to(dtype))
+        return *gradients, None, None, None
 
 
-def _replace(
+def _replace_by_gradient(
     logits: Tensor, labels: Tensor, size: int, smoothing: float, agreement: float
 ) -> Tensor:
-    """Puts the gradient in the place of the logits; the sums of loss and −log p."""
-    found = torch.empty(2, len(labels), device=logits.device)
-    rest = smoothing / (size - 1)
-    common, grid = (logits, labels, found[0], found[1]), (len(labels),)
-    told: dict[str, Any] = {"PLAIN": smoothing > 0, "BLOCK": _BLOCK, "num_warps": _WARPS}
+    """Puts the gradient in the place of the logits; returns the sums of loss and NLL [2]."""
+    results = torch.empty(2, len(labels), device=logits.device)  # loss and NLL of each position
+    losses = results[0]
+    nlls = results[1]
+    width = logits.shape[1]
+    smoothed = smoothing / (size - 1)
+    grid = (len(labels),)
+    options: dict[str, Any] = {"SUM": smoothing > 0, "BLOCK": _BLOCK, "num_warps": _WARPS}
     if agreement:
-        _twins[grid](
-            *common, len(labels), logits.shape[1], size, smoothing, rest, agreement, **told
-        )
+        _rdrop_kernel[grid](
+            logits, labels, losses, nlls, len(labels), width, size, smoothing, smoothed, agreement,
+            **options,
+        )  # fmt: skip
     else:
-        _single[grid](*common, logits.shape[1], size, smoothing, rest, **told)
-    return found.sum(dim=1)
+        _loss_kernel[grid](
+            logits, labels, losses, nlls, width, size, smoothing, smoothed, **options
+        )
+    return results.sum(dim=1)
 
 
-def _widened(table: Tensor, kind: torch.dtype) -> Tensor:
-    size = -(-len(table) // _ALIGNED) * _ALIGNED
+def _padded_table(table: Tensor, dtype: torch.dtype) -> Tensor:
+    size = -(-len(table) // _TABLE_MULTIPLE) * _TABLE_MULTIPLE
     if size == len(table):
-        return table.to(kind)
-    wide = table.new_zeros(size, table.shape[1], dtype=kind)
-    wide[: len(table)] = table
-    return wide
+        return table.to(dtype)
+    padded = table.new_zeros(size, table.shape[1], dtype=dtype)
+    padded[: len(table)] = table
+    return padded
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """In float32 whatever the factors are."""
-    return a @ b if a.dtype == torch.float32 else torch.mm(a, b, out_dtype=torch.float32)
+def _float32_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in float32, whatever the dtype of the factors."""
+    if a.dtype == torch.float32:
+        return a @ b
+    return torch.mm(a, b, out_dtype=torch.float32)

@@ -1,6 +1,12 @@
-"""The best few of a vocabulary and the logarithm of the sum of all, in one reading of the scores."""
+"""Top-k and log-sum-exp over a vocabulary, in one reading of the logits.
+
+A row is cut into pieces, one for each program; a second kernel combines the pieces of a row. A
+logit and its index are packed into one 64-bit key, so that the maximum of keys is the argmax.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -9,133 +15,168 @@ from torch import Tensor
 
 _BLOCK = 2048
 
+_LEAST = tl.constexpr(-(2**63))  # the key of what was taken already, and of what is outside
 
-_LEAST = tl.constexpr(-(2**63))  # what was taken, and what is not there
+
+# --- keys ---
 
 
 @triton.jit
-def _key(x, place):
-    """One number that orders by score, and among equals by place, the first highest."""
+def _pack(x, index):
+    """A key that orders by value, and among equals by index, the first highest.
+
+    The bits of a float32 order like integers, once those of negative numbers are flipped.
+    """
     bits = x.to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - place).to(tl.int64)
+    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - index).to(tl.int64)
 
 
 @triton.jit
-def _score(key):
+def _unpack_value(key):
     ordered = (key >> 32).to(tl.int32)
     return tl.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _place(key):
+def _unpack_index(key):
     return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
 
 
+# --- kernels ---
+
+
 @triton.jit
-def _of_pieces(scores, stride, size, tops, sums, keys, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Of one piece of a row: its maximum, the sum of e^(x − maximum), and its best."""
-    row, piece, pieces = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+def _piece_kernel(
+    logits, stride, size, maxima, sums, keys, COUNT: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Of one piece of a row: its maximum, Σ exp(x − maximum), and the keys of its top COUNT."""
+    row = tl.program_id(0).to(tl.int64)
+    piece = tl.program_id(1)
+    pieces = tl.num_programs(1)
     columns = piece * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(scores + row * stride + columns, mask=columns < size, other=float("-inf")).to(
-        tl.float32
-    )
-    top = tl.max(x, axis=0)
-    tl.store(tops + row * pieces + piece, top)
-    safe = tl.where(top == float("-inf"), 0.0, top)
+    valid = columns < size
+    x = tl.load(logits + row * stride + columns, mask=valid, other=float("-inf")).to(tl.float32)
+    maximum = tl.max(x, axis=0)
+    tl.store(maxima + row * pieces + piece, maximum)
+    safe = tl.where(maximum == float("-inf"), 0.0, maximum)  # −∞ − −∞ would be NaN
     tl.store(sums + row * pieces + piece, tl.sum(tl.exp(x - safe), axis=0))
-    where = (row * pieces + piece) * COUNT
-    key = tl.where(columns < size, _key(x, columns), _LEAST)
+    first_key = (row * pieces + piece) * COUNT
+    key = tl.where(valid, _pack(x, columns), _LEAST)
     for i in range(COUNT):
         best = tl.max(key, axis=0)
-        tl.store(keys + where + i, best)
+        tl.store(keys + first_key + i, best)
         key = tl.where(key == best, _LEAST, key)
 
 
 @triton.jit
-def _normaliser(tops, sums, row, pieces, PIECES: tl.constexpr):
+def _logsumexp(maxima, sums, row, pieces, PIECES: tl.constexpr):
     """log Σ exp of a row, from its pieces."""
     piece = tl.arange(0, PIECES)
-    top = tl.load(tops + row * pieces + piece, mask=piece < pieces, other=float("-inf"))
-    total = tl.load(sums + row * pieces + piece, mask=piece < pieces, other=0.0)
-    highest = tl.max(top, axis=0)
+    valid = piece < pieces
+    maximum = tl.load(maxima + row * pieces + piece, mask=valid, other=float("-inf"))
+    total = tl.load(sums + row * pieces + piece, mask=valid, other=0.0)
+    highest = tl.max(maximum, axis=0)
     safe = tl.where(highest == float("-inf"), 0.0, highest)
-    return safe + tl.log(tl.sum(tl.where(total > 0, total * tl.exp(top - safe), 0.0), axis=0))
+    return safe + tl.log(tl.sum(tl.where(total > 0, total * tl.exp(maximum - safe), 0.0), axis=0))
 
 
 @triton.jit
-def _of_rows(
-    tops, sums, keys, normalisers, values, places, pieces, found,
-    COUNT: tl.constexpr, PIECES: tl.constexpr, FOUND: tl.constexpr,
+def _topk_kernel(
+    maxima, sums, keys, normalizers, values, tokens, pieces, candidates,
+    COUNT: tl.constexpr, PIECES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
+    """The top COUNT of one row, from the candidates of its pieces, and its log-sum-exp."""
     row = tl.program_id(0).to(tl.int64)
-    tl.store(normalisers + row, _normaliser(tops, sums, row, pieces, PIECES))
-    which = tl.arange(0, FOUND)
-    key = tl.load(keys + row * found + which, mask=which < found, other=_LEAST)
+    tl.store(normalizers + row, _logsumexp(maxima, sums, row, pieces, PIECES))
+    candidate = tl.arange(0, CANDIDATES)
+    key_at = keys + row * candidates + candidate
+    key = tl.load(key_at, mask=candidate < candidates, other=_LEAST)
     for i in range(COUNT):
         best = tl.max(key, axis=0)
-        tl.store(values + row * COUNT + i, _score(best))
-        tl.store(places + row * COUNT + i, _place(best).to(tl.int64))
+        tl.store(values + row * COUNT + i, _unpack_value(best))
+        tl.store(tokens + row * COUNT + i, _unpack_index(best).to(tl.int64))
         key = tl.where(key == best, _LEAST, key)
 
 
 @triton.jit
-def _best_of_rows(
-    tops, sums, keys, t, limits, ended, gains, chosen, last, pieces, wide, end, PIECES: tl.constexpr
+def _greedy_kernel(
+    maxima, sums, keys, t, limits, ended, totals, tokens, last, pieces, tokens_stride, end,
+    PIECES: tl.constexpr,
 ):  # fmt: skip
-    """The best token of a row, written down with all that follows from it; see `take_best`."""
-    row, piece = tl.program_id(0).to(tl.int64), tl.arange(0, PIECES)
-    best = tl.max(tl.load(keys + row * pieces + piece, mask=piece < pieces, other=_LEAST), axis=0)
-    gain = _score(best) - _normaliser(tops, sums, row, pieces, PIECES)
-    now = tl.load(t)
-    before = tl.load(ended + row) != 0
-    done = before | (tl.load(limits + row) <= now)
-    token = tl.where(done, end, _place(best)).to(tl.int64)
-    tl.store(gains + row, tl.load(gains + row) + tl.where(done, 0.0, gain))
-    tl.store(ended + row, before | ((token == end) & (done == 0)))
-    tl.store(chosen + row * wide + now, token)
+    """The argmax of one row, with the bookkeeping of greedy decoding; see `take_best`."""
+    row = tl.program_id(0).to(tl.int64)
+    piece = tl.arange(0, PIECES)
+    key = tl.load(keys + row * pieces + piece, mask=piece < pieces, other=_LEAST)
+    best = tl.max(key, axis=0)
+    log_probability = _unpack_value(best) - _logsumexp(maxima, sums, row, pieces, PIECES)
+    step = tl.load(t)
+    had_ended = tl.load(ended + row) != 0
+    done = had_ended | (tl.load(limits + row) <= step)
+    token = tl.where(done, end, _unpack_index(best)).to(tl.int64)
+    tl.store(totals + row, tl.load(totals + row) + tl.where(done, 0.0, log_probability))
+    tl.store(ended + row, had_ended | ((token == end) & (done == 0)))
+    tl.store(tokens + row * tokens_stride + step, token)
     tl.store(last + row, token)
 
 
-def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """scores [rows, V] → the best of each row and their places [rows, count], and log Σ exp [rows]."""
-    (tops, sums, keys), (rows, pieces) = _pieces(scores, count)
-    values = torch.empty(rows, count, device=scores.device)
-    places = torch.empty(rows, count, dtype=torch.long, device=scores.device)
-    normalisers = torch.empty(rows, device=scores.device)
-    _of_rows[(rows,)](
-        tops, sums, keys, normalisers, values, places, pieces, pieces * count, COUNT=count,
-        PIECES=triton.next_power_of_2(pieces), FOUND=triton.next_power_of_2(pieces * count), num_warps=1,
+# --- launches ---
+
+
+class _Pieces(NamedTuple):
+    """What `_piece_kernel` finds of logits [rows, V]."""
+
+    maxima: Tensor  # [rows, pieces]
+    sums: Tensor  # [rows, pieces]
+    keys: Tensor  # [rows, pieces · count]
+
+
+def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The top-k of logits [rows, V]: values and tokens [rows, count], and log Σ exp [rows]."""
+    piece_results = _pieces(logits, count)
+    rows, pieces = piece_results.maxima.shape
+    values = torch.empty(rows, count, device=logits.device)
+    tokens = torch.empty(rows, count, dtype=torch.long, device=logits.device)
+    normalizers = torch.empty(rows, device=logits.device)
+    candidates = pieces * count
+    _topk_kernel[(rows,)](
+        *piece_results, normalizers, values, tokens, pieces, candidates, COUNT=count,
+        PIECES=triton.next_power_of_2(pieces), CANDIDATES=triton.next_power_of_2(candidates),
+        num_warps=1,
     )  # fmt: skip
-    return values, places, normalisers
+    return values, tokens, normalizers
 
 
 def take_best(
-    scores: Tensor,
+    logits: Tensor,
     end: int,
     t: Tensor,
     limits: Tensor,
     ended: Tensor,
-    gains: Tensor,
-    chosen: Tensor,
+    totals: Tensor,
+    tokens: Tensor,
     last: Tensor,
 ) -> None:
-    """The best token of each row of scores [rows, V], in one kernel with its bookkeeping: as the t-th of chosen [rows, L] and
-    in last [rows, 1], its log-probability in the sums `gains`, whether it is the `end` in `ended`; rows that had ended or
-    reached their limit get the end again, and nothing else of them changes."""
-    (tops, sums, keys), (rows, pieces) = _pieces(scores, 1)
-    _best_of_rows[(rows,)](
-        tops, sums, keys, t, limits, ended.view(torch.uint8), gains, chosen, last, pieces, chosen.stride(0), end,
-        PIECES=triton.next_power_of_2(pieces), num_warps=1,
+    """A step of greedy decoding: the argmax of logits [rows, V], written down in place.
+
+    The token goes into tokens [rows, L] as the t-th and into last [rows, 1]; its log-probability is
+    added to `totals` [rows], and `ended` [rows] says whether it is the end token. Rows that had
+    ended or reached their limit get the end token again, and nothing else of them changes.
+    """
+    piece_results = _pieces(logits, 1)
+    rows, pieces = piece_results.maxima.shape
+    _greedy_kernel[(rows,)](
+        *piece_results, t, limits, ended.view(torch.uint8), totals, tokens, last, pieces,
+        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), num_warps=1,
     )  # fmt: skip
 
 
-def _pieces(scores: Tensor, count: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int]]:
-    rows, size = scores.shape
+def _pieces(logits: Tensor, count: int) -> _Pieces:
+    rows, size = logits.shape
     pieces = triton.cdiv(size, _BLOCK)
-    tops, sums = torch.empty(2, rows, pieces, device=scores.device)
-    keys = torch.empty(rows, pieces * count, dtype=torch.long, device=scores.device)
-    _of_pieces[(rows, pieces)](
-        scores, scores.stride(0), size, tops, sums, keys, COUNT=count, BLOCK=_BLOCK, num_warps=4
+    maxima, sums = torch.empty(2, rows, pieces, device=logits.device)
+    keys = torch.empty(rows, pieces * count, dtype=torch.long, device=logits.device)
+    _piece_kernel[(rows, pieces)](
+        logits, logits.stride(0), size, maxima, sums, keys, COUNT=count, BLOCK=_BLOCK, num_warps=4
     )
-    return (tops, sums, keys), (rows, pieces)
+    return _Pieces(maxima, sums, keys)

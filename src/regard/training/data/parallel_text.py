@@ -14,7 +14,7 @@ from regard.data import builtin, text_files
 from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
-from regard.families.folder import with_end
+from regard.families.folder import append_end_token
 from regard.models import load_translator
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import (
@@ -244,7 +244,7 @@ def _tokenizers(
 def _ended(tokenizer: Tokenizer) -> Tokenizer:
     """A model that is trained from nothing has its sources with the end token behind them, whatever the file says."""
     end = tokenizer.special_tokens["eos"]
-    return translation_tokenizer_from_json(with_end(tokenizer.to_json(), end))
+    return translation_tokenizer_from_json(append_end_token(tokenizer.to_json(), end))
 
 
 def _write_jsonl(path: Path, pairs: list[Pair]) -> None:

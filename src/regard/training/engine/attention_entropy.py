@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.core.probe import Probe
-from regard.look.recording import in_rows
+from regard.look.recording import weights_in_chunks
 
 ROWS = 16  # of a batch that are looked at; explicit weights of more would tell the same
 
@@ -29,7 +29,7 @@ def gaze(
     for name, call in probe.attentions.items():
         places = padding_mask[name.split(".")[0]]
         total = count = 0.0
-        for rows, weights in in_rows(call):
+        for rows, weights in weights_in_chunks(call):
             p = weights.double().clamp_min(0)
             nll = (
                 -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)

@@ -116,9 +116,9 @@ def over_vocabulary(
     """
     hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
     if hidden.is_cuda and HAS_TRITON:
-        from regard.core.kernels.cross_entropy import OverVocabulary
+        from regard.core.kernels.cross_entropy import FusedLinearCrossEntropy
 
-        return OverVocabulary.apply(  # type: ignore[no-any-return]
+        return FusedLinearCrossEntropy.apply(  # type: ignore[no-any-return]
             head.transformed(hidden), head.table.weight, head.bias, labels, smoothing, agreement
         )
     padding_mask = labels != IGNORED

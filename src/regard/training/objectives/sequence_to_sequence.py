@@ -67,7 +67,7 @@ class SequenceToSequence:
     def collate(self, corpus: Corpus, rows: Any, budget: int = 0) -> Batch:
         translator = self.translator
         padding_side = {
-            "source_pad": translator.ends.pad,
+            "source_pad": translator.special_tokens.pad,
             "target_pad": translator.target_tokenizer.required_token_id("pad"),
         }
         return collate(

@@ -16,7 +16,7 @@ from regard import disk
 from regard.build import build
 from regard.data import labelled, listops
 from regard.data.labelled import Classed
-from regard.families import bert_presets
+from regard.families import bert
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationAgainstMajority
 from regard.metrics.scores import AnyScore
@@ -45,7 +45,7 @@ def classes(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[s
     sets = {name: labelled.classed(path) for name, path in given.items()}
     names = sorted({example.label for example in sets["train"]})
     text, context = _tokenizer(place, sets["train"]), recipe.data.context
-    description = bert_presets.classifier(recipe.preset, len(text), context, len(names), **changes)
+    description = bert.classifier(recipe.preset, len(text), context, len(names), **changes)
     config = folders.describe(description) | {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},

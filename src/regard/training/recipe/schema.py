@@ -17,9 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import SettingError, did_you_mean
-from regard.families.gpt_presets import compressing
+from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.families.recurrent import FAMILIES as BEFORE
-from regard.families.transformer import looking
 from regard.training.recipe.options import (
     LengthPenaltyChoice,
     StartChoice,
@@ -196,14 +195,14 @@ class Model(_Section):
     @classmethod
     def _compressed(cls, value: str | None) -> str | None:
         if value is not None:
-            compressing(value)
+            parse_compressed_memory(value)
         return value
 
     @field_validator("attention", "decoder_attention")
     @classmethod
     def _attention(cls, value: str | None) -> str | None:
         if value is not None:
-            looking(value)
+            parse_attention(value)
         return value
 
 

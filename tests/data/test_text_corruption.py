@@ -46,7 +46,9 @@ def test_masks_ask_only_where_something_is_hidden(ids: np.ndarray, row: int) -> 
 
 
 def test_masks_are_80_10_10() -> None:
-    """Of 30,000 guesses: 3 standard deviations of each share; a random token hits the right one by chance in 1 of 791."""
+    """Of 30,000 guesses: 3 standard deviations of each share; a random token hits the right one by
+    chance in 1 of 791.
+    """
     counts = np.zeros(3)
     for row in range(1000):
         ids = np.random.default_rng(row).integers(10, 801, 200)

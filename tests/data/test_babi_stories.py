@@ -9,7 +9,9 @@ from regard.data.babi_stories import LENGTHS, PLACES, stories
 
 
 def answered(text: str) -> str | None:
-    """From the text alone: where people go, things that are held go with them; what is left stays."""
+    """From the text alone: where people go, things that are held go with them; what is
+    left stays.
+    """
     *told, question = text.replace("?", ".").split(". ")
     where: dict[str, str] = {}
     held: dict[str, str] = {}

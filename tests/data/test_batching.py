@@ -1,4 +1,6 @@
-"""Batches: every row once, the budget held, the order a pure function, the tensors those of a plain loop."""
+"""Batches: every row once, the budget held, the order a pure function, the tensors those of a plain
+loop.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from regard.data.batching import Batch, Order, collate, padding, plan, prefetch
+from regard.data.batching import Batch, Order, collate, padding_share, plan, prefetch
 from regard.data.corpus import Column, Corpus
 from regard.errors import DataError, SettingError
 
@@ -127,7 +129,8 @@ def test_without_shuffling_nothing_is_left_to_chance() -> None:
 
 
 def test_the_order_is_pinned() -> None:
-    # Philox's bits are fixed for good; another order here means that no run in progress can be continued.
+    # Philox's bits are fixed for good; another order here means that no run in progress can be
+    # continued.
     lengths = np.array([[3, 4], [9, 2], [5, 5], [1, 1], [4, 4], [9, 9], [2, 3]])
     assert [rows.tolist() for rows in plan(lengths, 12, seed=7, epoch=1)] == [
         [5],
@@ -142,16 +145,16 @@ def test_the_order_is_pinned() -> None:
 def test_little_padding_on_natural_lengths(rows: int, most: float) -> None:
     lengths = natural(rows)
     batches = plan(lengths, 4096, seed=0, epoch=0)
-    assert padding(lengths, batches) < most
+    assert padding_share(lengths, batches) < most
     # And the batches are nearly as few as the budget allows.
     assert len(batches) < 1.1 * lengths.max(axis=1).sum() / 4096
 
 
 def test_padding_counts_cells() -> None:
     lengths = np.array([[2, 4], [4, 4], [3, 1]])
-    assert padding(lengths, [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 18 / 20)
-    assert padding(lengths, [np.array([2])], multiple=4) == pytest.approx(1 - 4 / 8)
-    assert padding(lengths, []) == 0
+    assert padding_share(lengths, [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 18 / 20)
+    assert padding_share(lengths, [np.array([2])], multiple=4) == pytest.approx(1 - 4 / 8)
+    assert padding_share(lengths, []) == 0
 
 
 def test_impossible_plans() -> None:
@@ -178,7 +181,9 @@ def corpus_of(*sides: list[list[int]]) -> Corpus:
 def plainly(
     source: list[list[int]], target: list[list[int]], multiple: int
 ) -> tuple[list[list[Any]], ...]:
-    """source, target_in, target_out, source_padding, one token at a time: pads are 50 and 60, the start is 70."""
+    """source, target_in, target_out, source_padding, one token at a time: pads are 50 and 60, the
+    start is 70.
+    """
 
     def width(rows: list[list[int]]) -> int:
         longest = max(1, *map(len, rows))
@@ -250,7 +255,9 @@ def tensors(batch: Batch) -> list[torch.Tensor]:
 
 
 def test_filled_batches_have_few_shapes_and_the_same_rows() -> None:
-    """Empty rows up to the budget: one height for one width, nothing that counts, and something to look at."""
+    """Empty rows up to the budget: one height for one width, nothing that counts, and something to
+    look at.
+    """
     lengths = natural(300)
     corpus = corpus_of([[1] * a for a, _ in lengths], [[2] * b for _, b in lengths])
     shapes = set()

@@ -1,0 +1,48 @@
+"""The program in which one contender of `decode.py` decodes; started by `subprocesses.py`.
+
+For each line of standard input it decodes one batch (`go`) or prints its peak memory (`peak`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.allocator import keep_large_blocks
+from regard.bench.decode import DecodingCase, contenders
+from regard.bench.models import benchmark_model
+from regard.bench.process_memory import peak_memory
+from regard.bench.subprocesses import REPLY, read_request
+
+
+def serve(request: dict[str, Any]) -> None:
+    threads = request["threads"]
+    torch.set_num_threads(threads)
+    case = DecodingCase(**request["case"])
+    device = torch.device(request["device"])
+    vocabulary = benchmark_model(case.model).vocabulary
+    generator = np.random.default_rng(0)
+    sources = generator.integers(4, vocabulary, (case.batch, case.prompt_length)).tolist()
+    keep_large_blocks()
+    known = contenders(case, Path(request["folder"]), request["against"], device, threads)
+    decode = known[request["name"]]()
+    torch.set_num_threads(threads)  # some libraries change it for the whole process
+    print(REPLY, "ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "go":
+            decode(sources)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            print(REPLY, "done", flush=True)
+        else:
+            on_gpu = device.type == "cuda"
+            peak = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
+            print(REPLY, peak, flush=True)
+
+
+if __name__ == "__main__":
+    serve(read_request())

@@ -1,0 +1,129 @@
+"""Attention options: the words of recipes and the command line that name an attention.
+
+`softmax`, `window:128` and `performer` are such words; what follows a colon is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from regard import spec
+from regard.errors import SettingError, did_you_mean
+
+
+def _longformer_mask(size: int = 256) -> spec.MaskPattern:
+    return spec.Or(spec.WindowMask(size), spec.GlobalMask(1))
+
+
+def _bigbird_mask(size: int = 64, random_blocks: int = 1) -> spec.MaskPattern:
+    neighbours = spec.BlockLocalMask(size, 1)
+    first_block = spec.GlobalMask(1, 0, size)
+    # Random blocks are drawn among the earlier ones, so that a decoder can use the pattern too.
+    random = spec.RandomBlockMask(size, random_blocks, of="before")
+    return spec.Or(spec.Or(neighbours, first_block), random)
+
+
+# Masks over softmax attention, by their names.
+MASK_PATTERNS: dict[str, Callable[..., spec.MaskPattern]] = {
+    "softmax": spec.FullMask,
+    "window": spec.WindowMask,
+    "dilated": spec.DilatedMask,  # a window with gaps
+    "strided": spec.StridedMask,  # Child et al. 2019
+    "blocks": spec.BlockLocalMask,  # blocks of neighbours
+    "longformer": _longformer_mask,  # Beltagy et al. 2020
+    "bigbird": _bigbird_mask,  # Zaheer et al. 2020
+}
+# Other ways to mix the values than softmax over all scores.
+MIXERS: dict[str, Callable[..., spec.Mixer]] = {
+    "topk": lambda top: spec.SoftmaxAttention(top=top),
+    "linear": lambda: spec.LinearAttention(),  # Katharopoulos et al. 2020
+    "performer": lambda count=None: spec.LinearAttention(spec.FavorFeatures(count)),
+    "linformer": lambda rank=256: spec.Linformer(1, rank),
+    "reformer": lambda buckets=64, chunk=64: spec.LshAttention(buckets, chunk),
+}
+
+
+def parse_attention(option: str) -> tuple[spec.Mixer, spec.MaskPattern]:
+    """The mixer and the mask pattern that an attention option names.
+
+    - `softmax`: full attention
+    - `window:128`: so many positions on each side; `dilated:64:2`, `strided:16`, `blocks:64`
+    - `longformer`: a window, and a global first position, which sees all and is seen by all
+    - `bigbird`: blocks of 64, their neighbours, the first block, and one drawn at random
+    - `topk:32`, `linear`, `performer`, `linformer`, `reformer`, each perhaps with numbers
+    """
+    name, *numbers = option.split(":")
+    if name not in MASK_PATTERNS and name not in MIXERS:
+        raise SettingError(
+            f"there is no attention {option!r}", did_you_mean(name, [*MASK_PATTERNS, *MIXERS])
+        )
+    try:
+        arguments = [int(number) for number in numbers]
+        if name in MASK_PATTERNS:
+            return spec.SoftmaxAttention(), MASK_PATTERNS[name](*arguments)
+        return MIXERS[name](*arguments), spec.FullMask()
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"attention {option!r} has not the numbers that it needs",
+            "write it like window:128, dilated:64:2 or performer",
+        ) from None
+
+
+def self_attention(
+    option: str, softmax: spec.Attention, length: int, *, causal: bool
+) -> tuple[spec.Attention, spec.MaskPattern]:
+    """The self-attention that an option names, and its mask pattern.
+
+    `softmax` is the plain attention of the same sizes, whose dropout is taken over; `length` is
+    the longest input, which Linformer's projections depend on.
+    """
+    mixer, pattern = parse_attention(option)
+    dropout = softmax.mixer.dropout
+    if dropout and isinstance(mixer, spec.LinearAttention):
+        raise SettingError(
+            f"attention {option!r} never makes its weights, so none can be dropped",
+            "set attention_dropout = 0",
+        )
+    match mixer:
+        case spec.SoftmaxAttention() | spec.LshAttention():
+            mixer = replace(mixer, dropout=dropout)
+        case spec.Linformer():
+            mixer = replace(mixer, dropout=dropout, length=length)
+        case spec.LinearAttention():
+            pass
+    # Reformer's hashing needs equal queries and keys.
+    projection: Literal["apart", "shared"] = "apart"
+    if isinstance(mixer, spec.LshAttention):
+        projection = "shared"
+    if causal:
+        pattern = _causal(pattern)
+    return replace(softmax, mixer=mixer, projection=projection), pattern
+
+
+def _causal(pattern: spec.MaskPattern) -> spec.MaskPattern:
+    if pattern == spec.FullMask():
+        return spec.CausalMask()
+    return spec.And(spec.CausalMask(), pattern)
+
+
+def parse_compressed_memory(option: str) -> spec.CompressiveMemory:
+    """The compressive memory (Rae et al. 2020) that an option names.
+
+    `64:4` is a memory of 64 positions, each compressed by a convolution from 4 that left the
+    segment memory; `64:4:mean` and `64:4:max` pool them instead.
+    """
+    functions: dict[str, Literal["convolution", "mean", "max"]] = {
+        "conv": "convolution",
+        "mean": "mean",
+        "max": "max",
+    }
+    try:
+        length, factor, *names = option.split(":")
+        return spec.CompressiveMemory(int(length), int(factor), *(functions[n] for n in names))
+    except (KeyError, TypeError, ValueError):
+        raise SettingError(
+            f"a compressed memory cannot be {option!r}",
+            "write it like 64:4, 64:4:mean, 64:4:max or 64:4:conv",
+        ) from None

@@ -1,0 +1,38 @@
+"""The labels of a classifier, as a config names and counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard import spec
+from regard.errors import ModelError
+
+
+def classifier_head(model: spec.Encoder | spec.Decoder) -> spec.ClassifierHead | None:
+    """The classifier of a model, unless it has none or two (DeiT's distilled head)."""
+    if isinstance(model, spec.Encoder) and isinstance(model.labels, spec.ClassifierHead):
+        return model.labels
+    return None
+
+
+def label_count(config: Mapping[str, Any]) -> int:
+    """The number of labels. transformers writes their names, or nothing when there are two."""
+    names = config.get("id2label")
+    if isinstance(names, dict) and names:
+        return len(names)
+    count = config.get("num_labels") or 2
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ModelError(
+            f"config.json: num_labels cannot be {count!r}", "say how many labels there are"
+        )
+    return count
+
+
+def label_names(count: int) -> dict[str, Any]:
+    """The config keys of labels without names: transformers calls them LABEL_0, LABEL_1, ..."""
+    names = [f"LABEL_{i}" for i in range(count)]
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }

@@ -1,0 +1,162 @@
+"""The closed schema of a family's config.json: every key is understood, or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regard.errors import ModelError
+
+# Keys that every config may have, with the one value that an encoder or a decoder alone can have.
+NOT_ENCODER_DECODER: dict[str, Any] = {
+    "is_encoder_decoder": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+# None of these changes what the model computes. `auto_map`, which would run the folder's own code,
+# is missing on purpose: it is refused.
+IGNORED_KEYS = frozenset(
+    {
+        # Notes of transformers, of training and of old versions.
+        "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels",
+        "architectures", "classif_dropout", "classifier_dropout", "dtype", "extra_pos_embeddings",
+        "finetuning_task", "gradient_checkpointing", "id2label", "init_std", "initializer_range",
+        "label2id", "language", "max_sequence_length", "model_type", "name", "name_or_path",
+        "num_labels", "output_attentions", "output_hidden_states", "output_past", "prefix",
+        "problem_type", "return_dict", "task_specific_params", "tokenizer_class", "torch_dtype",
+        "torchscript", "total_flos", "transformers_version", "use_cache",
+        # Token ids: `folder.special_tokens` reads them.
+        "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
+        "forced_eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
+        # Settings of `generate`, which now belong to generation_config.json.
+        "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample",
+        "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+        "force_bos_token_to_be_generated", "length_penalty", "max_length", "min_length",
+        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+        "output_scores", "remove_invalid_values", "renormalize_logits", "repetition_penalty",
+        "return_dict_in_generate", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
+    }
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------ kinds of defaults
+
+
+@dataclass(frozen=True)
+class SizeOrNull:
+    """The default of a size where null differs from absence: null means that there is none."""
+
+    default: int
+
+
+@dataclass(frozen=True)
+class NonNegative:
+    """The default of a whole number that is no size: it may be 0."""
+
+    default: int
+
+
+@dataclass(frozen=True)
+class OptionalSizes:
+    """One size, or a list of them, which is read as a tuple; None where there is none."""
+
+
+# ------------------------------------------------------------------ the schema
+
+
+@dataclass(frozen=True)
+class ConfigSchema:
+    """The closed schema of a family's config.json.
+
+    `defaults`: the keys that are read, with the value that transformers assumes for an absent one.
+    `fixed`: keys that may have one value only.
+    `synonyms`: other names of a key that is read.
+    `ignored`: keys that change nothing.
+    """
+
+    defaults: Mapping[str, Any]
+    fixed: Mapping[str, Any]
+    synonyms: Mapping[str, str]
+    ignored: frozenset[str] = IGNORED_KEYS
+
+    def parse(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of every key that is read. A key that is not understood is an error."""
+        values = {key: _value(config, key, default) for key, default in self.defaults.items()}
+        for key, value in values.items():
+            if not _is_valid(value, self.defaults[key]):
+                raise ModelError(
+                    f"config.json: {key} cannot be {value!r}",
+                    f"give it a value like {self.defaults[key]!r}",
+                )
+        # A synonym must agree with the key that it stands for.
+        expected = {**self.fixed, **{name: values[key] for name, key in self.synonyms.items()}}
+        for key, value in config.items():
+            if key in expected and value is not None and value != expected[key]:
+                raise ModelError(
+                    f"config.json: {key} is {value!r}, "
+                    f"but only {expected[key]!r} is understood here",
+                    "such a model computes something else and cannot be opened; "
+                    "correct the key if it is wrong",
+                )
+            if not (key in expected or key in values or key in self.ignored):
+                raise ModelError(
+                    f"config.json has a key that is not understood: {key}",
+                    "remove it if it does not change what the model computes; "
+                    "otherwise this model cannot be opened",
+                )
+        return values
+
+    def split(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The keys that this schema reads, and all others."""
+        read = {key: value for key, value in config.items() if key in self.defaults}
+        others = {key: value for key, value in config.items() if key not in self.defaults}
+        return read, others
+
+
+def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
+    if isinstance(default, SizeOrNull):
+        return config.get(key, default.default)
+    value = config.get(key)
+    if isinstance(default, OptionalSizes):
+        if isinstance(value, list):
+            return tuple(value)
+        return None if value is None else (value,)
+    # In transformers null means the default.
+    if value is not None:
+        return value
+    return default.default if isinstance(default, NonNegative) else default
+
+
+def _is_valid(value: Any, default: Any) -> bool:
+    """Whether a value is of its default's type, and so are the items of a list.
+
+    Whole numbers are sizes, so they start at 1.
+    """
+    match default:
+        case None | SizeOrNull():
+            return value is None or _is_size(value)
+        case OptionalSizes():
+            return value is None or (len(value) > 0 and all(map(_is_size, value)))
+        case [first, *_]:
+            return isinstance(value, list) and all(_is_valid(item, first) for item in value)
+        case bool():  # before int, of which bool is a subclass
+            return isinstance(value, bool)
+        case NonNegative():
+            return _is_whole(value) and value >= 0
+        case int():
+            return _is_size(value)
+        case float():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            return is_number and 0 <= value < math.inf
+    return isinstance(value, type(default))
+
+
+def _is_size(value: Any) -> bool:
+    return _is_whole(value) and value >= 1
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,40 @@
+"""A model folder in Hugging Face's layout: read, opened, described and written.
+
+No pickle is opened and no code from a folder is run.
+"""
+
+from regard.families.folder.files import WEIGHTS
+from regard.families.folder.reading import ModelFolder, open_model, peek, read, with_classifier
+from regard.families.folder.special_tokens import (
+    POSITIONS,
+    SpecialTokenIds,
+    append_end_token,
+    generation_config,
+    generation_token_ids,
+    read_generation_config,
+    tokenizer_config,
+)
+from regard.families.folder.writing import SHARD_SIZE, describe, write_model, write_weights
+from regard.families.registry import FAMILIES, family_of
+
+__all__ = [
+    "FAMILIES",
+    "POSITIONS",
+    "SHARD_SIZE",
+    "WEIGHTS",
+    "ModelFolder",
+    "SpecialTokenIds",
+    "append_end_token",
+    "describe",
+    "family_of",
+    "generation_config",
+    "generation_token_ids",
+    "open_model",
+    "peek",
+    "read",
+    "read_generation_config",
+    "tokenizer_config",
+    "with_classifier",
+    "write_model",
+    "write_weights",
+]

@@ -1,0 +1,216 @@
+"""Reading a model folder: a spec and its weights, or the model built from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regard import memory
+from regard import spec as specs
+from regard.build import CoreModel, outline, trainable
+from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
+from regard.errors import ModelError, did_you_mean
+from regard.families.folder.files import (
+    has_weights,
+    load_tensors,
+    read_config,
+    tensor_names,
+    weight_files,
+)
+from regard.families.folder.special_tokens import (
+    POSITIONS,
+    SpecialTokenIds,
+    read_generation_config,
+    special_token_ids,
+)
+from regard.families.registry import FAMILIES
+from regard.families.tensor_table import from_hf, match_prefix
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """The content of a model folder: weights under our names, in the precision of the file."""
+
+    spec: specs.Model
+    weights: dict[str, Tensor]
+    ids: SpecialTokenIds | None  # None for models without framed targets
+    config: dict[str, Any]
+
+    @property
+    def model_type(self) -> str:
+        """The family, to hand to `describe` and `write_weights` to get the same files again."""
+        return str(self.config.get("model_type"))
+
+    @property
+    def positions(self) -> int:
+        """What to hand to `describe` and `write_weights` to get the same files again."""
+        return int(self.config.get("max_position_embeddings") or POSITIONS)
+
+
+# ------------------------------------------------------------------ folders
+
+
+def peek(folder: str | Path) -> ModelFolder:
+    """What a folder describes, without reading weights: config.json and the names of tensors."""
+    folder = Path(folder)
+    config = _read_config(folder)
+    stored = tensor_names(weight_files(folder)) if has_weights(folder) else []
+    return _from_config(folder, config, stored)
+
+
+def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> ModelFolder:
+    """A model folder, checked completely: every key understood, every tensor used.
+
+    `weights`, under our names, stand in for the folder's own.
+    """
+    content, _ = _read(Path(folder), weights)
+    return content
+
+
+def open_model(
+    folder: str | Path,
+    weights: Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype | Literal["auto"] | None = None,
+) -> tuple[CoreModel, ModelFolder]:
+    """The model of a folder in evaluation mode, without initializing what is overwritten.
+
+    `dtype` is that of its parameters: float32 for None, that of the file for "auto".
+    """
+    content, model = _read(Path(folder), weights)
+    if dtype == "auto":
+        dtype = _stored_dtype(content.weights)
+    dtype = dtype or torch.float32
+    parameters = {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in content.weights.items()
+    }
+    # Not strict: a shared parameter is stored under its first name, and assigning it there assigns
+    # it everywhere.
+    model.load_state_dict(parameters, strict=False, assign=True)
+    for module in model.modules():
+        # Computed tables are added to embeddings. RoPE's frequencies stay float32: rounded, they
+        # would turn far positions by another angle.
+        if isinstance(module, Sinusoidal | Sinusoidal2D):
+            module.to(dtype)
+    everything = [*model.named_parameters(), *model.named_buffers()]
+    unset = [name for name, tensor in everything if tensor.is_meta]
+    assert not unset, f"never filled: {unset}"
+    return model.eval(), content
+
+
+def _read(folder: Path, weights: Mapping[str, Tensor] | None) -> tuple[ModelFolder, CoreModel]:
+    """The content of a folder, and its model on the meta device."""
+    # config.json first: its errors say more than missing weights.
+    config = _read_config(folder)
+    if weights is not None:
+        content = _from_config(folder, config, [])
+        return replace(content, weights=dict(weights)), outline(content.spec)
+    files = weight_files(folder)
+    content = _from_config(folder, config, tensor_names(files))
+    # One outline serves all: the size, the shapes to expect, and the model itself.
+    model = outline(content.spec)
+    memory.require(trainable(model), f"the model of {folder}")
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    family = FAMILIES[content.model_type]
+    table = family.tensor_table(content.spec, content.positions)
+    state_dict = match_prefix(table, load_tensors(files), family.PREFIX)
+    return replace(content, weights=from_hf(table, state_dict, shapes)), model
+
+
+def _stored_dtype(weights: Mapping[str, Tensor]) -> torch.dtype | None:
+    dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    return reduce(torch.promote_types, dtypes) if dtypes else None
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """config.json, whose model_type must be that of a family."""
+    config = read_config(folder)
+    if config.get("model_type") is None:  # the first files have none
+        raise ModelError(
+            f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2"
+        )
+    model_type = str(config.get("model_type"))
+    if model_type not in FAMILIES:
+        nearest = did_you_mean(model_type, FAMILIES)
+        all_types = f"known: {', '.join(sorted(FAMILIES))}"
+        repair = all_types if nearest == all_types else f"{nearest} ({all_types})"
+        raise ModelError(f"{folder} holds a model of the unknown type {model_type!r}", repair)
+    return config
+
+
+def _from_config(folder: Path, config: dict[str, Any], stored: Sequence[str]) -> ModelFolder:
+    """The spec and the special tokens of a folder; `stored` are the names of its tensors."""
+    model = FAMILIES[config["model_type"]].to_spec(config, stored)
+    _check_architecture(config, model)
+    ids = None
+    if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence):
+        ids = special_token_ids(config, read_generation_config(folder))
+    return ModelFolder(model, {}, ids, config)
+
+
+def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
+    """Refuses decoders and encoder–decoders with other heads than a language model's.
+
+    Encoders have many heads, and their families check the architecture themselves.
+    """
+    architectures = config.get("architectures")
+    if not isinstance(model, (specs.Decoder, specs.EncoderDecoder)):
+        return
+    if not isinstance(architectures, list) or not architectures:
+        return
+    name = str(architectures[0])
+    endings = ("ForConditionalGeneration", "ForCausalLM")
+    if "For" in name and not name.endswith(endings):
+        raise ModelError(
+            f"a {name} is not understood: its head is not one over the vocabulary",
+            f"known: …{endings}",
+        )
+
+
+# ------------------------------------------------------------------ another head
+
+
+def with_classifier(
+    config: Mapping[str, Any], task: specs.HeadTask, labels: Sequence[str]
+) -> tuple[specs.Model, dict[str, Any]]:
+    """The spec and config.json of a model with a classifier for `task` instead of its head.
+
+    In all families the name of the architecture is the family's followed by that of the head.
+    """
+    suffixes = {
+        "classify": "ForSequenceClassification",
+        "tag": "ForTokenClassification",
+        "answer": "ForQuestionAnswering",
+    }
+    model_type = str(config.get("model_type"))
+    class_prefix = _class_prefix(config.get("architectures"))
+    if class_prefix is None or model_type not in FAMILIES or task not in suffixes:
+        raise ModelError(
+            f"a model of the type {model_type!r} cannot have labels to {task}",
+            "give an encoder, such as BERT",
+        )
+    # What belongs to the old head.
+    dropped = ("num_labels", "regard_pooler", "problem_type", "id2label", "label2id")
+    changed = {key: value for key, value in config.items() if key not in dropped}
+    changed["architectures"] = [class_prefix + suffixes[task]]
+    if task != "answer":  # a span has no label
+        changed["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        changed["label2id"] = {label: i for i, label in enumerate(labels)}
+    model = FAMILIES[model_type].to_spec(changed)
+    _check_architecture(changed, model)
+    return model, changed
+
+
+def _class_prefix(architectures: Any) -> str | None:
+    """The family's part of an architecture's name: "Bert" of BertForMaskedLM."""
+    if not isinstance(architectures, list) or not architectures:
+        return None
+    match = re.fullmatch(r"(\w+?)((LMHead)?Model|For[A-Z]\w+)", str(architectures[0]))
+    return match[1] if match else None

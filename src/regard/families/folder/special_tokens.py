@@ -1,0 +1,199 @@
+"""The special tokens of a folder: config.json, generation_config.json, tokenizer_config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from regard.errors import DataError, ModelError
+from regard.families.folder.files import read_json
+
+# transformers prepares tables for a fixed number of positions where ours grow as needed; a large
+# number costs memory there, and nothing here.
+POSITIONS = 1024
+
+
+@dataclass(frozen=True)
+class SpecialTokenIds:
+    """The ids of the tokens that frame sequences: padding, start and end of targets, unknown.
+
+    `opening` is forced to be the first generated token; `closing` says that the last one which a
+    length limit allows is forced to be the end. BART's and mBART's files ask for that.
+    """
+
+    pad: int
+    start: int
+    end: int
+    unk: int | None = None
+    opening: int | None = None
+    closing: bool = False
+
+
+# ------------------------------------------------------------------ reading
+
+
+def read_generation_config(folder: Path) -> dict[str, Any] | None:
+    """The content of generation_config.json, if there is one."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    return content if isinstance(content, dict) else None
+
+
+def generation_token_ids(folder: Path) -> dict[str, Any]:
+    """The token ids of generation_config.json, which override those of config.json."""
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    config = read_generation_config(folder) or {}
+    return {key: value for key, value in config.items() if key in names}
+
+
+def special_token_ids(
+    config: Mapping[str, Any], generation_config: Mapping[str, Any] | None
+) -> SpecialTokenIds:
+    """The special token ids of an encoder–decoder.
+
+    If there is a generation_config.json, it alone says which tokens are forced, as in transformers.
+    """
+    forcing = config if generation_config is None else generation_config
+    end = _token_id(config, "eos_token_id")
+    forced_end = _optional_token_id(forcing, "forced_eos_token_id")
+    return SpecialTokenIds(
+        pad=_token_id(config, "pad_token_id"),
+        start=_token_id(config, _start_key(config)),
+        end=end,
+        unk=_optional_token_id(config, "unk_token_id"),
+        opening=_optional_token_id(forcing, "forced_bos_token_id"),
+        closing=forced_end == end,
+    )
+
+
+def _start_key(config: Mapping[str, Any]) -> str:
+    # T5 starts with its padding token, and its config need not say so.
+    keys = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    for key in keys:
+        if config.get(key) is not None:
+            return key
+    return keys[0]
+
+
+def _optional_token_id(config: Mapping[str, Any], key: str) -> int | None:
+    return None if config.get(key) is None else _token_id(config, key)
+
+
+def _token_id(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    # Some configs have a list of end tokens; with more than one, none is the end.
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ModelError(
+            f"config.json: {key} is {value!r}, not one token's id",
+            "write the id of the token there",
+        )
+    return value
+
+
+# ------------------------------------------------------------------ writing
+
+
+def special_token_config(ids: SpecialTokenIds) -> dict[str, Any]:
+    """The keys of config.json about special tokens."""
+    config: dict[str, Any] = {**_frame(ids), **_forced(ids)}
+    if ids.unk is not None:
+        config["unk_token_id"] = ids.unk
+    return config
+
+
+def generation_config(
+    ids: SpecialTokenIds,
+    *,
+    beam: int = 1,
+    length_penalty: float | None = None,
+    max_length: int = 512,
+    search: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """The content of generation_config.json, as close to our beam search as transformers comes.
+
+    `length_penalty` is the exponent of `Power` (log P / n^alpha). GNMT's ((5 + n) / 6)^alpha has no
+    name there: the same alpha is the closest, because for long outputs the two rank alike.
+    `search` is the penalty in our words, for whoever opens the folder here: {"gnmt": 0.6}.
+    """
+    config: dict[str, Any] = _frame(ids)
+    config |= {key: value for key, value in _forced(ids).items() if value is not None}
+    config["num_beams"] = beam
+    if beam > 1:
+        config["early_stopping"] = True
+        if length_penalty is not None:
+            config["length_penalty"] = length_penalty
+    if ids.pad != ids.end:
+        # Padding is never generated, and probabilities are renormalized without it, as here.
+        config["bad_words_ids"] = [[ids.pad]]
+        config["renormalize_logits"] = True
+    config["max_length"] = max_length
+    config["regard_search"] = dict(search or {})
+    return config
+
+
+def tokenizer_config(
+    pad: str, start: str, end: str, unk: str | None, *, positions: int = POSITIONS
+) -> dict[str, Any]:
+    """The content of tokenizer_config.json: tokenizer.json as it is, with these special tokens.
+
+    A special token that is written out in a text stays text, as in `text.Tokenizer`.
+    """
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": pad,
+        "bos_token": start,
+        "eos_token": end,
+    }
+    if unk is not None:
+        config["unk_token"] = unk
+    return {
+        **config,
+        "model_max_length": positions,
+        "padding_side": "right",
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def append_end_token(tokenizer_json: str, end_token: str) -> str:
+    """tokenizer.json with a post-processor that appends the end token, as sources here have it."""
+    tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json)
+    end = tokenizer.token_to_id(end_token)
+    if end is None:
+        raise DataError(
+            f"the tokenizer has no token {end_token!r}", "name the token that ends its sentences"
+        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end_token}",
+        pair=f"$A {end_token} $B {end_token}",
+        special_tokens=[(end_token, end)],
+    )
+    return tokenizer.to_str(pretty=True)
+
+
+def _frame(ids: SpecialTokenIds) -> dict[str, Any]:
+    return {
+        "pad_token_id": ids.pad,
+        "bos_token_id": ids.start,
+        "decoder_start_token_id": ids.start,
+        "eos_token_id": ids.end,
+    }
+
+
+def _forced(ids: SpecialTokenIds) -> dict[str, int | None]:
+    config: dict[str, int | None] = {}
+    if ids.opening is not None:
+        config["forced_bos_token_id"] = ids.opening
+    # Written even if it is null: transformers would otherwise force its own default, some other
+    # token, onto the end of long outputs.
+    config["forced_eos_token_id"] = ids.end if ids.closing else None
+    return config

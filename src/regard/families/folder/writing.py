@@ -1,0 +1,131 @@
+"""Writing a model folder: config.json and safetensors, in one file or in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard import disk, spec
+from regard.build import CoreModel
+from regard.families.config_schema import IGNORED_KEYS
+from regard.families.folder.files import WEIGHTS
+from regard.families.folder.reading import ModelFolder
+from regard.families.folder.special_tokens import (
+    POSITIONS,
+    SpecialTokenIds,
+    special_token_config,
+)
+from regard.families.registry import family_of
+from regard.families.tensor_table import to_hf
+
+SHARD_SIZE = 5 * 10**9  # bytes of a file, unless a single tensor is larger
+# Notes of a config that are true of the files it came with only.
+_FILE_NOTES = {"_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype"}
+
+
+# ------------------------------------------------------------------ config.json
+
+
+def describe(
+    model: spec.Model,
+    ids: SpecialTokenIds | None = None,
+    positions: int = POSITIONS,
+    model_type: str | None = None,
+) -> dict[str, Any]:
+    """The content of config.json, in the format of the first family that can store the spec.
+
+    `model_type` is tried before all others, because some families differ in names only.
+    """
+    config = family_of(model, model_type).to_config(model, positions)
+    return config if ids is None else {**config, **special_token_config(ids)}
+
+
+def _rewritten_config(content: ModelFolder, model_type: str) -> dict[str, Any]:
+    """The config.json of a folder that is written again, with its notes: labels, token ids."""
+    note_keys = IGNORED_KEYS - _FILE_NOTES
+    notes = {
+        key: value
+        for key, value in content.config.items()
+        if key in note_keys and value is not None
+    }
+    config = {
+        **notes,
+        **describe(content.spec, content.ids, content.positions, model_type),
+    }
+    # `describe` knows the number of labels, but not their names.
+    for key in ("id2label", "label2id"):
+        if key in notes:
+            config[key] = notes[key]
+    # transformers opens a folder in the precision that config.json names.
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in content.weights.values()}
+    if len(dtypes) == 1:
+        config["dtype"] = dtypes.pop()
+    return config
+
+
+# ------------------------------------------------------------------ weights
+
+
+def write_weights(
+    path: Path,
+    model: CoreModel,
+    model_spec: spec.Model,
+    positions: int = POSITIONS,
+    model_type: str | None = None,
+) -> None:
+    """Writes model.safetensors as `describe` announces it, replaced as a whole or not at all."""
+    table = family_of(model_spec, model_type).tensor_table(model_spec, positions)
+    parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
+    tensors = to_hf(table, parameters)
+    # A reader sees the old file or the new one, never a part.
+    with disk.writing(path.name), disk.replacing(path) as temporary:
+        disk.write_tensors(temporary, tensors)
+
+
+def write_model(
+    folder: Path,
+    content: ModelFolder,
+    *,
+    model_type: str | None = None,
+    shard_size: int = SHARD_SIZE,
+) -> None:
+    """Writes config.json and weights of a folder that was read, in the precision that they have.
+
+    `model_type` is the family to write it as, by default its own.
+    """
+    model_type = model_type or content.model_type
+    disk.write_json(folder / "config.json", _rewritten_config(content, model_type))
+    table = family_of(content.spec, model_type).tensor_table(content.spec, content.positions)
+    _write_tensors(folder, to_hf(table, content.weights), shard_size)
+
+
+def _write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard_size: int) -> None:
+    """Writes model.safetensors; or, above `shard_size`, several files and their index."""
+    shards = _shards(tensors, shard_size)
+    if len(shards) == 1:
+        disk.write_tensors(folder / WEIGHTS, tensors)
+        return
+    weight_map: dict[str, str] = {}  # tensor name → file
+    for number, names in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        disk.write_tensors(folder / file, {name: tensors[name] for name in names})
+        weight_map.update(dict.fromkeys(names, file))
+    total_size = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    disk.write_json(folder / f"{WEIGHTS}.index.json", index)
+
+
+def _shards(tensors: Mapping[str, Tensor], shard_size: int) -> list[list[str]]:
+    """The tensor names in their order, as many in a shard as fit."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and filled + tensor.nbytes > shard_size:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += tensor.nbytes
+    return shards

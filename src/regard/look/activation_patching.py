@@ -1,0 +1,262 @@
+"""Activation patching: activations of a clean run put into a corrupted one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.probe import Edit, Probe
+from regard.errors import DataError
+from regard.look import drawing, terminal
+from regard.look.forward import evaluation_mode, forward
+from regard.look.inspectable import CoreModel, Inspectable, token_ids
+from regard.look.model_inputs import ModelInputs, prepare_inputs
+from regard.look.probe_names import residual_probes, stacks
+from regard.look.recording import array
+from regard.look.result import Array, Result
+from regard.model import Decoder, EncoderDecoder
+
+
+@dataclass(frozen=True)
+class Patching(Result):
+    """The logit of `answer` in the corrupted run, with one residual patched from the clean run.
+
+    From it the logit of `instead` is subtracted, if there is one; both are read at the output
+    position `at`. `effect` is 0 where a patch changes nothing and 1 where it restores the clean
+    run's logit.
+    """
+
+    layers: tuple[str, ...]
+    tokens: tuple[str, ...]  # of the clean text
+    others: tuple[str, ...]  # of the corrupted text
+    answer: str
+    instead: str | None
+    at: int
+    clean: float
+    corrupted: float
+    scores: Array  # [layers, positions]
+    effect: Array  # [layers, positions]
+
+    note = (
+        "Which layer and place carries the difference between the two texts: "
+        "1 restores the first text's answer."
+    )
+
+    @property
+    def title(self) -> str:
+        answer = drawing.shown(self.answer)
+        if self.instead:
+            answer += f" − {drawing.shown(self.instead)}"
+        return f"patching: score of {answer}, {self.corrupted:.3f} → {self.clean:.3f}"
+
+    def numpy(self) -> Array:
+        return self.effect
+
+    def scene(self) -> drawing.Scene:
+        positions = self._position_names()
+        return drawing.heat(self.effect, self.layers, positions, title=self.title, signed=True)
+
+    def lines(self, width: int = 100) -> list[str]:
+        rows = [["", *self.layers]]
+        for position, effects in zip(self._position_names(), self.effect.T, strict=True):
+            cells = [f"{value:5.2f} {terminal.bar(max(0.0, value), 1.0, 10)}" for value in effects]
+            rows.append([drawing.shown(position), *cells])
+        return terminal.table(rows, width=width)
+
+    def _position_names(self) -> list[str]:
+        names = []
+        for clean, corrupted in zip(self.tokens, self.others, strict=True):
+            if clean == corrupted:
+                names.append(clean)
+            else:
+                names.append(f"{drawing.shown(corrupted)}←{drawing.shown(clean)}")
+        return names
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """The patching metric: the logit of the answer at an output position, or a logit difference."""
+
+    position: int
+    answer: int
+    contrast: int | None  # the token whose logit is subtracted
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """[B] from [B, T, V], or from the [B, L] of a classifier."""
+        row = logits[:, self.position] if logits.ndim > 2 else logits
+        row = row.float()
+        if self.contrast is None:
+            return row[:, self.answer]
+        return row[:, self.answer] - row[:, self.contrast]
+
+
+def patching(
+    model: Inspectable,
+    text: str,
+    other: str,
+    *,
+    target: str | None = None,
+    at: int | None = None,
+    instead: str | None = None,
+    stack: str | None = None,
+) -> Patching:
+    """Patches the residual stream of `text` into the run on `other`, one layer and position a time.
+
+    The metric is the logit of what the model predicts for `text` at the output position `at`, less
+    that of the token `instead`. By default `at` is the first position where the run on `other`
+    predicts something else (of a language model, the last position), and `instead` is what it
+    predicts there. Both runs read the `target`, by default what the model makes of `text`. `stack`
+    is by default the first one.
+    """
+    core = model.model
+    stack = stack or next(iter(stacks(core)))
+    probes = residual_probes(core, stack)
+    with evaluation_mode(core):
+        clean_inputs = prepare_inputs(model, text, target)
+        corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
+        decoder_inputs = clean_inputs.decoder_inputs
+        # Both runs read the same decoder inputs, so that only the source differs.
+        clean = Probe(probes)
+        clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
+        corrupted_logits = forward(core, corrupted_inputs.inputs, decoder_inputs)
+        # A given target says what is right; otherwise it is what the clean run predicts.
+        answers = list(clean_inputs.next_ids)
+        if target is None:
+            answers = _predictions(clean_logits)
+        predictions = _predictions(corrupted_logits)
+        metric = _metric(model, answers, predictions, at, instead)
+        clean_score = metric(clean_logits)[0].item()
+        corrupted_score = metric(corrupted_logits)[0].item()
+        # One row of a batch for each position, so that a layer is patched by one forward pass.
+        count = clean.tensors[probes[0]].shape[1]
+        inputs = corrupted_inputs.inputs.expand(count, *corrupted_inputs.inputs.shape[1:])
+        if decoder_inputs is not None:
+            decoder_inputs = decoder_inputs.expand(count, -1)
+        rows = []
+        for name in probes:
+            probe = Probe(edits={name: _patch_diagonal(clean.tensors[name])})
+            rows.append(array(metric(forward(core, inputs, decoder_inputs, probe=probe))))
+    scores = np.stack(rows)  # [layers, positions]
+    gap = clean_score - corrupted_score
+    # 0 at the corrupted run's score, 1 at the clean run's.
+    effect = np.zeros_like(scores)
+    if abs(gap) > 1e-12:
+        effect = (scores - corrupted_score) / gap
+    tokens = clean_inputs.input_tokens
+    others = corrupted_inputs.input_tokens
+    if isinstance(core, EncoderDecoder) and stack == "decoder":
+        tokens = clean_inputs.decoder_tokens[:-1]
+        others = tokens
+    pooled = clean_logits.ndim < 3  # [1, L] of a classifier
+    return Patching(
+        layers=("embedded", *(f"layer {i}" for i in range(len(probes) - 1))),
+        tokens=tokens,
+        others=others,
+        answer=_output_name(model, metric.answer, pooled),
+        instead=None if metric.contrast is None else _output_name(model, metric.contrast, pooled),
+        at=metric.position,
+        clean=clean_score,
+        corrupted=corrupted_score,
+        scores=scores,
+        effect=effect,
+    )
+
+
+def patched(
+    model: Inspectable, text: str, other: str, name: str, target: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The logits of the run on `text`, and of that on `other` with one probe patched wholly."""
+    core = model.model
+    with evaluation_mode(core):
+        clean_inputs = prepare_inputs(model, text, target)
+        corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
+        decoder_inputs = clean_inputs.decoder_inputs
+        clean = Probe([name])
+        clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
+        patch = Probe(edits={name: lambda _: clean.tensors[name]})
+        return clean_logits, forward(core, corrupted_inputs.inputs, decoder_inputs, probe=patch)
+
+
+def _predictions(logits: Tensor) -> list[int]:
+    """The most probable token at each position, or the most probable label."""
+    return logits[0].argmax(dim=-1).flatten().tolist()
+
+
+def _metric(
+    model: Inspectable,
+    answers: Sequence[int],
+    predictions: Sequence[int],
+    at: int | None,
+    instead: str | None,
+) -> _Metric:
+    """Where which logit is read, from what is asked for or from how the two runs differ."""
+    if at is None:
+        position = _first_difference(model.model, answers, predictions)
+    else:
+        position = at % len(predictions)  # −1 is the last one
+    contrast = None
+    if instead:
+        contrast = _single_token(model, instead)
+    elif at is None and predictions[position] != answers[position]:
+        contrast = predictions[position]
+    return _Metric(position, answers[position], contrast)
+
+
+def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Sequence[int]) -> int:
+    """The first position where the runs differ; of a language model, the last position of all."""
+    if isinstance(model, Decoder):
+        return len(predictions) - 1
+    for position, (answer, prediction) in enumerate(zip(answers, predictions, strict=False)):
+        if answer != prediction:
+            return position
+    raise DataError(
+        "the model says the same of both texts",
+        "choose texts that differ in what is said, or a place",
+    )
+
+
+def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> ModelInputs:
+    """The inputs of the corrupted text, which must have as many tokens as the clean one."""
+    ids = token_ids(model, other)
+    tokens = tuple(model.input_tokenizer.tokens(ids))
+    if len(tokens) != len(clean.input_tokens):
+        raise DataError(
+            f"the texts have {len(clean.input_tokens)} and {len(tokens)} tokens, "
+            "so their places do not correspond",
+            "change words for others of as many tokens",
+        )
+    return ModelInputs(torch.tensor([ids], device=model.device), tokens)
+
+
+def _single_token(model: Inspectable, word: str) -> int:
+    """The id of a word that must be one token, without the special tokens around it."""
+    ids = model.output_tokenizer.encode(word)
+    if len(ids) != 1:
+        raise DataError(
+            f"{word!r} is not one token but {model.output_tokenizer.tokens(ids)}",
+            "choose a word that is one token",
+        )
+    return ids[0]
+
+
+def _output_name(model: Inspectable, index: int, pooled: bool) -> str:
+    """The name of a logit: a token's, or a label's number."""
+    if pooled:
+        return f"label {index}"
+    return model.output_tokenizer.tokens([index])[0]
+
+
+def _patch_diagonal(clean: Tensor) -> Edit:
+    """Row i of the batch gets the clean activation at position i; `clean` is [1, T, D]."""
+
+    def edit(residual: Tensor) -> Tensor:  # [T, T, D]
+        positions = torch.arange(clean.shape[1], device=residual.device)
+        residual = residual.clone()  # the rows of an expanded batch share memory
+        residual[positions, positions] = clean[0]
+        return residual
+
+    return edit

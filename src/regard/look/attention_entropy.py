@@ -1,0 +1,116 @@
+"""The entropy of attention heads, and heads that have collapsed, are uniform or idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.probe import AttentionCall
+from regard.look import drawing, terminal
+from regard.look.probe_names import attentions
+from regard.look.recording import Look, array, recorded_attentions, weights_in_chunks
+from regard.look.result import Array, Result
+
+COLLAPSED = 0.95  # share of all attention on one key, above which a head has collapsed
+UNIFORM = 0.98  # share of the highest entropy, above which a head attends uniformly
+IDLE = 0.1  # share of the layer's mean output norm, below which a head is idle
+
+
+@dataclass(frozen=True)
+class Entropy(Result):
+    """The mean entropy of each head's attention, and what is conspicuous about it.
+
+    `nats` is the entropy, `share` its ratio to the highest possible one. `favourite` is the share
+    of all attention that one key receives. `force` is the norm of what the head adds to the
+    residual stream, relative to the mean of its layer. `flags` names heads that have collapsed
+    (every query looks at the same key), are even (uniform) or idle (a force below a tenth).
+    """
+
+    names: tuple[str, ...]
+    nats: Array  # [layers, heads]
+    share: Array  # [layers, heads], and the next two
+    favourite: Array
+    force: Array
+    flags: dict[str, str]  # "encoder.0.self head 3" → what is conspicuous
+
+    note = "0 is one place alone, 1 an even look at everything visible."
+
+    @property
+    def title(self) -> str:
+        return "attention entropy of each head, as a share of the highest"
+
+    def numpy(self) -> Array:
+        return self.share
+
+    def scene(self) -> drawing.Scene:
+        columns = [str(head) for head in range(self.share.shape[1])]
+        inside = [[f"{value:.2f}" for value in row] for row in self.share]
+        return drawing.heat(
+            self.share, self.names, columns, title=self.title, most=1.0, inside=inside
+        )
+
+    def lines(self, width: int = 100) -> list[str]:
+        table = terminal.by_head(self.names, self.share, ".2f", width=width)
+        return [*table, "", *(f"{head}: {flag}" for head, flag in self.flags.items())]
+
+
+def entropy(run: Look, kind: str = "*") -> Entropy:
+    """The entropies of every recorded attention of a kind: `self`, `cross`, `encoder.*`."""
+    names = recorded_attentions(run, "*.*" if kind == "*" else kind)
+    modules = attentions(run.model.model)
+    most_heads = max(run.call(name).q.shape[1] for name in names)
+    # Layers may have different numbers of heads: what is missing stays NaN.
+    nats, share, favourite, force = (np.full((len(names), most_heads), np.nan) for _ in range(4))
+    flags: dict[str, str] = {}
+    for i, name in enumerate(names):
+        call = run.call(name)
+        heads = call.q.shape[1]
+        measures = _measure(call, modules[name].out_weight)
+        for table, values in zip((nats, share, favourite, force), measures, strict=True):
+            table[i, :heads] = array(values)
+        for head in range(heads):
+            flag = _flag(share[i, head], favourite[i, head], force[i, head], call.q.shape[2])
+            if flag:
+                flags[f"{name} head {head}"] = flag
+    return Entropy(tuple(names), nats, share, favourite, force, flags)
+
+
+def _flag(share: float, favourite: float, force: float, queries: int) -> str:
+    """What is conspicuous about a head, or nothing."""
+    if force < IDLE:
+        return f"idle: it adds {force:.0%} of an even share of its layer"
+    if favourite > COLLAPSED and queries > 1:
+        return f"collapsed: {favourite:.0%} of all attention goes to one place"
+    if share > UNIFORM:
+        return f"even: it looks at everything alike ({share:.0%} of the highest entropy)"
+    return ""
+
+
+def _measure(call: AttentionCall, out_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Entropy, its share of the highest, the favourite key's share, the force: [H] each."""
+    _, heads, length, _ = call.q.shape
+    nats = torch.zeros(heads, dtype=torch.float64, device=call.q.device)
+    share = torch.zeros_like(nats)
+    force = torch.zeros_like(nats)
+    received = nats.new_zeros(heads, call.k.shape[2])  # [H, S]: attention that each key gets
+    values = call.v.repeat_interleave(heads // call.v.shape[1], dim=1)  # [B, H, S, E]
+    projections = out_weight.unflatten(1, (heads, -1))  # [D, H, E]
+    for rows, weights in weights_in_chunks(call):  # [B, H, rows, S]
+        # Effective weights may be negative (Linformer): their size counts. Softmax's stay as is.
+        sizes = weights[0].abs()
+        sizes = sizes / sizes.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+        entropies = torch.special.entr(sizes).sum(dim=-1, dtype=torch.float64)  # [H, rows]
+        visible = call.visible(rows)[0].sum(dim=-1).double().expand(heads, len(rows))
+        highest = visible.log().clamp_min(1e-9)  # the entropy of uniform attention
+        nats += entropies.sum(dim=1)
+        share += torch.where(visible > 1, entropies / highest, 0.0).sum(dim=1)
+        received += sizes.sum(dim=1)
+        mixed = (weights @ values)[0]  # [H, rows, E]
+        projected = torch.einsum("hre,dhe->hrd", mixed, projections)
+        force += torch.linalg.vector_norm(projected, dim=-1).sum(dim=1, dtype=torch.float64)
+    mean_force = force.mean().clamp_min(1e-30)
+    favourite = received.amax(dim=-1) / length
+    return nats / length, share / length, favourite, force / mean_force

@@ -1,0 +1,58 @@
+"""Attention rollout (Abnar and Zuidema 2020): attention through all layers of a stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from regard.look import drawing, terminal
+from regard.look.recording import Look, mean_over_heads, recorded_attentions
+from regard.look.result import Array, Result
+
+
+@dataclass(frozen=True)
+class Rollout(Result):
+    """How much of each input position reaches each position of the last layer.
+
+    It is what would reach it if attention were all that moves information.
+    """
+
+    stack: str
+    tokens: tuple[str, ...]
+    weights: Array  # [positions, inputs]; each row sums to 1
+
+    note = (
+        "Attention rollout (Abnar and Zuidema 2020): products of (heads' mean + identity) / 2. "
+        "Not an explanation."
+    )
+
+    @property
+    def title(self) -> str:
+        return f"attention rollout of the {self.stack}"
+
+    def numpy(self) -> Array:
+        return self.weights
+
+    def scene(self) -> drawing.Scene:
+        return drawing.heat(self.weights, self.tokens, self.tokens, title=self.title)
+
+    def lines(self, width: int = 100) -> list[str]:
+        return terminal.heat(self.weights, self.tokens, self.tokens, width=width)
+
+
+def rollout(run: Look, stack: str | None = None) -> Rollout:
+    """The rollout of one stack's self-attention, by default of the first stack that has any."""
+    if stack is None:
+        first = recorded_attentions(run, "self")[0]
+        stack = first.rsplit(".", 2)[0]  # "encoder" of "encoder.0.self"
+    rolled: Array | None = None
+    for name in recorded_attentions(run, f"{stack}.*.self"):
+        # [T, T], in double precision: products of many layers
+        weights = mean_over_heads(run.call(name)).astype(np.float64)
+        weights += np.eye(len(weights))  # the residual connection carries each position on
+        weights /= weights.sum(axis=1, keepdims=True)
+        # Later layers mix what earlier ones have mixed: they multiply from the left.
+        rolled = weights if rolled is None else weights @ rolled
+    assert rolled is not None  # `recorded_attentions` names at least one
+    return Rollout(stack, run.labels(f"{stack}.0.self")[0], rolled)

@@ -1,0 +1,94 @@
+"""The forward pass of any wiring: hidden states, then the logits on top of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from regard.baselines.memory_network import MemoryNetwork
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, Probe
+from regard.look.inspectable import CoreModel
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
+
+
+@contextmanager
+def evaluation_mode(model: CoreModel, gradients: bool = False) -> Iterator[None]:
+    """Evaluation mode (no dropout), without gradients unless asked for.
+
+    Afterwards the model is in the mode it was in.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def forward(
+    model: CoreModel,
+    inputs: Tensor,
+    decoder_inputs: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    probe: Probe | None = None,
+) -> Tensor:
+    """The logits of tokens [B, T, V] or labels [B, L]; without a head, the hidden states."""
+    hidden = hidden_states(model, inputs, decoder_inputs, padding_mask, probe)
+    logits = apply_head(model, hidden, padding_mask, inputs)
+    if probe is None:
+        return logits
+    return probe.through("logits", logits)
+
+
+def hidden_states(
+    model: CoreModel,
+    inputs: Tensor,
+    decoder_inputs: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    probe: Probe | None = None,
+) -> Tensor:
+    """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D]."""
+    context = Context(probe=probe or NO_PROBE)
+    match model:
+        case EncoderDecoder():
+            assert decoder_inputs is not None
+            # All wirings return (hidden states, auxiliary losses).
+            return model(inputs, decoder_inputs, padding_mask, context)[0]
+        case Decoder():
+            return model(inputs, padding_mask, context)[0]
+        case Encoder():
+            return model(inputs, padding_mask, context)[0]
+        case MemoryNetwork():
+            # [B, N + 1, S]: the sentences of a story, then the question.
+            return model(*MemoryNetwork.split_inputs(inputs), context)[0]
+        case DualEncoder():
+            # Pixels are floating-point numbers, token ids are integers.
+            if inputs.is_floating_point():
+                return model.images(inputs, context)
+            return model.texts(inputs, padding_mask, context)
+
+
+def apply_head(
+    model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
+) -> Tensor:
+    """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
+    if isinstance(model, DualEncoder):
+        return hidden
+    if model.head is not None:
+        return model.head(hidden)  # [B, T, V]
+    assert isinstance(model, Encoder)
+    if model.labels is not None:
+        return model.classes(hidden, padding_mask, inputs)  # [B, L], or [B, T, L] of tags
+    if model.pool is not None:
+        return model.pool(hidden, model.input.output_padding_mask(padding_mask), inputs)
+    return hidden

@@ -1,0 +1,82 @@
+"""Decoding one input, with heads ablated or watched step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from regard.core.positional_encoding import AxialPosition, LearnedPosition
+from regard.core.probe import Probe
+from regard.decode.batch_decoding import DecodingSettings, decode
+from regard.decode.events import StepCallback
+from regard.decode.strategy import BeamSearch, Hypothesis
+from regard.errors import SettingError
+from regard.look.inspectable import (
+    Input,
+    Inspectable,
+    MediaInput,
+    decoder_start,
+    special_tokens_for,
+    token_ids,
+)
+from regard.look.probe_names import Head, switched_off
+from regard.model import Decoder, EncoderDecoder
+
+
+def translate(
+    model: Inspectable,
+    text: Input,
+    settings: DecodingSettings | None = None,
+    *,
+    off: Sequence[Head] = (),
+    watch: StepCallback | None = None,
+) -> list[Hypothesis]:
+    """The hypotheses that a model decodes after one input, best first: by beam search unless said.
+
+    `off` are heads to ablate, `watch` is called at every decoding step.
+    """
+    core = model.model
+    special_tokens = special_tokens_for(model, text)
+    if not isinstance(core, EncoderDecoder | Decoder) or special_tokens is None:
+        raise SettingError(
+            "this model writes nothing", "give an encoder–decoder or a language model"
+        )
+    source = _decoding_source(model, text)
+    settings = settings or DecodingSettings(BeamSearch())
+    if isinstance(core, Decoder):
+        left = positions_left(core, len(source))
+    else:
+        left = positions_left(core, len(decoder_start(special_tokens)))
+    # A learned table has no vector beyond its end.
+    if left is not None:
+        settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
+    if off:
+        settings = replace(settings, probe=Probe(edits=switched_off(core, off)))
+    return decode(core, [source], special_tokens, settings, on_step=watch)[0]
+
+
+def _decoding_source(model: Inspectable, text: Input) -> Any:
+    """One source as decoding takes it: a list of token ids, or a tensor of features."""
+    if isinstance(text, str):
+        return token_ids(model, text)
+    inputs = text.inputs if isinstance(text, MediaInput) else text
+    if inputs.is_floating_point():  # features of sound, not ids
+        return inputs[0]
+    return inputs[0].tolist()
+
+
+def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
+    """How many of its learned positions a decoder has left; None where positions have no end."""
+    embedding = model.target if isinstance(model, EncoderDecoder) else model.tokens
+    position = embedding.position
+    if isinstance(position, AxialPosition):
+        return position.length - used
+    if isinstance(position, LearnedPosition):
+        return len(position.table) - position.offset - used
+    return None
+
+
+def written(model: Inspectable, hypothesis: Hypothesis) -> str:
+    """The text of a hypothesis."""
+    return model.output_tokenizer.decode(hypothesis.tokens)

@@ -1,0 +1,165 @@
+"""Gradient × input attribution: the input tokens that a logit depends on, to first order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.probe import Edit, Probe
+from regard.look import drawing, terminal
+from regard.look.forward import evaluation_mode, forward
+from regard.look.inspectable import CoreModel, Input, Inspectable
+from regard.look.model_inputs import ModelInputs, prepare_inputs
+from regard.look.probe_names import Head, stacks, switched_off
+from regard.look.recording import array
+from regard.look.result import Array, Result, json_key
+from regard.model import Decoder, Encoder, EncoderDecoder
+
+ROWS = 32  # logits whose gradients are computed in one batch
+
+
+@dataclass(frozen=True)
+class Attribution(Result):
+    """The gradient of each predicted token's logit times the embedding of each input token."""
+
+    predictions: tuple[str, ...] = field(metadata=json_key("said"))
+    tokens: tuple[str, ...]
+    values: Array  # [predictions, tokens]
+    scores: Array  # [predictions]: the logits
+
+    note = (
+        "Attention is not explanation: a weight shows where a head looks, not what the answer "
+        "depends on. Gradient × input asks the answer itself, to first order: orange raises its "
+        "score, blue lowers it."
+    )
+
+    @property
+    def title(self) -> str:
+        return "gradient × input"
+
+    def numpy(self) -> Array:
+        return self.values
+
+    def scene(self) -> drawing.Scene:
+        return drawing.heat(
+            self.values, self.predictions, self.tokens, title=self.title, signed=True
+        )
+
+    def lines(self, width: int = 100) -> list[str]:
+        return terminal.heat(np.abs(self.values), self.predictions, self.tokens, width=width)
+
+
+@dataclass(frozen=True)
+class _Logits:
+    """Some logits of a model's output: `ids` at `positions`, or of a pooled output, labels."""
+
+    positions: list[int]
+    ids: list[int]
+    pooled: bool
+
+    def select(self, logits: Tensor) -> Tensor:
+        """[N]: of row i of the batch the i-th of these logits."""
+        rows = torch.arange(len(self.ids), device=logits.device)
+        if self.pooled:
+            return logits[rows, self.ids]
+        return logits[rows, self.positions, self.ids]
+
+    def chunk(self, first: int) -> _Logits:
+        """The next `ROWS` of them."""
+        rows = slice(first, first + ROWS)
+        return _Logits(self.positions[rows], self.ids[rows], self.pooled)
+
+
+def attribution(
+    model: Inspectable,
+    text: Input,
+    *,
+    target: str | None = None,
+    positions: Sequence[int] | None = None,
+    off: Sequence[Head] = (),
+) -> Attribution:
+    """The attribution of what is predicted at each output position to each input token.
+
+    `positions` picks some of the output. An encoder–decoder's columns are the source, then what its
+    decoder has read; a language model's are its own tokens, and its rows the tokens that follow or,
+    at the end, the most probable one. A classifier's row is its most probable label. `off` are
+    heads to ablate.
+    """
+    core = model.model
+    with evaluation_mode(core):
+        edits = switched_off(core, off)
+        inputs = prepare_inputs(model, text, target, off)
+        logits = forward(core, inputs.inputs, inputs.decoder_inputs, probe=Probe(edits=edits))[0]
+    pooled = logits.ndim == 1
+    if pooled:
+        logits = logits[None]  # [positions, V]
+    if positions is None:
+        positions = range(len(logits))
+    # Negative positions count from the end.
+    distinct = list(dict.fromkeys(position % len(logits) for position in positions))
+    ids = [_predicted_id(core, inputs, logits, position) for position in distinct]
+    selected = _Logits(distinct, ids, pooled)
+    rows = [
+        _gradient_times_input(core, inputs, selected.chunk(first), edits)
+        for first in range(0, len(ids), ROWS)
+    ]
+    return Attribution(
+        tuple(_names(model, ids)),
+        (*inputs.input_tokens, *inputs.decoder_tokens[:-1]),
+        np.concatenate(rows),
+        array(logits[distinct, ids]),
+    )
+
+
+def _predicted_id(model: CoreModel, inputs: ModelInputs, logits: Tensor, position: int) -> int:
+    """The token that follows at a position, where that is known, or the most probable one."""
+    if isinstance(model, EncoderDecoder | Decoder) and position < len(inputs.next_ids):
+        return inputs.next_ids[position]
+    return int(logits[position].argmax())
+
+
+def _names(model: Inspectable, ids: list[int]) -> list[str]:
+    core = model.model
+    if isinstance(core, Encoder) and core.head is None:
+        return [f"label {i}" for i in ids]
+    return model.output_tokenizer.tokens(ids)
+
+
+def _gradient_times_input(
+    model: CoreModel, inputs: ModelInputs, selected: _Logits, edits: dict[str, Edit]
+) -> Array:
+    """[N, tokens]: each logit has a row of the batch, so that one backward pass serves them all."""
+    leaves: dict[str, Tensor] = {}  # the embeddings, in the order of the forward pass
+
+    def record_leaf(name: str) -> Edit:
+        def edit(embedded: Tensor) -> Tensor:
+            # Detached, so that the backward pass ends at the embeddings.
+            leaves[name] = embedded.detach().requires_grad_()
+            return leaves[name]
+
+        return edit
+
+    names = [f"{stack}.embedded" for stack in stacks(model)]
+    probe = Probe(edits=edits | {name: record_leaf(name) for name in names})
+    count = len(selected.ids)
+    # Tensors made in inference mode cannot take part in autograd: hence the clones.
+    with torch.inference_mode(False), evaluation_mode(model, gradients=True):
+        encoder_inputs = inputs.inputs.clone().expand(count, *inputs.inputs.shape[1:])
+        decoder_inputs = None
+        if inputs.decoder_inputs is not None:
+            decoder_inputs = inputs.decoder_inputs.clone().expand(count, -1)
+        logits = forward(model, encoder_inputs, decoder_inputs, probe=probe)
+        # Of a dual encoder only one of the two stacks runs.
+        embedded = [leaves[name] for name in names if name in leaves]
+        # Rows do not interact: the gradient of the sum is each row's own.
+        gradients = torch.autograd.grad(selected.select(logits).sum(), embedded)
+    products = [
+        # [N, T, D] → [N, T]
+        (leaf * gradient).sum(dim=-1)
+        for leaf, gradient in zip(embedded, gradients, strict=True)
+    ]
+    return array(torch.cat(products, dim=1))

@@ -1,0 +1,108 @@
+"""What an analysis needs of a model: the `Inspectable` protocol, and the inputs it may be given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.baselines.memory_network import MemoryNetwork
+from regard.decode.batch_decoding import SpecialTokens
+from regard.errors import DataError
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
+from regard.text.tokenizer import Tokenizer
+
+CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
+
+
+@dataclass(frozen=True, eq=False)
+class MediaInput:
+    """A prepared image or recording: the input tensor, and a picture of it for people."""
+
+    inputs: Tensor  # [1, …], as the model's front end takes it
+    picture: NDArray[np.uint8]  # [height, width] or [height, width, 3]; sound from low to high
+    # Where the decoder's prompt depends on the input: Whisper is told the language it hears.
+    special_tokens: SpecialTokens | None = None
+
+
+Input = str | Tensor | MediaInput  # a text, a tensor with a batch of 1, or a prepared file
+
+
+class Inspectable(Protocol):
+    """A core model with its tokenizer, as the analyses see it.
+
+    Every model of `regard.models` is one. A core model alone becomes one as
+    `regard.models.Model(core, spec)`; without a tokenizer it can be shown tensors.
+    """
+
+    @property
+    def model(self) -> CoreModel: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def special_tokens(self) -> SpecialTokens | None:
+        """The special tokens that frame decoding; None if the model decodes nothing."""
+
+    @property
+    def medium(self) -> Literal["image", "sound"] | None:
+        """The kind of file that `read_medium` opens."""
+
+    @property
+    def accepts_text(self) -> bool:
+        """Whether there is an `input_tokenizer`."""
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        """The tokenizer of inputs, with the special tokens that the model reads."""
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The input tensor of a text, [1, …], and a name for each of its positions.
+
+        Positions are tokens; those of a memory network are the sentences of a story.
+        """
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """Prepares the contents of an image or sound file as an input."""
+
+
+def token_ids(model: Inspectable, text: str) -> list[int]:
+    """The token ids of an input text, of which there must be one at least."""
+    ids = model.input_tokenizer.input_ids(text)
+    if not ids:
+        raise empty_text()
+    return ids
+
+
+def empty_text() -> DataError:
+    return DataError("there is nothing to read in this text", "give at least one word")
+
+
+def special_tokens_for(model: Inspectable, text: Input) -> SpecialTokens | None:
+    """The special tokens that frame what is decoded after this input."""
+    if isinstance(text, MediaInput) and text.special_tokens is not None:
+        return text.special_tokens
+    return model.special_tokens
+
+
+def decoder_start(special_tokens: SpecialTokens | None) -> list[int]:
+    """The token ids that a decoder begins with."""
+    if special_tokens is None or special_tokens.start is None:
+        return []
+    if isinstance(special_tokens.start, int):
+        return [special_tokens.start]
+    return list(special_tokens.start)

@@ -1,0 +1,131 @@
+"""The growth of the KV cache while a model decodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.core.cache import KVCache, LayerCache
+from regard.errors import SettingError
+from regard.look import drawing, terminal
+from regard.look.forward import evaluation_mode
+from regard.look.generation import positions_left
+from regard.look.inspectable import (
+    Input,
+    Inspectable,
+    MediaInput,
+    decoder_start,
+    special_tokens_for,
+    token_ids,
+)
+from regard.look.result import Array, Result, json_key
+from regard.model import Decoder, EncoderDecoder
+
+
+@dataclass(frozen=True)
+class Cache(Result):
+    """The bytes of the KV cache, over all layers.
+
+    `used` counts self-attention's part after each step; `source` is cross-attention's, which does
+    not grow; `reserved` are the buffers for as many steps as were asked for.
+    """
+
+    tokens: tuple[int, ...]
+    used: tuple[int, ...] = field(metadata=json_key("own"))
+    source: int
+    reserved: int
+    parts: dict[str, int] = field(default_factory=dict)  # bytes of each layer at the end
+
+    note = (
+        "Keys and values of one sequence. A search holds this once for each beam, "
+        "less the source's, which beams share."
+    )
+
+    @property
+    def title(self) -> str:
+        tokens = max(1, self.tokens[-1] - self.tokens[0])
+        per_token = (self.used[-1] - self.used[0]) / tokens
+        return f"decoding state: {per_token:,.0f} bytes a token, {self.source:,} of the source"
+
+    def numpy(self) -> Array:
+        return np.array(self.used)
+
+    def scene(self) -> drawing.Scene:
+        values = [float(value) for value in self.used]
+        names = [str(count) for count in self.tokens]
+        labels = [f"{value:,} bytes" for value in self.used]
+        return drawing.bars(values, names, title=self.title, labels=labels)
+
+    def lines(self, width: int = 100) -> list[str]:
+        rows = [["tokens", "bytes", ""]]
+        for count, value in zip(self.tokens, self.used, strict=True):
+            rows.append([str(count), f"{value:,}", terminal.bar(value, self.used[-1])])
+        return terminal.table(rows, width=width)
+
+
+def cache(model: Inspectable, text: Input, *, length: int = 16) -> Cache:
+    """The growth of the KV cache over the first `length` tokens of a greedy output."""
+    core = model.model
+    if not isinstance(core, EncoderDecoder | Decoder):
+        raise SettingError("this model keeps nothing between steps", "give one that writes")
+    with evaluation_mode(core):
+        inputs = _input_tensor(model, text)
+        if isinstance(core, Decoder):
+            # All of the prompt but its last token is in the cache before the first step.
+            prompt = inputs.shape[1]
+            last = inputs[:, -1:]
+            left = positions_left(core, prompt)
+        else:
+            prompt = 0
+            start_ids = decoder_start(special_tokens_for(model, text))
+            last = torch.tensor([start_ids], device=model.device)
+            left = positions_left(core, len(start_ids))
+        if left is not None:
+            length = max(1, min(length, left))
+        state = core.start(cast(Any, core.encode(inputs)), capacity=length)
+        tokens: list[int] = []
+        used: list[int] = []
+        for _ in range(length):
+            # A prompt of several start tokens fills more than one slot at the first step.
+            if state.position + last.shape[1] > length + prompt:
+                break
+            # Greedy: the most probable token is fed back.
+            last = core.step(last, state)[:, -1:].argmax(dim=-1)  # [1, 1]
+            tokens.append(state.position)
+            used.append(sum(used_bytes(layer) for layer in state.layers))
+    source = 0
+    for layer in state.layers:
+        if layer.cross_attention is not None:
+            source += _bytes(layer.cross_attention)
+    reserved = sum(_bytes(layer.self_attention) for layer in state.layers)
+    parts = {f"decoder.{i}": used_bytes(layer) for i, layer in enumerate(state.layers)}
+    return Cache(tuple(tokens), tuple(used), source, reserved, parts)
+
+
+def _input_tensor(model: Inspectable, text: Input) -> Tensor:
+    """The input as the encoder, or a language model, reads it: [1, …]."""
+    if isinstance(text, str):
+        return torch.tensor([token_ids(model, text)], device=model.device)
+    if isinstance(text, MediaInput):
+        return text.inputs
+    return text
+
+
+def used_bytes(layer: LayerCache) -> int:
+    """The bytes of a layer's self-attention cache that are filled."""
+    past = layer.self_attention
+    if isinstance(past, KVCache):
+        keys = past.k[:, :, : past.filled]  # [B, H, filled, E] of the whole buffer
+        values = past.v[:, :, : past.filled]
+        return sum(part.numel() * part.element_size() for part in (keys, values))
+    return _bytes(past)  # states of a fixed size: linear attention, recurrent layers
+
+
+def _bytes(part: Any) -> int:
+    """The bytes of all tensors of a dataclass."""
+    tensors = [getattr(part, f.name) for f in fields(part)]
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))

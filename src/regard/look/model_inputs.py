@@ -1,0 +1,183 @@
+"""The inputs of a forward pass: of one text with names for its positions, or of a padded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from regard.core.frontend import Patches
+from regard.errors import DataError, SettingError
+from regard.look.generation import translate
+from regard.look.inspectable import (
+    CoreModel,
+    Input,
+    Inspectable,
+    MediaInput,
+    decoder_start,
+    empty_text,
+    special_tokens_for,
+    token_ids,
+)
+from regard.look.probe_names import Head
+from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
+
+IGNORED = -1  # the label of a position at which nothing is to be predicted
+
+# ------------------------------------------------------------------ one input
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What one forward pass reads, for the encoder (or only stack) and for a decoder behind it.
+
+    Decoders read their target by teacher forcing: `decoder_inputs` are the start tokens and the
+    target without its last token.
+    """
+
+    inputs: Tensor  # [1, S] token ids, or what another front end takes
+    input_tokens: tuple[str, ...]  # a name for each position of the inputs
+    decoder_inputs: Tensor | None = None  # [1, T]
+    decoder_tokens: tuple[str, ...] = ()  # T + 1 names: the start tokens and the whole target
+    next_ids: tuple[int, ...] = ()  # the token id to predict at each position of the last stack
+
+    @property
+    def target_tokens(self) -> tuple[str, ...]:
+        """The tokens that a decoder predicts: those it reads, one position later."""
+        return self.decoder_tokens[1:]
+
+
+def prepare_inputs(
+    model: Inspectable, text: Input, target: str | None = None, off: Sequence[Head] = ()
+) -> ModelInputs:
+    """The inputs of a forward pass over one text.
+
+    An encoder–decoder reads the `target`, or else its own translation, made with the heads `off`
+    ablated.
+    """
+    core = model.model
+    if isinstance(text, str):
+        inputs, input_tokens = model.labelled_input(text)
+        if not input_tokens:
+            raise empty_text()
+    else:
+        inputs = text.inputs if isinstance(text, MediaInput) else text
+        input_tokens = tuple(_position_names(core, inputs.to(model.device)))
+    inputs = inputs.to(model.device)
+    if isinstance(core, EncoderDecoder):
+        target_ids = _target_ids(model, text, target, off)
+        start_ids = decoder_start(special_tokens_for(model, text))
+        decoder_ids = [*start_ids, *target_ids]
+        return ModelInputs(
+            inputs,
+            input_tokens,
+            torch.tensor([decoder_ids[:-1]], device=model.device),
+            tuple(model.output_tokenizer.tokens(decoder_ids)),
+            tuple(decoder_ids[1:]),
+        )
+    if target is not None:
+        raise SettingError(
+            "this model writes no target", "leave the target out, or give an encoder–decoder"
+        )
+    next_ids: list[int] = []  # encoders predict no next token
+    if isinstance(core, Decoder):
+        next_ids = inputs[0].tolist()[1:]
+    return ModelInputs(inputs, input_tokens, next_ids=tuple(next_ids))
+
+
+def _target_ids(
+    model: Inspectable, text: Input, target: str | None, off: Sequence[Head]
+) -> list[int]:
+    if target is not None:
+        return model.output_tokenizer.input_ids(target)
+    best = translate(model, text, off=off)[0]
+    special_tokens = special_tokens_for(model, text)
+    assert special_tokens is not None  # or `translate` would have refused
+    return [*best.tokens, special_tokens.end]
+
+
+def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
+    """Names for the positions of inputs that are no text: `row,column` of patches, or numbers."""
+    front_end = _front_end(model)
+    if isinstance(front_end, Patches):
+        yield from (f"extra {i}" for i in range(len(front_end.extras)))
+        yield from (f"{i // front_end.side},{i % front_end.side}" for i in range(front_end.side**2))
+        return
+    length = inputs.shape[1]
+    if front_end is not None:
+        # Convolutions shorten sound: only running them tells how many positions are left.
+        with torch.no_grad():
+            length = front_end(inputs).shape[1]
+    yield from (str(i) for i in range(length))
+
+
+def _front_end(model: CoreModel) -> nn.Module | None:
+    match model:
+        case Encoder():
+            return model.input
+        case EncoderDecoder():
+            return model.source
+        case DualEncoder():
+            return model.image.input
+        case _:
+            return None
+
+
+# ------------------------------------------------------------------ many texts
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts padded at the end; `labels` are the token ids to predict, −1 where there are none."""
+
+    inputs: Tensor  # [B, S]
+    padding_mask: Tensor  # [B, S] bool
+    decoder_inputs: Tensor | None  # [B, T]
+    labels: Tensor  # [B, T]
+
+    def first(self, count: int) -> Batch:
+        """Its first few texts."""
+        decoder_inputs = None
+        if self.decoder_inputs is not None:
+            decoder_inputs = self.decoder_inputs[:count]
+        return Batch(
+            self.inputs[:count],
+            self.padding_mask[:count],
+            decoder_inputs,
+            self.labels[:count],
+        )
+
+
+def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | None = None) -> Batch:
+    """A padded batch of texts, with the targets of an encoder–decoder as labels.
+
+    A language model's labels are the texts themselves, shifted by one.
+    """
+    rows = [token_ids(model, text) for text in texts]
+    if not rows:
+        raise DataError("there are no texts to run the model on", "give at least one")
+    inputs = _padded(rows, model.device)
+    padding_mask = inputs != IGNORED  # True at tokens
+    inputs = inputs.masked_fill(~padding_mask, 0)
+    if not isinstance(model.model, EncoderDecoder):
+        labels = torch.full_like(inputs, IGNORED)
+        labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
+        return Batch(inputs, padding_mask, None, labels)
+    if targets is None:
+        raise DataError("an encoder–decoder needs the targets of its texts", "give pairs of texts")
+    target_rows = [model.output_tokenizer.input_ids(text) for text in targets]
+    start_ids = decoder_start(model.special_tokens)
+    # A prompt of several start tokens is given, not predicted: it has no labels but the last.
+    prompt_labels = [IGNORED] * (len(start_ids) - 1)
+    labels = _padded([[*prompt_labels, *ids] for ids in target_rows], model.device)
+    # Teacher forcing: the decoder reads what it should have predicted one position before.
+    decoder_inputs = _padded([[*start_ids, *ids[:-1]] for ids in target_rows], model.device)
+    return Batch(inputs, padding_mask, decoder_inputs.clamp_min(0), labels)
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    tensors = [torch.tensor(row) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=IGNORED).to(device)

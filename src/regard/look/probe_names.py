@@ -1,0 +1,107 @@
+"""The names of probes, attentions and heads in a model, and the edits that ablate heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.core.probe import PARTS, Edit, HasHeads
+from regard.errors import SettingError, did_you_mean
+from regard.look.inspectable import CoreModel
+from regard.model import (
+    Decoder,
+    DecoderSide,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+    EncoderSide,
+)
+
+Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
+
+
+def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops]:
+    """The stacks of a model, or what replaces them, by their probe names, in forward order."""
+    match model:
+        case EncoderDecoder():
+            return {"encoder": model.encoder, "decoder": model.decoder}
+        case Encoder():
+            return {"encoder": model.stack}
+        case Decoder():
+            return {"decoder": model.stack}
+        case MemoryNetwork():
+            return {"memory": model.hops}
+        case DualEncoder():
+            return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
+
+
+def attentions(model: CoreModel) -> dict[str, HasHeads]:
+    """Every application of an attention by its name: `encoder.0.self`, `decoder.0.cross`.
+
+    A module that several layers apply (ALBERT, Universal Transformers) has a name for each.
+    """
+    return {
+        f"{prefix}.{name}": attention
+        for prefix, stack in stacks(model).items()
+        for name, attention in stack.attentions().items()
+    }
+
+
+def heads(model: CoreModel, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
+    """Every head of the attentions whose name passes the filter."""
+    return [
+        (name, head)
+        for name, attention in attentions(model).items()
+        if names(name)
+        for head in range(attention.heads)
+    ]
+
+
+def residual_probes(model: CoreModel, stack: str) -> list[str]:
+    """The probes of a stack's residual stream: its embeddings, then what leaves each layer."""
+    layers = range(stacks(model)[stack].layers)
+    return [f"{stack}.embedded", *(f"{stack}.{i}.residual" for i in layers)]
+
+
+def probes(model: CoreModel) -> list[str]:
+    """The names of everything that can be recorded, in forward order."""
+    names = []
+    attention_names = attentions(model)
+    for prefix, stack in stacks(model).items():
+        names.append(f"{prefix}.embedded")
+        for i in range(stack.layers):
+            for kind in ("self", "cross"):
+                attention = f"{prefix}.{i}.{kind}"
+                if attention in attention_names:
+                    names += [f"{attention}.{part}" for part in (*PARTS, "mixed")]
+            names.append(f"{prefix}.{i}.residual")
+        names.append(f"{prefix}.output")
+    return [*names, "logits"]
+
+
+def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:
+    """Edits that ablate heads: they zero what a head hands to the output projection.
+
+    The result is that of a projection whose columns for these heads are zero.
+    """
+    known_attentions = attentions(model)
+    heads_of: dict[str, list[int]] = {}
+    for name, head in off:
+        if name not in known_attentions:
+            repair = did_you_mean(name, known_attentions)
+            raise SettingError(f"there is no attention {name!r} in this model", repair)
+        count = known_attentions[name].heads
+        if not 0 <= head < count:
+            raise SettingError(f"{name} has no head {head}", f"its heads are 0 to {count - 1}")
+        heads_of.setdefault(name, []).append(head)
+    return {f"{name}.mixed": _zero_heads(numbers) for name, numbers in heads_of.items()}
+
+
+def _zero_heads(numbers: list[int]) -> Edit:
+    def edit(mixed: Tensor) -> Tensor:  # [B, H, T, E]
+        return mixed.index_fill(1, torch.tensor(numbers, device=mixed.device), 0.0)
+
+    return edit

@@ -1,0 +1,132 @@
+"""One way to run a model of any architecture: main outputs under Hugging Face's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.baselines.memory_network import MemoryNetwork
+from regard.build import CoreModel
+from regard.core.head import DistilledHead
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
+from regard.verify.random_inputs import Batch
+
+
+class Output(NamedTuple):
+    """An output tensor, with a padding mask where it has one value for each position."""
+
+    tensor: Tensor
+    padding_mask: Tensor | None = None
+
+    def row(self, i: int) -> Tensor:
+        """What belongs to row i of the batch, without its padding."""
+        if self.padding_mask is None:
+            return self.tensor[i]
+        return self.tensor[i][self.padding_mask[i]]
+
+    @property
+    def without_padding(self) -> Tensor:
+        """The values of all rows, without those at padding."""
+        if self.padding_mask is None:
+            return self.tensor
+        return self.tensor[self.padding_mask]  # [tokens, ...]
+
+
+@torch.inference_mode()
+def run(model: CoreModel, batch: Batch) -> dict[str, Output]:
+    """The main outputs of a model for a batch, without gradients."""
+    return forward(model, batch.like(model).inputs)
+
+
+def rounding_errors(model: CoreModel, batch: Batch) -> dict[str, float]:
+    """How far each output in float32 is from that in float64.
+
+    The float32 of another library cannot be expected to come closer to ours than that.
+    """
+    single = run(model, batch)
+    double = run(model.double(), batch)
+    model.float()
+    errors = {}
+    for name in single:
+        difference = single[name].without_padding - double[name].without_padding
+        errors[name] = difference.abs().max().item()
+    return errors
+
+
+def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, Output]:
+    """The main outputs of a model, for inputs under the names of Hugging Face's arguments."""
+    padding_mask = None
+    if "attention_mask" in inputs:
+        padding_mask = inputs["attention_mask"].bool()  # [B, T]
+    match model:
+        case EncoderDecoder():
+            encoded = model.encode(_main_input(inputs), padding_mask)
+            logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
+            return {
+                "logits": Output(logits),
+                "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
+            }
+        case Decoder():
+            hidden, _ = model(inputs["input_ids"], padding_mask)  # [B, T, D]
+            return {
+                "logits": Output(model.head(hidden), padding_mask),
+                "last_hidden_state": Output(hidden, padding_mask),
+            }
+        case DualEncoder():
+            texts = model.texts(inputs["input_ids"], padding_mask)  # [texts, D]
+            images = model.images(inputs["pixel_values"])  # [images, D]
+            return {
+                "logits_per_text": Output(texts @ images.mT * model.scale.exp()),
+                "text_embeds": Output(texts),
+                "image_embeds": Output(images),
+            }
+        case Encoder():
+            return _encoder(model, inputs, padding_mask)
+        case MemoryNetwork():
+            story = inputs["story"]  # [B, sentences, words]
+            mask = None
+            if padding_mask is not None:
+                mask = padding_mask[..., None].expand_as(story)
+            hidden, _ = model(story, inputs["question"], mask)
+            return {"logits": Output(model.head(hidden))}
+
+
+def _encoder(
+    model: Encoder, inputs: Mapping[str, Tensor], padding_mask: Tensor | None
+) -> dict[str, Output]:
+    main = _main_input(inputs)
+    segments = {}
+    if "token_type_ids" in inputs:
+        segments["segments"] = inputs["token_type_ids"]
+    hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
+    # Positions are not always those of the input: convolutions shorten sound.
+    position_mask = model.input.output_padding_mask(padding_mask)
+    outputs = {"last_hidden_state": Output(hidden, position_mask)}
+    if model.pool is not None:
+        name = "pooler_output"
+        if model.pool.project is not None:  # one tower of CLIP
+            name = "text_embeds" if "input_ids" in inputs else "image_embeds"
+        outputs[name] = Output(model.pool(hidden, position_mask, main))
+    if model.head is not None:
+        # BERT for pre-training has two heads, of which Hugging Face calls this one so.
+        name = "logits" if model.labels is None else "prediction_logits"
+        outputs[name] = Output(model.head(hidden), position_mask)
+    if model.labels is not None:
+        name = "logits" if model.head is None else "seq_relationship_logits"
+        for_each_token = not isinstance(model.labels, DistilledHead) and model.labels.each
+        scores = model.classes(hidden, padding_mask, main)
+        outputs[name] = Output(scores, position_mask if for_each_token else None)
+    return outputs
+
+
+def _main_input(inputs: Mapping[str, Tensor]) -> Tensor:
+    names = ("input_ids", "input_features", "pixel_values", "input_values")
+    return next(inputs[name] for name in names if name in inputs)
