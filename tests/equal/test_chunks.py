@@ -177,7 +177,9 @@ def test_what_is_written_is_read_anew() -> None:
                 alone = model.head(model(rows[row : row + 1, begins[row // 2] : end])[0])[:, -1]
                 torch.testing.assert_close(found[row], alone, rtol=1e-9, atol=1e-9)
             probe = Probe(["*"])
-            assert model.step(rows[:, end - 1 : end], copy.deepcopy(before), probe).equal(found)
+            probed = copy.deepcopy(before)
+            probed.probe = probe
+            assert model.step(rows[:, end - 1 : end], probed).equal(found)
             assert "decoder.4.self" in probe.attentions
             order = torch.tensor([1, 1, 2, 3, 5, 4])
             state.reorder(order)

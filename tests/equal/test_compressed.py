@@ -16,7 +16,7 @@ from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.core.segment_memory import SegmentMemory
 from regard.errors import ModelError, SettingError
-from regard.families import gpt2
+from regard.families.attention_options import parse_compressed_memory
 from regard.model import Decoder
 from regard.parameter_count import parameter_count
 
@@ -355,8 +355,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     description = model(spec.CompressiveMemory(4, 2))
     with pytest.raises(ModelError, match="wherever it was"):
         replace(description.stack, pattern=spec.CausalMask(3))
-    assert gpt2.compressing("64:4") == spec.CompressiveMemory(64, 4, "convolution")
-    assert gpt2.compressing("64:4:max") == spec.CompressiveMemory(64, 4, "max")
+    assert parse_compressed_memory("64:4") == spec.CompressiveMemory(64, 4, "convolution")
+    assert parse_compressed_memory("64:4:max") == spec.CompressiveMemory(64, 4, "max")
     for word in ("64", "64:x", "64:4:sum", "64:4:mean:1"):
         with pytest.raises(SettingError, match="compressed memory"):
-            gpt2.compressing(word)
+            parse_compressed_memory(word)
