@@ -17,7 +17,6 @@ from looked import MODELS, TARGET, TEXT, WORDS, Tokenized, reader, target_of, tr
 from regard import spec
 from regard.build import build
 from regard.core.attention_mask import AttentionMask
-from regard.core.context import Context
 from regard.core.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences
@@ -482,7 +481,7 @@ def test_patching_one_place_by_hand() -> None:
     outputs = look(model, TEXT, target=TARGET, ask=()).model_inputs.decoder_inputs
     probe = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
-    assert forward(model.model, one, outputs, context=Context(probe=probe))[
+    assert forward(model.model, one, outputs, probe=probe)[
         0, 3, answer
     ].item() == pytest.approx(result.clean, abs=1e-5)
 
@@ -490,7 +489,7 @@ def test_patching_one_place_by_hand() -> None:
         return torch.cat([x[:, :1], probe.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
 
     edited = forward(
-        model.model, two, outputs, context=Context(probe=Probe(edits={"encoder.0.residual": edit}))
+        model.model, two, outputs, probe=Probe(edits={"encoder.0.residual": edit})
     )
     assert edited[0, 3, answer].item() == pytest.approx(result.scores[1, 1], abs=1e-5)
     # Where the texts are the same and nothing has been mixed yet, there is nothing to restore.
@@ -569,7 +568,7 @@ def test_attribution_is_the_gradient_times_the_vector(model: Model) -> None:
             model.model,
             inputs.inputs,
             inputs.decoder_inputs,
-            context=Context(probe=Probe(edits={f"{stack}.embedded": edit})),
+            probe=Probe(edits={f"{stack}.embedded": edit}),
         )[0]
         row = output[place] if output.ndim > 1 else output
         answer = inputs.next_ids[place] if place < len(inputs.next_ids) else int(base.argmax())

@@ -25,7 +25,6 @@ from looked import (
 from regard import spec
 from regard.build import build
 from regard.core import softmax_attention
-from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.errors import SettingError
 from regard.look import heads, look, probes, translate, written
@@ -231,6 +230,6 @@ def test_an_edit_is_seen_by_probes_downstream() -> None:
     model = writer()
     inputs = look(model, TEXT, ask=()).model_inputs
     probe = Probe(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
-    logits = forward(model.model, inputs.inputs, context=Context(probe=probe))
+    logits = forward(model.model, inputs.inputs, probe=probe)
     assert probe.tensors["decoder.1.residual"].abs().max() == 0
     assert logits.abs().max() == 0

@@ -121,7 +121,7 @@ def _encoder(
         outputs[name] = Output(model.head(hidden), position_mask)
     if model.labels is not None:
         name = "logits" if model.head is None else "seq_relationship_logits"
-        for_each_token = not isinstance(model.labels, DistilledHead) and model.labels.each
+        for_each_token = not isinstance(model.labels, DistilledHead) and model.labels.per_token
         scores = model.classes(hidden, padding_mask, main)
         outputs[name] = Output(scores, position_mask if for_each_token else None)
     return outputs
