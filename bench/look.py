@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from regard.build import build
+from regard.builder import build
 from regard.families import bert
 from regard.look import look
 from regard.look.forward import evaluation_mode, hidden_states

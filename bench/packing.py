@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.build import build
+from regard.builder import build
 from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
-from regard.data.batching import padding, plan
+from regard.data.batching import padding_share, plan
 from regard.families import transformer
 from regard.model import EncoderDecoder
-from regard.training.objectives.loss import IGNORED, over_vocabulary
+from regard.training.objectives.loss import IGNORED, linear_cross_entropy
 
 VOCABULARY = 8000
 CORPUS, MOST = (
@@ -98,7 +98,7 @@ def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
         batch.get("padding_mask"),
         context=Context(documents=documents),
     )
-    over_vocabulary(model.head, hidden, batch["labels"], 0.1)[0].backward()
+    linear_cross_entropy(model.head, hidden, batch["labels"], 0.1)[0].backward()
 
 
 def main() -> None:
@@ -131,7 +131,9 @@ def main() -> None:
     print(
         f"{given.preset}, {torch.get_num_threads()} threads, {given.budget} cells a batch: real target tokens/s"
     )
-    print(f"padding of buckets: {padding(sizes, plan(sizes, given.budget, seed=0, epoch=0)):.1%}")
+    print(
+        f"padding of buckets: {padding_share(sizes, plan(sizes, given.budget, seed=0, epoch=0)):.1%}"
+    )
     base = statistics.median(rates["bucketed"])
     for name, found in rates.items():
         labels = torch.cat([batch["labels"].flatten() for batch in ways[name]])

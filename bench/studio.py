@@ -47,7 +47,7 @@ def write_model(folder: Path, width: int) -> None:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    from regard.build import build
+    from regard.builder import build
     from regard.families import bert
     from regard.models.text_encoder import TextEncoder
     from regard.text.tokenizer import Tokenizer as TextTokenizer

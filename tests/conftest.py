@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Generator
-from typing import Any
+import signal
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
 
-from regard.build import build
+from regard.builder import build
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
+
+if TYPE_CHECKING:
+    from regard.training.engine.loop import Loop
 
 # A busy machine is not a failure, and a red run must be red again.
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
@@ -74,3 +78,34 @@ def small_model(
             if "table" not in name:
                 parameter.mul_(sharp)
     return model.eval()
+
+
+# --- training runs ---
+
+
+@pytest.fixture
+def stop_at() -> Callable[[int], Callable[[Loop], None]]:
+    """`on_step=stop_at(5)`: the run is stopped after step 5 as by SIGTERM, with its state saved."""
+
+    def make(step: int) -> Callable[[Loop], None]:
+        def on_step(loop: Loop) -> None:
+            if loop.progress.step == step:
+                loop.request_stop(signal.SIGTERM)
+
+        return on_step
+
+    return make
+
+
+@pytest.fixture
+def crash_at() -> Callable[[int], Callable[[Loop], None]]:
+    """`on_step=crash_at(5)`: the run ends after step 5 without saving, as in a crash."""
+
+    def make(step: int) -> Callable[[Loop], None]:
+        def on_step(loop: Loop) -> None:
+            if loop.progress.step == step:
+                raise KeyboardInterrupt
+
+        return on_step
+
+    return make

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.build import CoreModel, build
+from regard.builder import CoreModel, build
 from regard.core import softmax_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.linear_attention import LinearAttention as LinearMixer

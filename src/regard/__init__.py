@@ -1,4 +1,4 @@
-"""regard: one small, readable, fast system for the whole Transformer family."""
+"""regard: one readable, fast system for the whole Transformer family."""
 
 from __future__ import annotations
 
@@ -6,24 +6,63 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.models import LanguageModel, Translator, load
+    from regard import look, spec
+    from regard.builder import build
+    from regard.models import (
+        CTCModel,
+        DualEncoderModel,
+        ImageEncoder,
+        LanguageModel,
+        Model,
+        SpeechToText,
+        TextEncoder,
+        Translator,
+        load,
+        load_language_model,
+        load_translator,
+    )
     from regard.training.run import finetune, train
 
 __version__ = "0.1.0"
 
-# Loaded when first used, so that `import regard` and `regard --help` do not wait for torch.
-_HOMES = {
-    "load": "regard.models",
-    "LanguageModel": "regard.models",
-    "Translator": "regard.models",
+__all__ = [
+    "CTCModel",
+    "DualEncoderModel",
+    "ImageEncoder",
+    "LanguageModel",
+    "Model",
+    "SpeechToText",
+    "TextEncoder",
+    "Translator",
+    "build",
+    "finetune",
+    "load",
+    "load_language_model",
+    "load_translator",
+    "look",
+    "spec",
+    "train",
+]
+
+# Public names are imported when they are first used (PEP 562), so that `import regard` and
+# `regard --help` do not wait for torch.
+_MODULES = ("look", "spec")
+_FUNCTIONS = {
+    "build": "regard.builder",
     "finetune": "regard.training.run",
     "train": "regard.training.run",
 }
 
-__all__ = ["LanguageModel", "Translator", "finetune", "load", "train"]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"regard.{name}")
+    # What is neither a module nor a function listed above is a model class or a loader.
+    module = importlib.import_module(_FUNCTIONS.get(name, "regard.models"))
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

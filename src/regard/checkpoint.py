@@ -1,4 +1,7 @@
-"""Training state on disk: complete, hashed, committed by a rename; the newest intact one is what a run goes on from."""
+"""Checkpoints: training state on disk, complete, hashed and committed by a rename.
+
+A run resumes from the newest intact one.
+"""
 
 from __future__ import annotations
 
@@ -29,36 +32,41 @@ class Saved:
 
 
 class Checkpoints:
-    """`state/checkpoints/step-N` folders; the last `keep` of them stay."""
+    """`state/checkpoints/step-N` folders, of which the last `keep` stay.
+
+    A folder holds GROUP.safetensors, progress.json, and hashes.json with the SHA-256 of the others.
+    """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
         self.folder = folder
         self.keep = keep
 
     def save(self, step: int, groups: Mapping[str, Tensors], progress: Mapping[str, Any]) -> Path:
-        place = self.folder / f"step-{step:09d}"
+        checkpoint = self.folder / f"step-{step:09d}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        with disk.committing(place) as temporary:
+        with disk.atomic_folder(checkpoint) as temporary:
             for name, tensors in groups.items():
                 disk.write_tensors(temporary / f"{name}.safetensors", tensors)
             (temporary / "progress.json").write_text(json.dumps(progress))
             hashes = {path.name: disk.sha256(path) for path in sorted(temporary.iterdir())}
             (temporary / "hashes.json").write_text(json.dumps(hashes))
+        # Only now: a crash before this line leaves one checkpoint too many, never one too few.
         for old in self._folders()[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
-        return place
+        return checkpoint
 
     def newest(self, say: Callable[[str], None]) -> Saved | None:
-        """The newest checkpoint that is whole; says which damaged ones it passed over."""
-        found = self._folders()
-        for place in reversed(found):
-            problem = damage(place)
+        """The newest intact checkpoint; reports the damaged ones that it passes over."""
+        checkpoints = self._folders()
+        for checkpoint in reversed(checkpoints):
+            problem = damage(checkpoint)
             if problem is None:
-                return self._load(place)
+                return self._load(checkpoint)
             say(
-                f"checkpoint {place.name} is damaged ({problem}); falling back to the one before it"
+                f"checkpoint {checkpoint.name} is damaged ({problem}); "
+                "falling back to the one before it"
             )
-        if found:
+        if checkpoints:
             raise CheckpointError(
                 f"no checkpoint under {self.folder} is intact",
                 "start the run again in another folder",
@@ -66,38 +74,31 @@ class Checkpoints:
         return None
 
     def progresses(self) -> list[dict[str, Any]]:
-        """What the checkpoints on disk say of their runs' progress: any of them may be the one to go on from."""
-        return [
-            json.loads(path.read_text())
-            for place in self._folders()
-            if (path := place / "progress.json").is_file()
-        ]
+        """The progress of each checkpoint on disk: any of them may be the one to resume from."""
+        paths = [checkpoint / "progress.json" for checkpoint in self._folders()]
+        return [json.loads(path.read_text()) for path in paths if path.is_file()]
 
     def _folders(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
+        if not self.folder.is_dir():
+            return []
+        return sorted(self.folder.glob("step-*"))  # nine digits: by name is by step
 
-    def _load(self, place: Path) -> Saved:
-        groups = {path.stem: _current(load_file(path)) for path in place.glob("*.safetensors")}
+    def _load(self, checkpoint: Path) -> Saved:
         return Saved(
-            int(place.name.removeprefix("step-")),
-            groups,
-            json.loads((place / "progress.json").read_text()),
+            step=int(checkpoint.name.removeprefix("step-")),
+            groups={path.stem: _load_tensors(path) for path in checkpoint.glob("*.safetensors")},
+            progress=json.loads((checkpoint / "progress.json").read_text()),
         )
 
 
-def _current(tensors: Tensors) -> Tensors:
-    """Tensors that an earlier version may have stored, under the names they have now."""
-    return {current_name(name): tensor for name, tensor in tensors.items()}
-
-
-def damage(place: Path) -> str | None:
-    """What is wrong with a checkpoint folder, or None."""
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint folder, or None if it is intact."""
     try:
-        hashes = json.loads((place / "hashes.json").read_text())
+        hashes = json.loads((checkpoint / "hashes.json").read_text())
     except (OSError, ValueError):
         return "its list of hashes is missing or unreadable"
     for name, expected in hashes.items():
-        path = place / name
+        path = checkpoint / name
         if not path.is_file():
             return f"{name} is missing"
         if disk.sha256(path) != expected:
@@ -105,8 +106,13 @@ def damage(place: Path) -> str | None:
     return None
 
 
+def _load_tensors(path: Path) -> Tensors:
+    """The tensors of a file, which an earlier version may have written, under their present names."""
+    return {current_name(name): tensor for name, tensor in load_file(path).items()}
+
+
 class Snapshots:
-    """`state/snapshots/step-N.safetensors`: weights kept for the best score and for averaging."""
+    """`state/snapshots/step-N.safetensors`: weights alone, for checkpoint averaging or the best."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -116,19 +122,23 @@ class Snapshots:
 
     def write(self, step: int, weights: Tensors) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with disk.writing(self.path(step).name), disk.replacing(self.path(step)) as temporary:
+        path = self.path(step)
+        with disk.disk_errors(path.name), disk.atomic_file(path) as temporary:
             disk.write_tensors(temporary, weights)
 
     def mean(self, steps: list[int]) -> Tensors:
-        """The average of these snapshots, summed in float64."""
+        """Checkpoint averaging: the mean of these snapshots, summed in float64."""
         total: Tensors = {}
         for step in steps:
-            for name, tensor in _current(load_file(self.path(step))).items():
-                total[name] = total[name] + tensor.double() if name in total else tensor.double()
+            for name, tensor in _load_tensors(self.path(step)).items():
+                if name in total:
+                    total[name] = total[name] + tensor.double()
+                else:
+                    total[name] = tensor.double()
         return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
 
-    def forget_all_but(self, steps: set[int]) -> None:
-        kept = {self.path(step).name for step in steps}
+    def delete_all_but(self, steps: set[int]) -> None:
+        names = {self.path(step).name for step in steps}
         for path in self.folder.glob("step-*.safetensors"):
-            if path.name not in kept:
+            if path.name not in names:
                 path.unlink(missing_ok=True)

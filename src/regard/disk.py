@@ -1,4 +1,7 @@
-"""Writing that a crash cannot tear: what is on disk is the old state or the new one, never something between."""
+"""Atomic writes and memory-mapped tensors.
+
+After a crash, what is on disk is the old state or the new one, never something between.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import DiskError, RegardError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor  # at run time only where needed: help must not wait for torch
+
+# --- atomic writes --------------------------------------------------------------------------------
 
 _FETCH_AGAIN = "fetch or write the folder again"
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
-    """Turns the failures of a disk into errors that say what was kept."""
+def disk_errors(what: str) -> Iterator[None]:
+    """Turns the OSErrors of writing `what` into DiskErrors that end with the repair."""
     try:
         yield
     except OSError as error:
@@ -42,7 +47,7 @@ def writing(what: str) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Forces a file's, or a folder's entries', way to the disk."""
+    """fsync of a file's content, or of a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -51,9 +56,10 @@ def sync(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Replaces `path` as a whole."""
-    with writing(path.name), replacing(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    """Replaces `path` atomically."""
+    data = content.encode() if isinstance(content, str) else content
+    with disk_errors(path.name), atomic_file(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -73,10 +79,11 @@ def read_text(path: Path, error: type[RegardError]) -> str:
 
 def read_json(path: Path, error: type[RegardError]) -> Any:
     """The content of a JSON file; `error` where it cannot be read or is damaged."""
-    text = read_text(path, error)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as failure:
+        return json.loads(path.read_bytes().decode())
+    except OSError as failure:
+        raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
+    except (ValueError, RecursionError) as failure:  # no UTF-8 is a ValueError, too
         raise error(f"{path} is not valid JSON: {failure}", _FETCH_AGAIN) from None
 
 
@@ -91,15 +98,17 @@ def read_json_object(path: Path, error: type[RegardError]) -> dict[str, Any]:
 
 
 def json_line(value: Any) -> str:
+    """One line of a JSON Lines file."""
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary sibling to write to; it takes the place of `path` when the block ends well."""
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary sibling to write to; it replaces `path` when the block ends well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+        # In this order: content, rename, folder entry. Otherwise a crash may leave an empty file.
         sync(temporary)
         os.replace(temporary, path)
         sync(path.parent)
@@ -108,114 +117,136 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def committing(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder to fill; it becomes `folder` by one rename when the block ends well."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    with writing(folder.name):
+    with disk_errors(folder.name):
         try:
             temporary.mkdir(parents=True)
             yield temporary
             for path in temporary.rglob("*"):
                 sync(path)
             sync(temporary)
-            if folder.exists():
-                retired = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-                shutil.rmtree(retired, ignore_errors=True)
-                os.rename(folder, retired)
-                os.rename(temporary, folder)
-                shutil.rmtree(retired, ignore_errors=True)
-            else:
-                os.rename(temporary, folder)
+            _replace_folder(temporary, folder)
             sync(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _replace_folder(temporary: Path, folder: Path) -> None:
+    if not folder.exists():
+        os.rename(temporary, folder)
+        return
+    # A folder cannot be renamed onto one that is not empty: the old one moves aside first.
+    retired = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(retired, ignore_errors=True)
+    os.rename(folder, retired)
+    os.rename(temporary, folder)
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+# --- tensors --------------------------------------------------------------------------------------
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file; its library's failures come out as the OSError that they are."""
+    """A safetensors file, with a hash of its content in the header."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    on_cpu = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    # Inside the file, so that file and hash cannot come apart.
+    metadata = {"format": "pt", "sha256": _content_hash(sorted(on_cpu.items()))}
     try:
-        save_file(plain, path, {"format": "pt", "sha256": _content(sorted(plain.items()))})
+        save_file(on_cpu, path, metadata)
     except SafetensorError as error:
+        # The library wraps an OSError in text: "I/O error: No space left on device (os error 28)".
         code = re.search(r"os error (\d+)", str(error))
         raise OSError(int(code[1]) if code else 0, str(error)) from error
 
 
-def mapped(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Nothing is read before it is used, and each has a mapping of its own, from which the
-    memory of what was read is given back as soon as that tensor is given up: in one mapping for all, the last tensor in use
-    holds the whole file."""
+def mmap_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, memory-mapped: nothing is read before it is used.
+
+    Each has a mapping of its own, whose memory is released with that tensor. In one mapping for
+    all, the last tensor in use would hold the whole file in memory.
+    """
     from safetensors import safe_open
 
     before = path.stat()
     with safe_open(path, "pt") as file, path.open("rb") as raw:
-        length = int.from_bytes(raw.read(8), "little")
-        places = json.loads(raw.read(length))
-        found = {
-            name: _alone(path, file.get_tensor(name), 8 + length + places[name]["data_offsets"][0])
-            for name in file.keys()  # noqa: SIM118 (it is no mapping)
-        }
+        # The format: the header's length in 8 bytes, the header as JSON, the data.
+        header_length = int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(header_length))
+        tensors = {}
+        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+            offset = 8 + header_length + header[name]["data_offsets"][0]
+            tensors[name] = _mmap_tensor(path, file.get_tensor(name), offset)
     if not os.path.samestat(before, path.stat()):
         raise OSError(f"{path} was replaced while it was opened")
-    return found
+    return tensors
 
 
-def _alone(path: Path, tensor: Tensor, begin: int) -> Tensor:
-    """The same tensor, `begin` bytes into the file, in a mapping that ends with it."""
+def _mmap_tensor(path: Path, tensor: Tensor, offset: int) -> Tensor:
+    """The same tensor, at this offset of the file, in a mapping that ends with it."""
     import torch
 
     if not tensor.nbytes:
         return tensor
+    size = offset + tensor.nbytes
     try:
-        bytes_ = torch.from_file(
-            str(path), shared=False, size=begin + tensor.nbytes, dtype=torch.uint8
-        )
-    except RuntimeError:  # a limit on addresses
+        data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    except RuntimeError:  # the limit on address space (ulimit -v)
         return tensor
-    return bytes_[begin:].view(tensor.dtype).view(tensor.shape)
+    return data[offset:].view(tensor.dtype).view(tensor.shape)
 
 
-def forget(tensor: Tensor) -> None:
-    """Gives back what was read of a tensor of `mapped`, as if it had just been opened. What was written to is left alone, and
-    so is any other tensor: Linux tells, of each page, whether the file still has it."""
-    if (
-        not tensor.is_contiguous()
-        or tensor.device.type != "cpu"
-        or not sys.platform.startswith("linux")
-    ):
+def drop_pages(tensor: Tensor) -> None:
+    """Releases the memory of what was read of a memory-mapped tensor (MADV_DONTNEED).
+
+    The next use reads the file again. Any other tensor, and one that was written to, is left alone:
+    Linux says of each page whether it is still that of the file.
+    """
+    is_linux = sys.platform.startswith("linux")
+    if not (is_linux and tensor.device.type == "cpu" and tensor.is_contiguous()):
         return
     import numpy as np
 
-    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-    first, count = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE - -(-begin // mmap.PAGESIZE)
+    # Pages that the tensor fills completely.
+    first = -(-tensor.data_ptr() // mmap.PAGESIZE)
+    last = (tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE
+    count = last - first
     try:
+        # One 64-bit entry a page: bit 63 present, bit 62 swapped, bit 61 of a file.
         pages = np.fromfile("/proc/self/pagemap", np.uint64, max(0, count), offset=8 * first)
     except OSError:
         return
-    absent, of_file = pages >> 62 == 0, pages >> 61 == 0b101  # present, not swapped, of a file
+    absent = pages >> 62 == 0
+    of_file = pages >> 61 == 0b101
     if len(pages) == count and bool((absent | of_file).all()):
-        place, size = ctypes.c_void_p(first * mmap.PAGESIZE), ctypes.c_size_t(count * mmap.PAGESIZE)
-        ctypes.CDLL(None).madvise(place, size, mmap.MADV_DONTNEED)
+        address = ctypes.c_void_p(first * mmap.PAGESIZE)
+        size = ctypes.c_size_t(count * mmap.PAGESIZE)
+        ctypes.CDLL(None).madvise(address, size, mmap.MADV_DONTNEED)
 
 
-def altered(path: Path) -> bool:
-    """Whether the tensors at `path` are others than were written there; files of others do not say."""
+def is_altered(path: Path) -> bool:
+    """Whether a safetensors file of ours has other content than was written.
+
+    Files of other libraries carry no hash, and count as unaltered.
+    """
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
         expected = (file.metadata() or {}).get("sha256")
     if expected is None:
         return False
-    found = mapped(path)
-    return expected != _content((name, found.pop(name)) for name in sorted(found))
+    tensors = mmap_tensors(path)
+    # pop: each tensor's memory is released before the next is read.
+    return expected != _content_hash((name, tensors.pop(name)) for name in sorted(tensors))
 
 
-def _content(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """A hash of names, in their order, and bytes. It travels inside the file, so that file and hash cannot come apart."""
+def _content_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """SHA-256 of names and bytes, in this order."""
     import torch
 
     digest = hashlib.sha256()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class RegardError(Exception):
@@ -15,7 +16,7 @@ class RegardError(Exception):
         self.problem = problem
         self.repair = repair
 
-    def __reduce__(self) -> tuple[type[RegardError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
         """Pickles both arguments, so that the error survives the way out of a worker process."""
         # Exception's own __reduce__ would call __init__ with the joined message only.
         return type(self), (self.problem, self.repair)
@@ -43,6 +44,18 @@ class DiskError(RegardError):
 
 class DivergenceError(RegardError):
     """Loss or gradients stayed non-finite, so the run stopped itself."""
+
+
+class TrainingInterrupted(RegardError):
+    """A signal, or a callback, stopped training; the state was saved, so the run can be resumed."""
+
+    def __init__(self, problem: str, repair: str, signal_number: int) -> None:
+        super().__init__(problem, repair)
+        self.signal_number = signal_number
+        self.exit_code = 128 + signal_number  # as shells report a process that a signal ended
+
+    def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
+        return type(self), (self.problem, self.repair, self.signal_number)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

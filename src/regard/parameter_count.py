@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard import spec
-from regard.build import outline, trainable
+from regard.builder import outline, trainable
 
 
 def parameter_count(model: spec.Model) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.build import build
+from regard.builder import build
 from regard.cli.finetune import command
 from regard.errors import SettingError
 from regard.families import bert

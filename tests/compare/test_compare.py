@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.cli.compare import command
 from regard.compare import experiment
 from regard.compare.contenders import Contender, parse_budget, parse_contenders
@@ -86,7 +86,7 @@ def test_words_and_budgets() -> None:
     assert parse_budget("flops:1e6").steps(300.0, 0.0) == 3333
     assert parse_budget("seconds:60").steps(0.0, 0.25) == 240
     for word in ("steps", "steps:0", "hours:3", "flops:many"):
-        with pytest.raises(SettingError, match="no budget"):
+        with pytest.raises(SettingError, match="budget"):
             parse_budget(word)
     for words, message in (("", "nothing to compare"), ("gru,gru", "twice")):
         with pytest.raises(SettingError, match=message):
@@ -234,5 +234,5 @@ def test_the_command(base: recipes.Recipe, tmp_path: Path) -> None:
     spent = [one["steps"] * one["cost"]["flops"] for one in result["contestants"]]
     assert all(total <= 5e7 for total in spent)
     assert (tmp_path / "c" / "compare.svg").exists()
-    with pytest.raises(SettingError, match="no budget"):
+    with pytest.raises(SettingError, match="budget"):
         CliRunner().invoke(command, ["--budget", "hours:2"], catch_exceptions=False)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tokenizers import models
 
 from regard import disk, spec
-from regard.build import build
+from regard.builder import build
 from regard.convert import convert as converting
 from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.convert.convert import convert

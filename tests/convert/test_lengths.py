@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.convert import onnx
 from regard.core import softmax_attention
 from regard.core.stack import Stack

@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from regard import edit
-from regard.build import build
+from regard.builder import build
 from regard.core.block import Block
 from regard.families import transformer
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.parameter_count import parameter_count

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import edit
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.linear import Linear
 from regard.errors import SettingError
 from regard.families import bert

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.errors import ModelError, SettingError
 from regard.families.transformer import PRESETS, preset, transformer
 from regard.parameter_count import parameter_count

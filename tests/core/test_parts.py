@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from conftest import small_model
-from regard.build import build
+from regard.builder import build
 from regard.core.linear import Linear
 from regard.core.positional_encoding import LearnedPosition, Sinusoidal, sinusoids
 from regard.errors import DataError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.errors import SettingError
 from regard.families import (
     bart,

@@ -15,7 +15,7 @@ import torch
 import regard
 from regard import spec
 from regard.bench.models import benchmark_model
-from regard.build import build
+from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.sampling import filtered_distribution
 from regard.decode.speculative_decoding import DraftModel, accept_or_resample

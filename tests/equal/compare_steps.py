@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as R
-from regard.build import build
+from regard.builder import build
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.kernels import decode_step, topk
 from regard.core.rotary import Rope

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.attention_mask import AttentionMask
 from regard.core.chunked_attention import ChunkedAttention, ChunkRing
 from regard.core.context import Context

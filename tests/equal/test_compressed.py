@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.cache import DecoderState
 from regard.core.context import Context
 from regard.core.probe import Probe

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts

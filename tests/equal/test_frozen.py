@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import edit, spec
-from regard.build import build
+from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import SettingError

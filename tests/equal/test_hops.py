@@ -12,7 +12,7 @@ import torch
 import regard
 from regard import spec
 from regard.baselines.memory_network import MemoryNetwork
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.errors import ModelError

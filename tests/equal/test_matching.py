@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.errors import ModelError
 
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core import attention_mask as mask_module
 from regard.core import (
     linear_attention,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
 from regard.errors import ModelError

@@ -20,7 +20,7 @@ from torch.nn import functional
 import regard
 from looked import TARGET, TEXT, sharpened, translator
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.cli.prune import command
 from regard.core.context import Context
 from regard.core.probe import Probe

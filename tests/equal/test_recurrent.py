@@ -17,7 +17,7 @@ from regard.baselines.additive_attention import AdditiveAttention, AlignmentAtte
 from regard.baselines.cache import RecurrentState
 from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core import softmax_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.cache import DecoderState

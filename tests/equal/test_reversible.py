@@ -9,7 +9,7 @@ import torch
 
 from regard import spec
 from regard.bench.attention import peak as most
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.errors import ModelError

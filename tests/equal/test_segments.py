@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.cache import DecoderState
 from regard.core.context import Context
 from regard.errors import ModelError

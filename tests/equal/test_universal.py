@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core.context import Context, LayerContext
 from regard.errors import ModelError
 from regard.parameter_count import parameter_count

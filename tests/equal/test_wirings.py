@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core import softmax_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.cache import StaticKVCache

@@ -17,7 +17,7 @@ from tokenizers import models
 
 from regard import disk, memory, spec
 from regard import models as api
-from regard.build import build
+from regard.builder import build
 from regard.errors import CheckpointError, DataError, ModelError
 from regard.families import folder as folders
 from regard.families.folder import write_model

@@ -19,7 +19,7 @@ from tokenizers import models
 
 import zoo
 from regard import disk, spec
-from regard.build import build
+from regard.builder import build
 from regard.core.positional_encoding import Sinusoidal
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (

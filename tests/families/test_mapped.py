@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from regard import disk, edit
 from regard.allocator import give_back
-from regard.build import build
+from regard.builder import build
 from regard.families.folder import describe, open_model, write_weights
 from regard.families.gpt2 import preset
 from regard.model import Decoder
@@ -60,7 +60,7 @@ def test_tensors_are_what_is_stored(
     save_file(stored, path)
     if addresses == "limited":
         monkeypatch.setattr(torch, "from_file", _refuse)
-    result = disk.mapped(path)
+    result = disk.mmap_tensors(path)
     assert result.keys() == stored.keys()
     for name, tensor in stored.items():
         assert result[name].dtype == tensor.dtype
@@ -76,21 +76,21 @@ def _refuse(*_: object, **__: object) -> Tensor:
 def test_a_file_that_is_replaced_meanwhile_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, plain = folder / "model.safetensors", disk._alone
+    path, plain = folder / "model.safetensors", disk._mmap_tensor
 
     def slow(*arguments: object) -> Tensor:
         disk.write_file(path, path.read_bytes())
         return plain(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(disk, "_alone", slow)
+    monkeypatch.setattr(disk, "_mmap_tensor", slow)
     with pytest.raises(OSError, match="replaced"):
-        disk.mapped(path)
+        disk.mmap_tensors(path)
 
 
 @LINUX
 def test_what_is_given_up_is_given_back(folder: Path) -> None:
     path = folder / "model.safetensors"
-    result = disk.mapped(path)
+    result = disk.mmap_tensors(path)
     assert len(mappings(path)) == len(result)
     retained = result[TABLE]
     result.clear()
@@ -101,20 +101,20 @@ def test_what_is_given_up_is_given_back(folder: Path) -> None:
 @LINUX
 def test_what_was_read_is_forgotten_and_what_was_written_is_not(folder: Path) -> None:
     path = folder / "model.safetensors"
-    stored, table = load_file(path)[TABLE].clone(), disk.mapped(path)[TABLE]
+    stored, table = load_file(path)[TABLE].clone(), disk.mmap_tensors(path)[TABLE]
     assert torch.equal(table, stored)
     (before,) = mappings(path)
-    disk.forget(table)
+    disk.drop_pages(table)
     (after,) = mappings(path)
     assert after <= before - 4 * (table.nbytes // 4096 - 1)
     assert torch.equal(table, stored)
     table[500, 3] = 7.0
-    disk.forget(table)
+    disk.drop_pages(table)
     assert table[500, 3] == 7.0
     other = torch.randn(1000, 64)
     for tensor in (other, other.mT, other[:1, :1], torch.empty(0)):
         wanted = tensor.clone()
-        disk.forget(tensor)
+        disk.drop_pages(tensor)
         assert torch.equal(tensor, wanted)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from looked import MODELS, TARGET, TEXT, WORDS, Tokenized, reader, target_of, translator, writer
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.core.attention_mask import AttentionMask
 from regard.core.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
@@ -89,13 +89,7 @@ class Given:
         self.known = weights
 
     def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: Any,
-        rows: Tensor,
-        heads: Tensor | None = None,
-        bias: Any = None,
+        self, q: Tensor, k: Tensor, attention_mask: Any, rows: Tensor, heads: Tensor | None = None
     ) -> Tensor:
         run = self.known[:, :, rows]
         return run if heads is None else run[:, heads]
@@ -481,16 +475,14 @@ def test_patching_one_place_by_hand() -> None:
     outputs = look(model, TEXT, target=TARGET, ask=()).model_inputs.decoder_inputs
     probe = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
-    assert forward(model.model, one, outputs, probe=probe)[
-        0, 3, answer
-    ].item() == pytest.approx(result.clean, abs=1e-5)
+    assert forward(model.model, one, outputs, probe=probe)[0, 3, answer].item() == pytest.approx(
+        result.clean, abs=1e-5
+    )
 
     def edit(x: Tensor) -> Tensor:
         return torch.cat([x[:, :1], probe.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
 
-    edited = forward(
-        model.model, two, outputs, probe=Probe(edits={"encoder.0.residual": edit})
-    )
+    edited = forward(model.model, two, outputs, probe=Probe(edits={"encoder.0.residual": edit}))
     assert edited[0, 3, answer].item() == pytest.approx(result.scores[1, 1], abs=1e-5)
     # Where the texts are the same and nothing has been mixed yet, there is nothing to restore.
     same = [i for i, (a, b) in enumerate(zip(result.tokens, result.others, strict=True)) if a == b]

@@ -23,7 +23,7 @@ from looked import (
     writer,
 )
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.core import softmax_attention
 from regard.core.probe import Probe
 from regard.errors import SettingError

@@ -121,9 +121,9 @@ def test_texts_are_those_of_a_bare_generate(said: dict[str, Any], tmp_path: Path
     model, ours = writer(tmp_path, **said)
     found = ours.generate(LINES[:2])
     for line, text in zip(LINES, found, strict=False):
-        ids = ours.words.input_ids(line)
+        ids = ours.tokenizer.input_ids(line)
         new = model.generate(torch.tensor([ids]), pad_token_id=0)[0, len(ids) :].tolist()
-        assert text == ours.words.decode([i for i in new if i != ours.special_tokens.end])
+        assert text == ours.tokenizer.decode([i for i in new if i != ours.special_tokens.end])
 
 
 def test_words_of_transformers() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 import regard
 from regard.errors import DataError, ModelError
 from regard.models import TextEncoder
-from regard.models.text_encoder import _joined
+from regard.models.spans import merge_entities
 
 transformers = pytest.importorskip("transformers")
 
@@ -285,7 +285,8 @@ def test_entities() -> None:
 
     def joined(labels: str) -> list[tuple[str, str, float]]:
         return [
-            (e.text, e.label, round(e.probability, 2)) for e in _joined("w w w w w", words(labels))
+            (e.text, e.label, round(e.probability, 2))
+            for e in merge_entities("w w w w w", words(labels))
         ]
 
     assert joined("O B-X I-X O I-Y") == [("w w", "X", 0.6), ("w", "Y", 0.9)]
@@ -419,7 +420,7 @@ def test_a_long_context_is_read_in_parts(tmp_path: Path) -> None:
     context = "the dog runs over the fox. " * 10 + "lazy jumping"
     answer = ours.answer("Who?", context)
     assert context[answer.start : answer.end] == answer.text != ""
-    assert len(ours.text.windows("Who?", context, 40, 10)) > 2
+    assert len(ours.tokenizer.windows("Who?", context, 40, 10)) > 2
     with pytest.raises(DataError, match="shorter first"):
         ours.answer("Who? " * 30, context)
 
@@ -458,11 +459,11 @@ def test_without_a_tokenizer_a_model_is_called_with_ids(tmp_path: Path) -> None:
 
 def test_a_reader_made_in_memory_is_saved_with_its_tokenizer(tmp_path: Path) -> None:
     first = reader(folder(tmp_path / "theirs", "ForSequenceClassification"))
-    made = TextEncoder(first.model, first.spec, first.text, first.config)
+    made = TextEncoder(first.model, first.spec, first.tokenizer, first.config)
     made.save(tmp_path / "ours")
     again = reader(tmp_path / "ours")
     for found, wanted in zip(again.classify(TEXTS), first.classify(TEXTS), strict=True):
         assert found == pytest.approx(wanted, abs=1e-5)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    assert theirs(TEXTS[1])["input_ids"] == first.text.encode_with_template(TEXTS)[1].ids
+    assert theirs(TEXTS[1])["input_ids"] == first.tokenizer.encode_with_template(TEXTS)[1].ids
     assert (theirs.pad_token_id, theirs.mask_token_id) == (0, 4)

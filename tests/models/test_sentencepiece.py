@@ -120,12 +120,12 @@ def test_llama(tmp_path: Path) -> None:
     (place / "tokenizer.model").write_bytes(data)
     ours = regard.load(place, device="cpu")
     assert isinstance(ours, LanguageModel)
-    ids = ours.words.input_ids("a cat")
+    ids = ours.tokenizer.input_ids("a cat")
     assert ids == [1, *spm.SentencePieceProcessor(model_proto=data).encode("a cat")]
     out = model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False, eos_token_id=None)[
         0, len(ids) :
     ]
-    held = ours.words.decode(out.tolist())
+    held = ours.tokenizer.decode(out.tolist())
     assert ours.generate("a cat", max_new_tokens=5).strip() == held.strip()
     text = tmp_path / "text.txt"
     text.write_text("\n".join(LINES * 20))
@@ -140,7 +140,7 @@ def test_llama(tmp_path: Path) -> None:
     regard.finetune(place, "lm", text, out=tmp_path / "run", **options)
     tuned = regard.load(tmp_path / "run", device="cpu")
     assert isinstance(tuned, LanguageModel)
-    assert tuned.words.input_ids("a cat") == ids
+    assert tuned.tokenizer.input_ids("a cat") == ids
     (place / "tokenizer.model").write_bytes(data[:300])
     with pytest.raises(DataError, match="SentencePiece"):
         regard.load(place)

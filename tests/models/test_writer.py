@@ -62,7 +62,7 @@ def test_it_answers_as_transformers_does(folder: Path, model: LanguageModel) -> 
     found = model(input_ids=ids, attention_mask=padding_mask).logits
     seen = padding_mask.bool()
     assert (found - expected)[seen].abs().max() <= 1e-5 * max(1.0, expected.abs().mean())
-    prompt = model.words.encode("The dog")
+    prompt = model.tokenizer.encode("The dog")
     out = theirs.generate(
         torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0
     )
@@ -72,7 +72,7 @@ def test_it_answers_as_transformers_does(folder: Path, model: LanguageModel) -> 
         if model.special_tokens.end in tokens
         else len(tokens)
     )
-    assert model.generate("The dog", max_new_tokens=12) == model.words.decode(tokens[:stop])
+    assert model.generate("The dog", max_new_tokens=12) == model.tokenizer.decode(tokens[:stop])
     with torch.inference_mode():
         loss = theirs(input_ids=torch.tensor([prompt]), labels=torch.tensor([prompt])).loss.item()
     assert model.perplexity("The dog") == pytest.approx(math.exp(loss), rel=1e-4)
@@ -101,7 +101,7 @@ def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:
     """Past the last position a piece begins from the last half of them; by hand, token by token, without a cache."""
     if model.positions is None:
         pytest.skip("no limit")
-    ids = model.words.input_ids("The dog sees a cat. The cat sees")
+    ids = model.tokenizer.input_ids("The dog sees a cat. The cat sees")
     expected: list[int] = []
     seen = list(ids)
     while len(expected) < 50:
@@ -112,24 +112,27 @@ def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:
         expected.append(token)
         seen = [*seen, token]
     found = model.generate("The dog sees a cat. The cat sees", max_new_tokens=50)
-    assert found == model.words.decode([*ids, *expected])[len("The dog sees a cat. The cat sees") :]
+    assert (
+        found
+        == model.tokenizer.decode([*ids, *expected])[len("The dog sees a cat. The cat sees") :]
+    )
 
 
 def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:
     """Whatever token comes third, made an end token, ends the text before it; several may."""
-    ids = model.words.input_ids("The dog")
+    ids = model.tokenizer.input_ids("The dog")
     tokens: list[int] = []
     for _ in range(4):
         tokens.append(int(model(torch.tensor([ids + tokens])).logits[0, -1].argmax()))
     third = tokens[2]
     for end in (third, [0, third]):
-        other = LanguageModel(model.model, model.spec, model.words, {"eos_token_id": end})
+        other = LanguageModel(model.model, model.spec, model.tokenizer, {"eos_token_id": end})
         expected = tokens[: tokens.index(third)]
         for strategy in (Greedy(), BeamSearch(1)):
-            assert other.generate("The dog", strategy, max_new_tokens=9) == model.words.decode(
+            assert other.generate("The dog", strategy, max_new_tokens=9) == model.tokenizer.decode(
                 expected
             )
-    none = LanguageModel(model.model, model.spec, model.words, {})
+    none = LanguageModel(model.model, model.spec, model.tokenizer, {})
     growing = none.generate("The dog", Sampling(seed=2), max_new_tokens=30)
     assert growing
     with pytest.raises(DataError, match="prompt"):
@@ -149,9 +152,9 @@ def test_surprise_adds_up(model: LanguageModel) -> None:
     total, count = model.nll(texts)
     parts = [model.nll(text) for text in texts]
     assert total == pytest.approx(sum(part for part, _ in parts), rel=1e-5)
-    assert count == sum(len(model.words.encode(text)) - 1 for text in texts)
+    assert count == sum(len(model.tokenizer.encode(text)) - 1 for text in texts)
     long_total, long_count = model.nll(TEXT)
-    assert long_count == len(model.words.encode(TEXT)) - 1
+    assert long_count == len(model.tokenizer.encode(TEXT)) - 1
     assert math.isfinite(long_total)
 
 

@@ -15,7 +15,7 @@ from test_vision import check_back, close, shaken
 from torch import Tensor
 
 from regard import spec
-from regard.build import trainable
+from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count

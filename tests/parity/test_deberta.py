@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard import disk
-from regard.build import trainable
+from regard.builder import trainable
 from regard.core.relative_position import Disentangled
 from regard.errors import ModelError
 from regard.families import deberta

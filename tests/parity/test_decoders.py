@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard import disk
-from regard.build import trainable
+from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count

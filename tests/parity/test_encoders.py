@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import disk
 from regard import spec as kinds
-from regard.build import trainable
+from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import Encoder

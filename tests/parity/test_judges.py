@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard import disk
-from regard.build import trainable
+from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.models.text_encoder import TextEncoder

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from regard import disk, spec
-from regard.build import build
+from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.families.folder import (

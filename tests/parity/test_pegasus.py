@@ -23,7 +23,7 @@ from test_marian import (
 )
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.families.folder import describe, read
 from regard.families.transformer import transformer
 

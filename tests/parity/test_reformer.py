@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard import disk
 from regard import spec as kinds
-from regard.build import trainable
+from regard.builder import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard import disk, spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count

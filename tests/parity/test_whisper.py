@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from regard import disk, spec
-from regard.build import trainable
+from regard.builder import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.errors import DataError, ModelError

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Everything below `families/` that says what a model is made of and builds it.
-BELOW_THE_FAMILIES = ("spec", "core", "baselines", "model", "build", "edit")
+BELOW_THE_FAMILIES = ("spec", "core", "baselines", "model", "builder", "edit")
 
 # Code from a file, or a question about a type that the types should answer.
 FORBIDDEN_CALLS = (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from regard import spec
-from regard.build import outline
+from regard.builder import outline
 from regard.errors import ModelError
 from regard.families.folder import FAMILIES, describe
 from regard.families.transformer import transformer

@@ -239,7 +239,7 @@ def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
 def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
     from looked import WORDS, Tokenized, sharpened
     from regard import spec
-    from regard.build import build
+    from regard.builder import build
 
     torch.manual_seed(0)
     block = spec.Block(

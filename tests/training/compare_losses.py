@@ -38,7 +38,7 @@ for vocabulary, smoothing, agreement, bias, max_logits in itertools.product(
         parameter.data.normal_(std=0.5)
     hidden = torch.randn(len(labels), 8, device=device) * 3
     results = []
-    for function in (definition.over_vocabulary, kernel):
+    for function in (definition.linear_cross_entropy, kernel):
         inputs = hidden.clone().requires_grad_()
         loss, nll = function(head, inputs, labels, smoothing, agreement)
         (loss * 0.37).backward()

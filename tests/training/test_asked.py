@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from regard import spec
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationAgainstMajority
-from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import Result, go_on, run
 from regard.training.run_folder import begin
@@ -29,9 +29,9 @@ FEW: dict[str, Any] = {
 STORY = "Mary went to the kitchen. John moved to the garden. Mary took the apple. Mary went to the office."
 
 
-def trained(out: Path, **changes: Any) -> Result:
+def trained(out: Path, on_step: Any = None, **changes: Any) -> Result:
     recipe, name = recipes.choose(None, {"model": "memory"} | changes)
-    return run(begin(recipe, out, name), recipe, name, quiet=True)
+    return run(begin(recipe, out, name), recipe, name, quiet=True, on_step=on_step)
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +108,11 @@ def test_its_invariants_hold(learnt: tuple[Path, ClassificationAgainstMajority])
 
 
 def test_a_resumed_run_is_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, crash_at: Callable[[int], Any]
 ) -> None:
     trained(tmp_path / "whole", **FEW)
-    after = loop.Loop._after_step
-
-    def stop(self: Any) -> None:
-        after(self)
-        if self.progress.step == 17:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(loop.Loop, "_after_step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "parts", **FEW)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "parts", crash_at(17), **FEW)
     go_on(tmp_path / "parts", quiet=True)
     one, other = (folders.open_model(tmp_path / name)[0] for name in ("whole", "parts"))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import regard
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.core import linear_attention
 from regard.data import builtin
 from regard.errors import ModelError, SettingError
@@ -20,7 +21,6 @@ from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_atten
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
-from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import describe, go_on, run
 from regard.training.run_folder import begin
@@ -89,7 +89,10 @@ def test_trains_and_decodes_cached_as_uncached(
 
 
 def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
-    text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    crash_at: Callable[[int], Any],
 ) -> None:
     monkeypatch.setitem(
         MIXERS, "performer", lambda: spec.LinearAttention(spec.FavorFeatures(8, redraw=2))
@@ -107,17 +110,8 @@ def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
         None, TINY | text | {"attention": "performer", "steps": 6, "save_every": 2}
     )
     place = begin(recipe, tmp_path / "parts", "test")
-    stopped = loop.Loop._after_step
-
-    def stop(self: Any) -> None:
-        stopped(self)
-        if self.progress.step == 4:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(loop.Loop, "_after_step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(place, recipe, "test", quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        run(place, recipe, "test", quiet=True, on_step=crash_at(4))
     go_on(tmp_path / "parts", quiet=True)
     model, _ = folders.open_model(tmp_path / "parts")
     for one, other in zip(whole.parameters(), model.parameters(), strict=True):

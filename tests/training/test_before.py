@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from regard.families import folder as folders
 from regard.families.recurrent import FAMILIES
 from regard.look import alignment, look
 from regard.models import Translator
-from regard.training.engine import loop
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
 from regard.training.run_folder import begin
@@ -45,21 +45,18 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_run_stops_goes_on_and_holds_what_every_model_holds(
-    family: str, text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, text: dict[str, str], tmp_path: Path, crash_at: Callable[[int], Any]
 ) -> None:
     recipe = recipes.load(None, TINY | text | {"model": family})
     run(begin(recipe, tmp_path / "whole", "test"), recipe, "test", quiet=True)
-    plain = loop.Loop._after_step
-
-    def stop(self: Any) -> None:
-        plain(self)
-        if self.progress.step == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(loop.Loop, "_after_step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(begin(recipe, tmp_path / "parts", "test"), recipe, "test", quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            begin(recipe, tmp_path / "parts", "test"),
+            recipe,
+            "test",
+            quiet=True,
+            on_step=crash_at(2),
+        )
     go_on(tmp_path / "parts", quiet=True)
     one, opened = folders.open_model(tmp_path / "whole")
     two, _ = folders.open_model(tmp_path / "parts")

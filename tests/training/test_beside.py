@@ -16,10 +16,10 @@ from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.model import Decoder, Encoder, EncoderDecoder
 from regard.training import finetune as tuning
-from regard.training.engine.logging import ProgressLog
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes
-from regard.training.run import job
+from regard.training.run import make_job
 from regard.training.run_folder import begin
 
 SIZES: dict[str, Any] = {
@@ -101,7 +101,11 @@ def test_objectives(name: str, text: Path, tmp_path: Path) -> None:
     if own["objective"] not in ("translate", "classify"):
         own = {"text": str(text), "tokenizer": "characters", "context": 32} | own
     recipe = recipes.load(None, SIZES | own)
-    check(job(begin(recipe, tmp_path / "run", "test"), recipe, ProgressLog(1, quiet=True)).task)
+    check(
+        make_job(
+            begin(recipe, tmp_path / "run", "test"), recipe, ProgressBar(1, quiet=True)
+        ).objective
+    )
 
 
 @pytest.mark.parametrize("name", ["classify", "tag", "answer"])
@@ -131,4 +135,4 @@ def test_fine_tuning(name: str, text: Path, tmp_path: Path) -> None:
         "epochs": 1,
     }
     place, recipe, _ = tuning.start(values, tmp_path / "run")
-    check(job(place, recipe, ProgressLog(1, quiet=True)).task)
+    check(make_job(place, recipe, ProgressBar(1, quiet=True)).objective)

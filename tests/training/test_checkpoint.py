@@ -112,14 +112,14 @@ def test_snapshots_average(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         snapshots.write(step, {"w": torch.full((2,), float(step))})
     assert snapshots.mean([1, 2, 3])["w"].tolist() == [2.0, 2.0]
-    snapshots.forget_all_but({2})
+    snapshots.delete_all_but({2})
     assert [p.name for p in tmp_path.iterdir()] == [snapshots.path(2).name]
 
 
 def test_replacing_keeps_the_old_file_when_the_block_fails(tmp_path: Path) -> None:
     file = tmp_path / "f"
     disk.write_file(file, "old")
-    with pytest.raises(ValueError, match="broken"), disk.replacing(file) as temporary:
+    with pytest.raises(ValueError, match="broken"), disk.atomic_file(file) as temporary:
         temporary.write_text("new")
         raise ValueError("broken")
     assert file.read_text() == "old"

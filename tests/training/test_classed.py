@@ -13,9 +13,9 @@ import pytest
 import regard
 from regard.errors import SettingError
 from regard.metrics.classification import ClassificationAgainstMajority
-from regard.training.engine.logging import ProgressLog
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.recipe import schema as recipes
-from regard.training.run import Result, job, run
+from regard.training.run import Result, make_job, run
 from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {
@@ -103,6 +103,6 @@ def test_the_log_says_what_it_counts(
         for line in map(json.loads, place.metrics.read_text().splitlines())
         if "event" not in line
     )
-    batches = islice(job(place, recipe, ProgressLog(1, quiet=True)).task.batches(0, 0), 2)
+    batches = islice(make_job(place, recipe, ProgressBar(1, quiet=True)).objective.batches(0, 0), 2)
     counts = [(batch.tensors["labels"] >= 0).sum().item() for _, batch in batches]
     assert (line["unit"], line["tokens"]) == (unit, sum(counts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 import regard
 from regard.data import labelled
 from regard.data.labelled import Question, Words
-from regard.errors import DataError, ModelError, SettingError
+from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.metrics.classification import classification_score
 from regard.metrics.entity_f1 import tagging_score
@@ -21,11 +22,11 @@ from regard.metrics.question_answering import answer_score
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training.engine import layerwise_lr_decay
-from regard.training.engine.loop import Loop
 from regard.training.engine.lr_schedule import LinearDecay
 from regard.training.engine.optimizer import Optimizer
 from regard.training.finetune import with_head
-from regard.training.objectives.finetuning_heads import aligned, windowed
+from regard.training.objectives.question_answering import answer_windows
+from regard.training.objectives.token_classification import align_tags
 from regard.training.run import go_on
 from regard.training.run_folder import RunFolder
 
@@ -143,7 +144,7 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    rows = [reader.text.input_ids(text) for text in ("the fox runs", "lazy")]
+    rows = [reader.tokenizer.input_ids(text) for text in ("the fox runs", "lazy")]
     ids = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
     with torch.inference_mode():
         wanted = theirs.eval()(input_ids=ids, attention_mask=(ids != 0).long()).logits
@@ -216,25 +217,23 @@ def test_resumed_equals_uninterrupted(
     bert: Path,
     sentences: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stop_at: Callable[[int], Any],
     changes: dict[str, Any],
 ) -> None:
     settings = FAST | {"epochs": 3, "save_every": 2, "layer_decay": 0.8} | changes
     regard.finetune(
         bert, "classify", sentences, valid=sentences, out=tmp_path / "whole", **settings
     )
-    after = Loop._after_step
-
-    def stopping(self: Loop) -> None:
-        self.signal = 15 if self.progress.step == 3 else 0
-        after(self)
-
-    monkeypatch.setattr(Loop, "_after_step", stopping)
-    with pytest.raises(SystemExit):
+    with pytest.raises(TrainingInterrupted):
         regard.finetune(
-            bert, "classify", sentences, valid=sentences, out=tmp_path / "cut", **settings
+            bert,
+            "classify",
+            sentences,
+            valid=sentences,
+            out=tmp_path / "cut",
+            on_step=stop_at(3),
+            **settings,
         )
-    monkeypatch.undo()
     go_on(tmp_path / "cut", quiet=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     assert one.keys() == other.keys()
@@ -272,15 +271,15 @@ def test_low_rank_changes_are_merged(bert: Path, sentences: Path, tmp_path: Path
 
 def test_layer_wise_rates_by_hand(bert: Path) -> None:
     model, _ = folders.open_model(bert)
-    shares = layerwise_lr_decay.rates(model, 0.5)
+    shares = layerwise_lr_decay.lr_multipliers(model, 0.5)
     assert shares["pool.dense.weight"] == 1.0
     assert shares["stack.blocks.1.feedforward.inner.bias"] == 0.5
     assert shares["stack.blocks.0.attention.output.weight"] == 0.25
     assert shares["input.table.weight"] == shares["input.norm.bias"] == 0.125
-    updater = Optimizer(model.named_parameters(), LinearDecay(1.0, 2, 4), rates=shares)
-    updater.prepare(4)  # 1/3 of the peak
+    optimizer = Optimizer(model.named_parameters(), LinearDecay(1.0, 2, 4), lr_multipliers=shares)
+    optimizer.set_learning_rate(4)  # 1/3 of the peak
     found = {
-        id(p): float(group["lr"]) for group in updater.adam.param_groups for p in group["params"]
+        id(p): float(group["lr"]) for group in optimizer.adam.param_groups for p in group["params"]
     }
     assert len(found) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
@@ -366,7 +365,7 @@ def test_the_first_token_of_a_word_has_its_tag(bert: Path) -> None:
     words = Words(
         ["The", "fox", "jumping", "over", "zoe's", "dog"], ["O", "B-A", "O", "P", "B-P", "I-P"]
     )
-    ((row, tags),) = aligned(open_encoder_tokenizer(bert), [words])
+    ((row, tags),) = align_tags(open_encoder_tokenizer(bert), [words])
     pieces = dict(zip(row.tokens, tags, strict=True))
     assert row.tokens[:5] == ["[CLS]", "the", "fox", "jump", "##ing"]
     assert [tag for tag in tags if tag] == words.tags
@@ -397,7 +396,7 @@ def test_a_tagger(bert: Path, tmp_path: Path) -> None:
 def test_windows_find_the_span(bert: Path) -> None:
     context = "the lazy dog naps. " * 6 + "'a fox' runs over the dog"
     example = Question("who runs?", context, context.index("a fox"), "a fox")
-    rows = windowed(open_encoder_tokenizer(bert), example, 24)
+    rows = answer_windows(open_encoder_tokenizer(bert), example, 24)
     assert len(rows) > 2
     inside = [(row, span) for row, span in rows if span != (0, 0)]
     assert inside
@@ -406,7 +405,9 @@ def test_windows_find_the_span(bert: Path) -> None:
         assert context[row.offsets[first][0] : row.offsets[last][1]] == "a fox"
     assert {
         span
-        for _, span in windowed(open_encoder_tokenizer(bert), Question("who?", context, 0, ""), 24)
+        for _, span in answer_windows(
+            open_encoder_tokenizer(bert), Question("who?", context, 0, ""), 24
+        )
     } == {(0, 0)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from safetensors.torch import load_file
 
 import regard
 from regard.data.batching import IGNORED
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.models import LanguageModel
-from regard.training.data.plain_text import packed, texts
-from regard.training.engine.logging import ProgressLog
-from regard.training.engine.loop import Loop
-from regard.training.language import language
+from regard.training.data.plain_text import pack_sentences, text_corpora
+from regard.training.engine.progress_bar import ProgressBar
+from regard.training.language import language_job
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
@@ -59,10 +59,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(out: Path, values: dict[str, Any]) -> RunFolder:
+def start(out: Path, values: dict[str, Any], on_step: Any = None) -> RunFolder:
     recipe = recipes.load(None, values)
     place = begin(recipe, out, "test")
-    run(place, recipe, "test", quiet=True)
+    run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
 
 
@@ -93,19 +93,11 @@ def test_resumed_equals_uninterrupted(
     runs: dict[str, RunFolder],
     text: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stop_at: Callable[[int], Any],
     name: str,
 ) -> None:
-    after = Loop._after_step
-
-    def stopping(self: Loop) -> None:
-        self.signal = 15 if self.progress.step == 13 else 0
-        after(self)
-
-    monkeypatch.setattr(Loop, "_after_step", stopping)
-    with pytest.raises(SystemExit):
-        start(tmp_path / "cut", settings(text, name))
-    monkeypatch.undo()
+    with pytest.raises(TrainingInterrupted):
+        start(tmp_path / "cut", settings(text, name), stop_at(13))
     go_on(tmp_path / "cut", quiet=True)
     cut = RunFolder(tmp_path / "cut")
     assert lines(cut) == lines(runs[name])
@@ -183,8 +175,8 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
     held = whole[int(len(whole) * 0.9) :]
     place = runs["causal"]
     model: Any = regard.load(place.folder)
-    ids = model.words.encode(held)
-    assert model.words.decode(ids) == held
+    ids = model.tokenizer.encode(held)
+    assert model.tokenizer.decode(ids) == held
     total = 0.0
     for i in range(0, len(ids) - 1, 32):
         window = torch.tensor([ids[i : i + 33]])
@@ -197,61 +189,61 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
 
 def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, settings(text, "causal"))
-    job = language(begin(recipe, tmp_path / "a", "test"), recipe, ProgressLog(1, quiet=True))
-    assert isinstance(job.task, CausalLM)
-    stream = job.task.batches(0, 0)
+    job = language_job(begin(recipe, tmp_path / "a", "test"), recipe, ProgressBar(1, quiet=True))
+    assert isinstance(job.objective, CausalLM)
+    stream = job.objective.batches(0, 0)
     batches = [next(stream) for _ in range(4)]
-    (position, again) = next(job.task.batches(*batches[2][0]))
+    (position, again) = next(job.objective.batches(*batches[2][0]))
     assert position == (0, 4)
     assert torch.equal(again.tensors["tokens"], batches[3][1].tensors["tokens"])
     for _, batch in batches:
         assert batch.tensors["tokens"].shape == (8, 32)
         assert torch.equal(batch.tensors["tokens"][:, 1:], batch.tensors["labels"][:, :-1])
     assert len({int(row) for _, batch in batches for row in batch.rows}) > 16
-    shown = job.task.examples([0])[0]["text"]
+    shown = job.objective.examples([0])[0]["text"]
     assert text.read_text().startswith(shown)
 
 
 @pytest.mark.parametrize("name", ["masked", "next", "replaced"])
 def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
     recipe = recipes.load(None, settings(text, name))
-    task: Any = language(
-        begin(recipe, tmp_path / name, "test"), recipe, ProgressLog(1, quiet=True)
-    ).task
+    task: Any = language_job(
+        begin(recipe, tmp_path / name, "test"), recipe, ProgressBar(1, quiet=True)
+    ).objective
     (_, batch) = next(task.batches(0, 0))
     tokens, labels, padding_mask = (
         batch.tensors[key] for key in ("tokens", "labels", "padding_mask")
     )
     assert tokens.shape[1] <= 32
-    assert (tokens[:, 0] == task.first).all()
-    assert (tokens[torch.arange(len(tokens)), padding_mask.sum(dim=1) - 1] == task.last).all()
-    assert ((tokens == task.pad) == ~padding_mask).all()
+    assert (tokens[:, 0] == task.start_id).all()
+    assert (tokens[torch.arange(len(tokens)), padding_mask.sum(dim=1) - 1] == task.end_id).all()
+    assert ((tokens == task.pad_id) == ~padding_mask).all()
     assert batch.tokens == (labels >= 0).sum()
     assert (labels[~padding_mask] == IGNORED).all()
     if name == "replaced":
-        assert (tokens[labels >= 0] == task.mask).all()
+        assert (tokens[labels >= 0] == task.mask_id).all()
     if name == "next":
         segments = batch.tensors["segments"]
-        assert ((tokens == task.last).sum(dim=1) == 2).all()
+        assert ((tokens == task.end_id).sum(dim=1) == 2).all()
         for row, marks in zip(tokens, segments, strict=True):
-            cut = int((row == task.last).nonzero()[0])
+            cut = int((row == task.end_id).nonzero()[0])
             assert marks[: cut + 1].sum() == 0
             assert marks[cut + 1] == 1
         assert set(batch.tensors["stranger"].tolist()) == {0, 1}
     # Another epoch hides other tokens of the same rows; the same epoch the same ones.
-    again, other = (task.collate(task.train, batch.rows, epoch) for epoch in (0, 1))
+    again, other = (task.collate(task.train_corpus, batch.rows, epoch) for epoch in (0, 1))
     assert torch.equal(again.tensors["labels"], labels)
     assert not torch.equal(other.tensors["labels"], labels)
 
 
 def test_rows_hold_sentences_of_one_document(text: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, settings(text, "masked"))
-    data = texts(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    data = text_corpora(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
     lengths = data.train.columns["text"].lengths
     assert lengths.max() <= 30
     words = data.tokenizer
     source = ["Then.\n", "The dog.\n", "\n", "t" * 25 + "\n", "Then"]
-    rows = [(words.decode(ids), breaks) for ids, breaks in packed(source, words, 15)]
+    rows = [(words.decode(ids), breaks) for ids, breaks in pack_sentences(source, words, 15)]
     assert rows == [("Then.\nThe dog.\n", [0, 6]), ("t" * 15, [0]), ("t" * 10 + "\nThen", [0, 11])]
 
 
@@ -262,7 +254,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         tmp_path / "run", settings(path, "causal", tokenizer="bpe", vocabulary=300, steps=2)
     )
     model: Any = regard.load(place.folder)
-    words = model.words
+    words = model.tokenizer
     for each in ("naïve  text\twith   spaces 😀\n", "日本語  never seen\r\n"):
         assert words.decode(words.encode(each)) == each
     given = start(
@@ -306,8 +298,8 @@ def test_mistakes_are_answered(
 def test_first_weights(text: Path, tmp_path: Path) -> None:
     """GPT-2's: deviation 0.02 everywhere, and 0.02 / √(2 · layers) where a sublayer ends."""
     recipe = recipes.load(None, settings(text, "causal", d_model=256, d_ff=1024, heads=4, layers=2))
-    job = language(begin(recipe, tmp_path / "a", "test"), recipe, ProgressLog(1, quiet=True))
-    for name, parameter in job.task.model.named_parameters():
+    job = language_job(begin(recipe, tmp_path / "a", "test"), recipe, ProgressBar(1, quiet=True))
+    for name, parameter in job.objective.model.named_parameters():
         if parameter.ndim < 2:
             assert (parameter == (1.0 if "norm.weight" in name else 0.0)).all(), name
         elif parameter.numel() > 2000:
@@ -323,7 +315,7 @@ def test_the_packaged_recipe_splits_as_nanogpt_does(tmp_path: Path) -> None:
     if not (Path(os.environ.get("REGARD_DATA", "/nowhere")) / "text").is_dir():
         pytest.skip("REGARD_DATA has no text/")
     recipe = recipes.load("shakespeare", {})
-    found = texts(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    found = text_corpora(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
     assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [
         1_003_854,
         111_540,

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard.core.embedding import Table
 from regard.core.head import LMHead
-from regard.training.objectives.loss import IGNORED, cross_entropy, disagreement, over_vocabulary
+from regard.training.objectives.loss import IGNORED, cross_entropy, linear_cross_entropy, r_drop
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))
@@ -66,8 +66,8 @@ def test_disagreement_is_the_symmetric_divergence_of_the_real_tokens() -> None:
     labels = torch.tensor([[1, 2, IGNORED], [0, IGNORED, IGNORED]])
     p, q = Categorical(logits=one), Categorical(logits=other)
     wanted = ((kl_divergence(p, q) + kl_divergence(q, p)) / 2)[labels >= 0].sum()
-    torch.testing.assert_close(disagreement(one, other, labels), wanted)
-    assert disagreement(one, one, labels).item() == 0.0
+    torch.testing.assert_close(r_drop(one, other, labels), wanted)
+    assert r_drop(one, one, labels).item() == 0.0
 
 
 def test_the_gpu_kernel_computes_the_same() -> None:
@@ -81,15 +81,15 @@ def test_the_gpu_kernel_computes_the_same() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_agreement_is_the_mean_loss_and_the_disagreement() -> None:
+def test_agreement_is_the_mean_loss_and_the_r_drop() -> None:
     hidden, labels = torch.randn(6, 4), torch.tensor([1, 2, IGNORED])
     head = LMHead(Table(9, 4), bias=True, scale=0.5)
     twice = torch.cat([labels, labels])
-    loss, nll = over_vocabulary(head, hidden, twice, 0.1, 0.5)
+    loss, nll = linear_cross_entropy(head, hidden, twice, 0.1, 0.5)
     logits = head(hidden)
     each = [cross_entropy(half, labels, 0.1) for half in logits.chunk(2)]
     first, second = logits.chunk(2)
-    apart = disagreement(first, second, labels)
+    apart = r_drop(first, second, labels)
     torch.testing.assert_close(loss, (each[0][0] + each[1][0]) / 2 + 0.5 * apart)
     torch.testing.assert_close(nll, (each[0][1] + each[1][1]) / 2)
 
@@ -110,7 +110,7 @@ def test_no_scores_are_made_for_padding(agreement: float) -> None:
     labels = torch.randint(0, 11, (2, 5)).repeat(2, 1)
     labels[[0, 2], 3:] = labels[[1, 3], 1:2] = IGNORED
     given = hidden, *head.parameters()
-    loss, nll = over_vocabulary(head, hidden, labels, 0.1, agreement)
+    loss, nll = linear_cross_entropy(head, hidden, labels, 0.1, agreement)
     found = torch.autograd.grad(loss, given)
     assert seen == [14]
     logits = head(hidden.flatten(0, 1))
@@ -118,8 +118,8 @@ def test_no_scores_are_made_for_padding(agreement: float) -> None:
     if agreement:
         wanted, surprised = wanted / 2, surprised / 2
         first, second = logits.chunk(2)
-        wanted = wanted + agreement * disagreement(first, second, labels.flatten().chunk(2)[0])
+        wanted = wanted + agreement * r_drop(first, second, labels.flatten().chunk(2)[0])
     torch.testing.assert_close((loss, nll), (wanted, surprised))
     torch.testing.assert_close(found, torch.autograd.grad(wanted, given))
-    empty, _ = over_vocabulary(head, hidden, torch.full_like(labels, IGNORED), 0.1, agreement)
+    empty, _ = linear_cross_entropy(head, hidden, torch.full_like(labels, IGNORED), 0.1, agreement)
     assert empty.item() == 0.0

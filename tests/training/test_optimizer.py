@@ -6,31 +6,34 @@ import pytest
 import torch
 from torch import nn
 
+from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.training.engine.lr_schedule import ConstantRate
-from regard.training.engine.optimizer import Optimizer, perplexity
+from regard.training.engine.optimizer import AdamConfig, Optimizer
 
 
-def _updater(parameter: nn.Parameter, **options: object) -> Optimizer:
-    return Optimizer([("w", parameter)], ConstantRate(0.1, 1), **options)  # type: ignore[arg-type]
+def _optimizer(
+    parameter: nn.Parameter, config: AdamConfig | None = None, **options: float
+) -> Optimizer:
+    return Optimizer([("w", parameter)], ConstantRate(0.1, 1), config, **options)  # type: ignore[arg-type]
 
 
 def _applied(
-    updater: Optimizer, step: int, loss: torch.Tensor
+    optimizer: Optimizer, step: int, loss: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    updater.prepare(step)
-    return updater.update(loss)
+    optimizer.set_learning_rate(step)
+    return optimizer.update(loss)
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_clipped_updates_equal_torchs(kind: str) -> None:
     ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 12).view(4, 3)) for _ in range(2))
-    updater = _updater(ours, kind=kind, clip=0.5, weight_decay=0.01)
+    optimizer = _optimizer(ours, AdamConfig(kind, weight_decay=0.01), max_grad_norm=0.5)
     make = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
     reference = make([theirs], lr=0.1, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.01)
     for step in range(1, 5):
         for parameter in (ours, theirs):
             (parameter.sin() * torch.arange(12).view(4, 3)).sum().backward()
-        norm, skipped = _applied(updater, step, torch.tensor(1.0))
+        norm, skipped = _applied(optimizer, step, torch.tensor(1.0))
         assert norm.item() == pytest.approx(
             nn.utils.clip_grad_norm_([theirs], 0.5).item(), rel=1e-5
         )
@@ -45,24 +48,27 @@ def test_clipped_updates_equal_torchs(kind: str) -> None:
 )
 def test_what_is_not_finite_changes_nothing(gradient: float, loss: float) -> None:
     weight = nn.Parameter(torch.ones(3, 2))
-    updater = _updater(weight, clip=1.0)
+    optimizer = _optimizer(weight, max_grad_norm=1.0)
     (weight.sum() * 2).backward()
-    _applied(updater, 1, torch.tensor(1.0))
-    before, state = weight.detach().clone(), {k: v.clone() for k, v in updater.state().items()}
+    _applied(optimizer, 1, torch.tensor(1.0))
+    before, state = weight.detach().clone(), {k: v.clone() for k, v in optimizer.state().items()}
     weight.grad = torch.full_like(weight, gradient)
-    _, skipped = _applied(updater, 2, torch.tensor(loss))
+    _, skipped = _applied(optimizer, 2, torch.tensor(loss))
     assert skipped.item() == 1
     assert torch.equal(weight, before)
-    for key, value in updater.state().items():
+    for key, value in optimizer.state().items():
         assert torch.equal(value, state[key]), key
 
 
 def test_loss_scaling_halves_and_grows_and_cancels() -> None:
     plain, scaled = (nn.Parameter(torch.ones(3, 2)) for _ in range(2))
-    one, other = _updater(plain, clip=0.5), _updater(scaled, clip=0.5, loss_scaling=True)
+    one, other = (
+        _optimizer(plain, max_grad_norm=0.5),
+        _optimizer(scaled, max_grad_norm=0.5, loss_scaling=True),
+    )
     for step in range(1, 4):
         (plain.sin().sum()).backward()
-        (scaled.sin().sum() * other.scale).backward()
+        (scaled.sin().sum() * other.scaler.scale).backward()
         first, second = (
             _applied(one, step, torch.tensor(1.0))[0],
             _applied(other, step, torch.tensor(1.0))[0],
@@ -71,25 +77,33 @@ def test_loss_scaling_halves_and_grows_and_cancels() -> None:
         torch.testing.assert_close(plain, scaled)
     scaled.grad = torch.full_like(scaled, float("inf"))
     _applied(other, 4, torch.tensor(1.0))
-    assert other.scale.item() == 32768
-    other.streak.fill_(1999)
+    assert other.scaler.scale.item() == 32768
+    other.scaler.streak.fill_(1999)
     scaled.grad = torch.ones_like(scaled)
     _applied(other, 5, torch.tensor(1.0))
-    assert other.scale.item() == 65536
+    assert other.scaler.scale.item() == 65536
 
 
 def test_state_round_trip() -> None:
     first = nn.Parameter(torch.randn(3, 2))
-    updater = _updater(first)
+    optimizer = _optimizer(first)
     (first**3).sum().backward()
-    _applied(updater, 1, torch.tensor(1.0))
+    _applied(optimizer, 1, torch.tensor(1.0))
     second = nn.Parameter(first.detach().clone())
-    copy = _updater(second)
-    copy.load({name: tensor.clone() for name, tensor in updater.state().items()})
-    for parameter, owner in ((first, updater), (second, copy)):
+    copy = _optimizer(second)
+    copy.load({name: tensor.clone() for name, tensor in optimizer.state().items()})
+    for parameter, owner in ((first, optimizer), (second, copy)):
         (parameter**2).sum().backward()
         _applied(owner, 2, torch.tensor(1.0))
     assert torch.equal(first, second)
+
+
+def test_corpus_nll_sums_what_the_device_and_the_host_hold() -> None:
+    batches = [(torch.tensor(0.1), 2), (0.25, 3), (torch.tensor(1e-9), 1)]
+    total, tokens = corpus_nll(batches)
+    assert tokens == 6
+    assert total == pytest.approx(0.350000001, abs=1e-8)
+    assert corpus_nll([]) == (0.0, 0)
 
 
 def test_perplexity() -> None:

@@ -8,7 +8,14 @@ import pytest
 
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.options import Average, Best, Ema, Last, length_penalty, weights
+from regard.training.recipe.options import (
+    Average,
+    Best,
+    Ema,
+    Last,
+    parse_length_penalty,
+    parse_weights,
+)
 
 
 def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path) -> None:
@@ -76,10 +83,10 @@ def test_keys_are_unique_across_sections() -> None:
 
 
 def test_choices() -> None:
-    assert [weights(w) for w in ("last", "best", "average:3", "ema:0.9")] == [
+    assert [parse_weights(w) for w in ("last", "best", "average:3", "ema:0.9")] == [
         Last(),
         Best(),
         Average(3),
         Ema(0.9),
     ]
-    assert length_penalty("power:2").divisor(3) == 9
+    assert parse_length_penalty("power:2").divisor(3) == 9

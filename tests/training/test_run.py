@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import pickle
+import signal
+import struct
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,17 +20,24 @@ from safetensors.torch import load_file
 
 import regard
 from regard.checkpoint import Checkpoints
+from regard.cli.train import exit_on_interruption
+from regard.core.seeding import generator, philox
 from regard.data import builtin
-from regard.errors import CheckpointError, DataError, DivergenceError, SettingError
+from regard.errors import (
+    CheckpointError,
+    DataError,
+    DivergenceError,
+    SettingError,
+    TrainingInterrupted,
+)
 from regard.text.tokenizer_files import load_translation_tokenizer
-from regard.training.data.parallel_text import prepared
+from regard.training.data.parallel_text import parallel_corpora
 from regard.training.engine import loop
-from regard.training.engine.loop import Interrupted, Loop
-from regard.training.engine.step import chance
+from regard.training.engine.loop import Loop
+from regard.training.engine.step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
-from regard.training.run import _translator as translator_of
-from regard.training.run import _updater, go_on, run
+from regard.training.run import go_on, make_optimizer, make_translator, run
 from regard.training.run_folder import RunFolder, begin, resume
 
 SMALL: dict[str, Any] = {
@@ -48,10 +60,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return files | {"test_source": files["valid_source"], "test_target": files["valid_target"]}
 
 
-def start(text: dict[str, str], out: Path, **changes: Any) -> RunFolder:
+def start(text: dict[str, str], out: Path, on_step: Any = None, **changes: Any) -> RunFolder:
     recipe = recipes.load(None, SMALL | text | changes)
     place = begin(recipe, out, "test")
-    run(place, recipe, "test", quiet=True)
+    run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
 
 
@@ -91,27 +103,15 @@ def whole(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run
 
 @pytest.mark.parametrize("weights", ["best", "average:2", "ema:0.9", "last"])
 def test_resumed_equals_uninterrupted(
-    text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
+    text: dict[str, str], tmp_path: Path, stop_at: Callable[[int], Any], weights: str
 ) -> None:
     """Stopped at a step that no interval divides, twice, and gone on: every bit of state, log and result is the same."""
     whole = start(text, tmp_path / "whole", weights=weights)
-    stops = iter([5, 13])
-    after = Loop._after_step
-
-    def stopping(self: Loop) -> None:
-        if self.progress.step == self.stop_at:  # type: ignore[attr-defined]
-            self.signal = 15
-        after(self)
-
-    monkeypatch.setattr(Loop, "_after_step", stopping)
-    monkeypatch.setattr(Loop, "stop_at", next(stops), raising=False)
-    with pytest.raises(SystemExit) as stopped:
-        start(text, tmp_path / "cut", weights=weights)
-    assert stopped.value.code == 143
-    monkeypatch.setattr(Loop, "stop_at", next(stops))
-    with pytest.raises(SystemExit):
-        go_on(tmp_path / "cut", quiet=True)
-    monkeypatch.undo()
+    with pytest.raises(TrainingInterrupted) as stopped:
+        start(text, tmp_path / "cut", stop_at(5), weights=weights)
+    assert stopped.value.exit_code == 143
+    with pytest.raises(TrainingInterrupted):
+        go_on(tmp_path / "cut", quiet=True, on_step=stop_at(13))
     go_on(tmp_path / "cut", quiet=True)
     cut = RunFolder(tmp_path / "cut")
     assert losses(cut) == losses(whole)
@@ -190,20 +190,20 @@ def test_finished_runs_and_strange_folders(
 def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> None:
     """One update from a batch, and from the same rows in three unequal parts: ≤ 1e-6 of the largest weight change."""
     recipe = recipes.load(None, SMALL | text | {"dropout": 0.0, "attention_dropout": 0.0})
-    data = prepared(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    data = parallel_corpora(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
     rows = np.arange(40)
     results = []
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
-        translator = translator_of(recipe, data, lambda _: None)
+        translator = make_translator(recipe, data, lambda _: None)
         task = SequenceToSequence(translator, data, recipe.train)
-        loop = Loop(recipe, task, _updater(recipe, task.model, 32), (None, None), None, None)  # type: ignore[arg-type]
-        loop._step([task.collate(data.corpus, part) for part in parts])
+        loop = Loop(recipe, task, make_optimizer(recipe, task.model, 32), (None, None), None, None)  # type: ignore[arg-type]
+        loop.train_step([task.collate(data.train, part) for part in parts])
         gradient = {
-            name: t for name, t in loop.updater.state().items() if name.startswith("exp_avg/")
+            name: t for name, t in loop.optimizer.state().items() if name.startswith("exp_avg/")
         }
         results.append((gradient, loop.window.clone()))
-        whole = task.collate(data.corpus, rows)
-        fresh = translator_of(recipe, data, lambda _: None)
+        whole = task.collate(data.train, rows)
+        fresh = make_translator(recipe, data, lambda _: None)
         loss = (
             SequenceToSequence(fresh, data, recipe.train).loss(whole.tensors)[0] / whole.tokens
         )  # of the mean over all tokens
@@ -336,13 +336,58 @@ def test_word_vectors_start_the_embeddings(text: dict[str, str], tmp_path: Path)
     row = table[rows["▁dog"]]
     assert torch.corrcoef(torch.stack([row, wanted["dog"]]))[0, 1] > 0.9999
     assert torch.equal(table[rows["▁The"]], table[rows["▁the"]])  # only in lower case there
-    untouched = translator_of(recipe, prepared(place, recipe, lambda _: None), lambda _: None)
+    untouched = make_translator(
+        recipe, parallel_corpora(place, recipe, lambda _: None), lambda _: None
+    )
     frozen = untouched.model.get_parameter("source.table.weight").detach()
     assert torch.equal(frozen, table)
 
 
-def test_chance_is_a_pure_function_of_its_place() -> None:
-    seeds = {chance(s, t, m) for s in range(4) for t in range(4) for m in range(4)}
+def test_an_interrupted_run_is_an_error_of_the_library_and_an_exit_code_of_the_command(
+    text: dict[str, str], tmp_path: Path, stop_at: Callable[[int], Any]
+) -> None:
+    """`regard.train` never raises SystemExit; `regard train` exits with 128 + the signal."""
+    settings = SMALL | text
+    with pytest.raises(TrainingInterrupted) as stopped:
+        regard.train(settings, out=tmp_path / "library", on_step=stop_at(2))
+    assert stopped.value.exit_code == 143
+    assert str(tmp_path / "library") in stopped.value.repair
+    assert pickle.loads(pickle.dumps(stopped.value)).exit_code == 143
+    with pytest.raises(SystemExit) as ended, exit_on_interruption():
+        go_on(tmp_path / "library", quiet=True, on_step=stop_at(3))
+    assert ended.value.code == 143
+
+
+def test_a_signal_stops_a_run_after_its_step(text: dict[str, str], tmp_path: Path) -> None:
+    def interrupt(loop: Loop) -> None:
+        if loop.progress.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(TrainingInterrupted) as stopped:
+        start(text, tmp_path / "run", interrupt)
+    assert stopped.value.exit_code == 130
+    assert signal.getsignal(signal.SIGINT) == before
+    saved = Checkpoints(tmp_path / "run" / "state" / "checkpoints").newest(print)
+    assert saved is not None
+    assert saved.step == 2
+
+
+def test_seeds_are_those_of_earlier_versions() -> None:
+    """A run that was saved before resumes with the same dropout, order and corruption."""
+    packed = struct.pack("<4q", 7, 11, 2, 0)
+    digest = hashlib.blake2b(packed, digest_size=8).digest()
+    assert dropout_seed(7, 11, 2) == int.from_bytes(digest, "little") >> 1
+    digest = hashlib.blake2b(struct.pack("<2q", 7, 11), digest_size=4).digest()
+    expected = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    assert generator(7, 11).initial_seed() == expected.initial_seed()
+    plain = np.random.Philox(key=[7, 11])
+    assert philox(7, 11).random_raw(5).tolist() == plain.random_raw(5).tolist()
+    row = np.random.Philox(key=[7, 11], counter=[0, 0, 0, 3])
+    assert philox(7, 11, 3).random_raw(5).tolist() == row.random_raw(5).tolist()
+
+
+def test_dropout_seeds_are_a_pure_function_of_the_step() -> None:
+    seeds = {dropout_seed(s, t, m) for s in range(4) for t in range(4) for m in range(4)}
     assert len(seeds) == 64
-    assert chance(1, 2, 3) == chance(1, 2, 3)
-    assert Interrupted(2).exit_code == 130
+    assert dropout_seed(1, 2, 3) == dropout_seed(1, 2, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,12 @@ import torch
 
 import regard
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import bert, gpt2
 from regard.families import folder as folders
 from regard.look import cache
-from regard.training.engine import loop
-from regard.training.engine.initialization import draw
+from regard.training.engine.initialization import initialize
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.options import Scaled
 from regard.training.run import go_on, run
@@ -45,10 +45,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def trained(out: Path, text: str, **changes: Any) -> RunFolder:
+def trained(out: Path, text: str, on_step: Any = None, **changes: Any) -> RunFolder:
     recipe = recipes.load(None, SMALL | {"text": text} | changes)
     place = begin(recipe, out, "test")
-    run(place, recipe, "test", quiet=True)
+    run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
 
 
@@ -59,20 +59,11 @@ def losses(place: RunFolder) -> list[float]:
 
 @pytest.mark.parametrize("compressed", [{}, {"compressed": "6:3"}, {"compressed": "5:4:max"}])
 def test_a_resumed_run_remembers_what_an_uninterrupted_one_does(
-    compressed: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compressed: dict[str, str], text: str, tmp_path: Path, crash_at: Callable[[int], Any]
 ) -> None:
     whole = trained(tmp_path / "whole", text, memory=12, **compressed)
-    after = loop.Loop._after_step
-
-    def stop(self: Any) -> None:
-        after(self)
-        if self.progress.step == 13:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(loop.Loop, "_after_step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(tmp_path / "parts", text, memory=12, **compressed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "parts", text, crash_at(13), memory=12, **compressed)
     go_on(tmp_path / "parts", quiet=True)
     one, other = (folders.open_model(folder)[0] for folder in (whole.folder, tmp_path / "parts"))
     for first, second in zip(one.parameters(), other.parameters(), strict=True):
@@ -89,7 +80,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     assert 'compressed = "6:3"' in (place.folder / "README.md").read_text()
     torch.manual_seed(recipes.load(None, SMALL | {"text": text}).train.seed)
     first = build(model.spec)  # type: ignore[attr-defined]
-    draw(first, Scaled(0.02))
+    initialize(first, Scaled(0.02))
     for (name, now), before in zip(model.model.named_parameters(), first.parameters(), strict=True):
         assert not torch.equal(now, before), name
     assert len(model.generate("The", max_new_tokens=90)) > 40  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,18 @@ from torch import Tensor
 
 import regard
 from regard import spec
-from regard.build import build, trainable
+from regard.builder import build, trainable
 from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.models.language_model import LanguageModel
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
-from regard.training.engine import loop
-from regard.training.engine.logging import ProgressLog
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, job, run
+from regard.training.run import go_on, make_job, run
 from regard.training.run_folder import begin
 from regard.verify.invariants import check_invariants
 
@@ -47,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def streamed(text: str, out: Path, **changes: Any) -> SegmentLM:
     recipe = recipes.load(None, TINY | {"text": text} | changes)
-    task = job(begin(recipe, out, "test"), recipe, ProgressLog(1, quiet=True)).task
+    task = make_job(begin(recipe, out, "test"), recipe, ProgressBar(1, quiet=True)).objective
     assert isinstance(task, SegmentLM)
     return task
 
@@ -65,7 +65,7 @@ def test_windows_follow_each_other_and_gradients_stay_inside(
     task.carry = {name: part.double() for name, part in task.carry.items()}
     positions, batches = zip(*itertools.islice(task.batches(0, 0), 40), strict=True)
     epoch = [p[0] for p in positions].index(1) + 1  # windows of the first epoch
-    assert epoch == task.length // task.context
+    assert epoch == task.stream_length // task.context
     whole = torch.cat([b.tensors["tokens"] for b in batches[:epoch]], dim=1)
     labels = torch.cat([b.tensors["labels"] for b in batches[:epoch]], dim=1)
     assert torch.equal(whole[:, 1:], labels[:, :-1])
@@ -85,7 +85,7 @@ def test_windows_follow_each_other_and_gradients_stay_inside(
     began = {name: part.clone() for name, part in task.carry.items()}
     found = gradients(task, task.loss(batches[1].tensors)[0])
     two = batches[1].tensors
-    for one, other in zip(found, gradients(task, task._read(two, began)[0]), strict=True):
+    for one, other in zip(found, gradients(task, task.segment_loss(two, began)[0]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
     both = model.head(model(whole[:, : 2 * task.context])[0])[:, task.context :]
     full = gradients(task, cross_entropy(both, two["labels"])[0])
@@ -112,7 +112,7 @@ def test_a_window_as_long_as_the_text_is_back_propagation_through_all_of_it(
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_run_learns_stops_and_goes_on(
-    cell: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cell: str, text: str, tmp_path: Path, crash_at: Callable[[int], Any]
 ) -> None:
     settings = TINY | {
         "text": text,
@@ -129,17 +129,15 @@ def test_a_run_learns_stops_and_goes_on(
     ]
     losses = [line["loss"] for line in lines if "event" not in line]
     assert losses[-1] < 0.9 * losses[0]
-    plain = loop.Loop._after_step
-
-    def stop(self: Any) -> None:
-        plain(self)
-        if self.progress.step == 7:  # in the middle of an epoch, so that the state counts
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(loop.Loop, "_after_step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(begin(recipe, tmp_path / "parts", "test"), recipe, "test", quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        # In the middle of an epoch, so that the carried state counts.
+        run(
+            begin(recipe, tmp_path / "parts", "test"),
+            recipe,
+            "test",
+            quiet=True,
+            on_step=crash_at(7),
+        )
     assert go_on(tmp_path / "parts", quiet=True).scores == result.scores
     one, opened = folders.open_model(tmp_path / "whole")
     two, _ = folders.open_model(tmp_path / "parts")
@@ -163,9 +161,9 @@ def test_a_run_learns_stops_and_goes_on(
 def test_every_held_out_token_counts_once(text: str, tmp_path: Path) -> None:
     for n, rows in enumerate((1, 2, 5)):
         task = streamed(text, tmp_path / str(n), model="gru", batch_tokens=20 * rows)
-        assert task.nll(nullcontext())[1] == len(task.held_out) - 1
+        assert task.nll(nullcontext())[1] == len(task.validation_tokens) - 1
     one = streamed(text, tmp_path / "one", model="gru", batch_tokens=20)
-    tokens = torch.from_numpy(one.held_out[:].astype("int64"))[None]
+    tokens = torch.from_numpy(one.validation_tokens[:].astype("int64"))[None]
     hidden, _ = one.model(tokens[:, :-1])
     wanted = cross_entropy(one.model.head(hidden), tokens[:, 1:])[1].item()
     assert one.nll(nullcontext())[0] == pytest.approx(wanted, rel=1e-5)

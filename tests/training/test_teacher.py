@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +19,14 @@ from torch.nn import functional
 
 import regard
 from regard.data import builtin
-from regard.errors import ModelError, SettingError
-from regard.training.engine.logging import ProgressLog
-from regard.training.engine.loop import Loop
+from regard.errors import ModelError, SettingError, TrainingInterrupted
+from regard.models import Translator
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.loss import IGNORED, cross_entropy, divergence
+from regard.training.objectives.loss import IGNORED, cross_entropy, distillation_loss
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, job, run
+from regard.training.run import go_on, make_job, run
 from regard.training.run_folder import RunFolder, begin
 
 SMALL: dict[str, Any] = {
@@ -54,10 +54,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return files
 
 
-def start(files: dict[str, str], out: Path, **changes: Any) -> RunFolder:
+def start(files: dict[str, str], out: Path, on_step: Any = None, **changes: Any) -> RunFolder:
     recipe = recipes.load(None, SMALL | files | changes)
     place = begin(recipe, out, "test")
-    run(place, recipe, "test", quiet=True)
+    run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
 
 
@@ -86,15 +86,15 @@ def test_divergence_is_its_definition(temperature: float) -> None:
     each = functional.kl_div(own, told, reduction="none", log_target=True).sum(dim=-1)
     expected = temperature**2 * each[labels != IGNORED].sum()
     (gradient,) = torch.autograd.grad(3 * expected, logits)
-    found = divergence(lesson, logits, labels, temperature)
+    found = distillation_loss(lesson, logits, labels, temperature)
     assert torch.allclose(found, expected, atol=1e-5)
     assert torch.allclose(torch.autograd.grad(3 * found, logits)[0], gradient, atol=1e-5)
-    assert divergence(logits.detach(), logits, labels, temperature).abs() < 1e-5
+    assert distillation_loss(logits.detach(), logits, labels, temperature).abs() < 1e-5
 
 
 def task_of(text: dict[str, str], out: Path, **changes: Any) -> SequenceToSequence:
     recipe = recipes.load(None, SMALL | text | {"dropout": 0.0} | changes)
-    task = job(begin(recipe, out, "test"), recipe, ProgressLog(1, quiet=True)).task
+    task = make_job(begin(recipe, out, "test"), recipe, ProgressBar(1, quiet=True)).objective
     assert isinstance(task, SequenceToSequence)
     return task
 
@@ -114,12 +114,12 @@ def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path:
     )
     given = tensors["source"], tensors["target"], tensors.get("padding_mask")
     held = regard.load(teacher)
-    assert isinstance(held, regard.api.Translator)
+    assert isinstance(held, Translator)
     with torch.no_grad():
         lesson = held.model.head(held.model(*given)[0])
         logits = task.model.head(task.model(*given)[0])
     plain, nll = cross_entropy(logits, tensors["labels"], 0.1)
-    expected = 0.7 * plain + 0.3 * divergence(lesson, logits, tensors["labels"], 3.0)
+    expected = 0.7 * plain + 0.3 * distillation_loss(lesson, logits, tensors["labels"], 3.0)
     loss, said = task.loss(tensors)
     assert torch.allclose(loss, expected, rtol=1e-5)
     assert torch.allclose(said, nll, rtol=1e-5)
@@ -166,7 +166,7 @@ def test_a_taught_run_resumes_bit_for_bit(
     teacher: Path,
     writer: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stop_at: Callable[[int], Any],
     kind: str,
 ) -> None:
     files = text if kind == "translator" else {"text": text["source"]}
@@ -174,16 +174,8 @@ def test_a_taught_run_resumes_bit_for_bit(
         {"teacher": str(teacher)} if kind == "translator" else {**CAUSAL, "teacher": str(writer)}
     )
     whole = start(files, tmp_path / "whole", **changes)
-    after = Loop._after_step
-
-    def stopping(self: Loop) -> None:
-        self.signal = 15 if self.progress.step == 7 else 0
-        after(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_after_step", stopping)
-        with pytest.raises(SystemExit):
-            start(files, tmp_path / "cut", **changes)
+    with pytest.raises(TrainingInterrupted):
+        start(files, tmp_path / "cut", stop_at(7), **changes)
     go_on(tmp_path / "cut", quiet=True)
     exported, other = (
         load_file(folder / "model.safetensors") for folder in (tmp_path / "cut", whole.folder)
@@ -196,14 +188,16 @@ def test_a_taught_run_resumes_bit_for_bit(
 
 def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, CAUSAL | {"text": text["source"], "teacher": str(writer)})
-    task = job(begin(recipe, tmp_path / "run", "test"), recipe, ProgressLog(1, quiet=True)).task
+    task = make_job(
+        begin(recipe, tmp_path / "run", "test"), recipe, ProgressBar(1, quiet=True)
+    ).objective
     assert isinstance(task, CausalLM)
 
     def never(tensors: Mapping[str, Tensor]) -> Tensor:
         raise AssertionError
 
     assert task.teacher is not None
-    task.teacher = replace(task.teacher, ask=never)
+    task.teacher = replace(task.teacher, logits=never)
     task.nll(nullcontext())
     task.model.train()
     with pytest.raises(AssertionError):
@@ -219,9 +213,9 @@ def test_a_teacher_s_translations_are_learnt_from(
     pairs = [json.loads(line) for line in (place.data / "taught.jsonl").read_text().splitlines()]
     assert [pair["source"] for pair in pairs] == Path(text["source"]).read_text().splitlines()
     held = regard.load(teacher)
-    assert isinstance(held, regard.api.Translator)
+    assert isinstance(held, Translator)
     few = [pair["source"] for pair in pairs[:5]]
-    strategy = regard.decode.strategy.BeamSearch(2, recipes.load(None, SMALL).penalty)
+    strategy = regard.decode.strategy.BeamSearch(2, recipes.load(None, SMALL).length_penalty)
     assert [pair["target"] for pair in pairs[:5]] == held.translate(few, strategy)
     valid = [json.loads(line) for line in (place.data / "valid.jsonl").read_text().splitlines()]
     assert [pair["target"] for pair in valid] == Path(text["valid_target"]).read_text().splitlines()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from regard import spec
-from regard.build import build
+from regard.builder import build
 from regard.core import softmax_attention
 from regard.core.cache import KVCache
 from regard.core.positional_encoding import LearnedPosition

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard import spec
 from regard.bench.report import Report, Row
 from regard.bench.timing import time_in_turns
-from regard.build import build
+from regard.builder import build
 from regard.core.context import Context
 from regard.families.attention_options import parse_attention
 from regard.memory import amount

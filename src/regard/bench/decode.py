@@ -22,7 +22,7 @@ from regard.bench.peers import import_peer
 from regard.bench.report import Report, Row, accelerator_name, machine_name, timing_row
 from regard.bench.subprocesses import ContenderProcess
 from regard.bench.timing import Timing, bandwidth, time_in_turns
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families.folder import open_model

@@ -11,7 +11,7 @@ import tokenizers
 import torch
 
 from regard import disk, spec
-from regard.build import CoreModel, build
+from regard.builder import CoreModel, build
 from regard.errors import SettingError, did_you_mean
 from regard.families import bert, gpt2, transformer
 from regard.families import folder as folders

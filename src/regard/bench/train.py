@@ -30,7 +30,7 @@ from regard.parameter_count import parameter_count
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.step import Step
-from regard.training.objectives.loss import over_vocabulary
+from regard.training.objectives.loss import linear_cross_entropy
 
 TrainStep = Callable[[Batch], None]
 Array = np.ndarray[Any, Any]
@@ -141,13 +141,13 @@ def _our_step(
         names = ("source", "target", "tokens", "padding_mask")
         inputs = [tensors[name] for name in names if name in tensors]
         hidden, _ = core(*inputs)
-        return over_vocabulary(core.head, hidden, tensors["labels"], LABEL_SMOOTHING)
+        return linear_cross_entropy(core.head, hidden, tensors["labels"], LABEL_SMOOTHING)
 
     step = Step(
         loss,
         Optimizer(core.named_parameters(), ConstantRate(LEARNING_RATE, 1)),
         _autocast(device, dtype),
-        record=True,
+        cuda_graphs=True,
     )
     numbers = itertools.count(1)
 

@@ -96,6 +96,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click's own message has no suggestion.
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             raise SettingError(f"there is no command {args[0]!r}", did_you_mean(args[0], VERBS))
         return super().resolve_command(ctx, args)
@@ -122,6 +123,7 @@ def main() -> None:
         # This process is ours alone, so decoding may fork it and set its threads for speed.
         with one_worker_per_thread():
             code: Any = regard.main(arguments, standalone_mode=False)
+        # Flushed here, so that a closed pipe is noticed inside the try block.
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except RegardError as error:
@@ -136,6 +138,7 @@ def main() -> None:
         sys.exit(141)  # 128 + SIGPIPE
     except OSError as error:
         _fail(f"error: {error}\n  → check the path, the permissions and the free space", 2, debug)
+    # Anything else is a defect of this program.
     except Exception as error:
         message = f"error: unexpected {type(error).__name__}: {error}"
         _fail(f"{message}\n  → run again with --debug and report it", 1, debug)

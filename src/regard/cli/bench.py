@@ -35,6 +35,7 @@ def command() -> None:
 
 def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options that all benchmarks share."""
+    # In reverse: decorators apply from the innermost outwards.
     for option in (
         click.option(
             "--json",
@@ -112,7 +113,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 
     keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
     settings: dict[str, Any] = {key: flags[key] for key in keys}
-    case = TrainingCase(name, **settings, **_rounds(flags))
+    case = TrainingCase(name, **settings | _rounds(flags))
     _print_report(run(case, list(against), device, _command_line()), flags)
 
 
@@ -154,6 +155,7 @@ def decode(
     device = _prepare(flags)
     from regard.bench.decode import DecodingCase, run
 
+    # One report for each combination of beam width and batch size.
     for width in _numbers("--beam", beam):
         for rows in _numbers("--batch", batch):
             case = DecodingCase(name, rows, width, prompt_length, new, **_rounds(flags))
@@ -253,7 +255,7 @@ def _numbers(flag: str, text: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        numbers = []
+        numbers = []  # no number at all: the same error as for one below 1
     if not numbers or min(numbers) < 1:
         raise SettingError(f"{flag} {text!r} is not a list of numbers", "write it like 1,32")
     return numbers

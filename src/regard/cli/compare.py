@@ -15,8 +15,9 @@ from regard.training.recipe import schema as recipes
 EXAMPLES = """\b
 Examples:
   regard compare --models transformer,bahdanau,rnn --budget steps:600
-  regard compare --models transformer,transformer:performer,transformer:linformer:16+softmax --budget flops:5e13
-  regard compare multi30k --data ~/data --models transformer,bahdanau@learning_rate=0.001@clip=1,rnn@clip=1 --seeds 3
+  regard compare --models transformer,transformer:performer,transformer:linformer:16+softmax
+  regard compare --models transformer,transformer:performer --budget flops:5e13
+  regard compare multi30k --data ~/data --models transformer,bahdanau@clip=1 --seeds 3
 """
 # Recipe keys that the comparison itself sets for each model, and which are no flags here.
 SET_BY_COMPARISON = (
@@ -50,6 +51,7 @@ def compare(
     """
     from regard.compare.contenders import parse_budget, parse_contenders
 
+    # What is left in `flags` are recipe keys.
     seeds = flags.pop("seeds")
     parameters = flags.pop("parameters")
     if seeds < 1:
@@ -65,6 +67,7 @@ def compare(
     from regard.compare.report import lines, scene
     from regard.look import drawing
 
+    # Progress goes to standard error, so that the table or JSON can be piped.
     def say(text: str) -> None:
         click.echo(text, err=True)
 
@@ -95,6 +98,7 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], required=False),
+        # the comparison
         click.Option(
             ["--models"],
             default="transformer,bahdanau,rnn",
@@ -113,9 +117,11 @@ command = RecipeCommand(
         click.Option(
             ["--parameters"], type=int, help="of every model, about  [the recipe's model's]"
         ),
+        # input and output
         click.Option(["--out"], help="where the runs are kept  [runs/compare-NAME]"),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
+        # every other recipe key, as for `regard train`
         *(recipe_option(key) for key in recipes.KEYS if key not in SET_BY_COMPARISON),
     ],
 )

@@ -52,6 +52,7 @@ def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> N
             click.echo(f"{result.folder / name}  {amount(size)}")
         for finding in result.findings:
             click.echo(format_finding(finding))
+    # The files stay where they are, to be looked at; the exit code tells.
     failed = any(finding.verdict == "fails" for finding in result.findings)
     sys.exit(1 if failed else 0)
 

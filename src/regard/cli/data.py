@@ -19,6 +19,7 @@ _SETTINGS = {"max_content_width": 110}
 
 def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options that all generators share."""
+    # In reverse: decorators apply from the innermost outwards.
     for option in (
         click.option("--seed", type=int, default=0, show_default=True),
         click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True),
@@ -66,7 +67,7 @@ def listops(split: str, lines: int, seed: int, **shape: int) -> None:
 @command.command(context_settings=_SETTINGS)
 @_common_options
 def stories(split: str, lines: int, seed: int) -> None:
-    """Write stories in the style of bAbI's first two tasks as TSV: story and question, tab, answer."""
+    """Write stories like bAbI's first two tasks as TSV: story and question, tab, answer."""
     from regard.data.babi_stories import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed)

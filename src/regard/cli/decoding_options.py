@@ -108,7 +108,7 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
     Flags that belong to another strategy are an error instead of being ignored.
     """
     from regard.decode.strategy import BeamSearch, Greedy, Sampling
-    from regard.training.recipe.options import length_penalty
+    from regard.training.recipe.options import parse_length_penalty
 
     beam = flags["beam"]
     penalty = flags["penalty"]
@@ -127,7 +127,7 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
     if not (beam or penalty or n_best):
         return None
     return BeamSearch(
-        beam or DEFAULT_BEAM, length_penalty(penalty or DEFAULT_LENGTH_PENALTY), n_best or 1
+        beam or DEFAULT_BEAM, parse_length_penalty(penalty or DEFAULT_LENGTH_PENALTY), n_best or 1
     )
 
 

@@ -20,7 +20,7 @@ Examples:
   regard data builtin --split test --lines 1000 --pronouns > p.tsv
   regard evaluate runs/builtin --pairs p.tsv
   regard evaluate runs/builtin --pairs p.tsv --quantize int8
-  regard evaluate runs/large runs/small runs/taught --pairs p.tsv      a table: score beside size and speed
+  regard evaluate runs/large runs/small --pairs p.tsv     a table: score next to size and speed
   regard evaluate runs/multi30k --source test.en.gz --target test.de.gz --tokenize none --json
 """
 
@@ -56,6 +56,7 @@ def command(
     MODEL is a run folder; of several, a table is printed. BLEU and chrF are sacreBLEU's, with their
     signatures. Scores run from 0 to 100; perplexity is per target token, unsmoothed.
     """
+    # Contradictory flags are errors before anything is loaded.
     if not (pairs or (source and target)):
         raise SettingError("there is nothing to score", "give --source and --target, or --pairs")
     if flags["n_best"]:
@@ -70,9 +71,10 @@ def command(
     for model in models:
         report, translations = _evaluate(model, examples, strategy, tokenize, flags)
         reports[model] = report
-        if output:
+        if output:  # of the one model there is
             _write_lines(output, translations)
     if as_json:
+        # One object a line; the model is named only where there are several.
         for model, report in reports.items():
             click.echo(json.dumps(report if len(models) == 1 else {"model": model, **report}))
     elif len(models) == 1:
@@ -131,6 +133,7 @@ def _write_lines(path: str, lines: list[str]) -> None:
 def _print_report(report: dict[str, Any]) -> None:
     """The scores of one model, one a line."""
     for key, value in report.items():
+        # Scores have two decimals; counts and signatures are printed as they are.
         text = f"{value:.2f}" if isinstance(value, float) else str(value)
         click.echo(f"{key:18} {text}")
 

@@ -9,14 +9,15 @@ from typing import Any
 import click
 
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.cli.train import print_result
+from regard.cli.train import exit_on_interruption, print_result
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
+from regard.training.recipe.sections import Tune, TunedTask
 
 EXAMPLES = """\b
 Examples:
-  regard finetune bert/ --task classify --data train.tsv --valid dev.tsv --test test.tsv --out runs/mood
-  regard finetune bert/ --task classify --data train.tsv --lora 8             small changes only, merged at the end
+  regard finetune bert/ --task classify --data train.tsv --valid dev.tsv --out runs/mood
+  regard finetune bert/ --task classify --data train.tsv --lora 8      low-rank updates, merged
   regard finetune bert/ --task tag --data train.conll --freeze 4 --layer-decay 0.9
   regard finetune bert/ --task answer --data squad.jsonl --epochs 2
   regard finetune t5/ --task translate --data de.tsv --prefix "translate English to German: " \\
@@ -52,7 +53,7 @@ _SET_BY_COMMAND = ("task", "base", "files", "prefixes")
 
 def _tune_option(key: str) -> click.Option:
     """The option of a key that only fine-tuning has."""
-    field = recipes.Tune.model_fields[key]
+    field = Tune.model_fields[key]
     # An optional number is annotated `int | None`: the number among the union's members counts.
     candidates = (*typing.get_args(field.annotation), field.annotation)
     numbers = [candidate for candidate in candidates if candidate in (int, float)]
@@ -96,6 +97,7 @@ def finetune(
     --prefix each are learnt together. lm: plain text.
     """
     changes = recipe_changes(flags)
+    # A run that is resumed has its recipe in its folder.
     if resume is not None:
         if model or changes or out or data:
             raise SettingError(
@@ -103,15 +105,18 @@ def finetune(
             )
         from regard.training.run import go_on
 
-        print_result(go_on(Path(resume)), as_json)
+        with exit_on_interruption():
+            print_result(go_on(Path(resume)), as_json)
         return
     if model is None or task is None or not data:
         raise SettingError(
             "there is nothing to train", "give a model, --task and --data (see --help)"
         )
+    # Imported late: torch is not needed to report wrong flags.
     from regard.training.run import finetune as run
 
-    result = run(model, task, data, out=out, prefixes=prefix, **changes)
+    with exit_on_interruption():
+        result = run(model, task, data, out=out, prefixes=prefix, **changes)
     print_result(result, as_json)
 
 
@@ -122,9 +127,10 @@ command = RecipeCommand(
     epilog=EXAMPLES,
     context_settings={"max_content_width": 110},
     params=[
+        # optional, because --resume needs no model
         click.Argument(["model"], required=False),
         click.Option(
-            ["--task"], type=click.Choice(typing.get_args(recipes.TunedTask)), help="what is learnt"
+            ["--task"], type=click.Choice(typing.get_args(TunedTask)), help="what is learnt"
         ),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
         click.Option(
@@ -137,7 +143,7 @@ command = RecipeCommand(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
-        *(_tune_option(key) for key in recipes.Tune.model_fields if key not in _SET_BY_COMMAND),
+        *(_tune_option(key) for key in Tune.model_fields if key not in _SET_BY_COMMAND),
         *(_shared_option(key) for key in _SHARED_KEYS),
     ],
 )

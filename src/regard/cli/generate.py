@@ -76,6 +76,7 @@ def command(
     language_model = load_language_model(model, device=device)
     draft_model = None if draft is None else load_language_model(draft, device=device)
     defaults = language_model.defaults
+    # Flags come first, then generation_config.json, then sampling from the full distribution.
     strategy = strategy or defaults.strategy or Sampling()
     if defaults.max_length is None and defaults.max_new_tokens is None:
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
@@ -87,6 +88,7 @@ def command(
         click.echo(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
         return
     _check_encoding(prompt)
+    # The prompt is printed too: what follows may begin in the middle of a word.
     _write(prompt)
     language_model.generate(
         prompt, strategy, max_new_tokens=max_new_tokens, stream=_write, draft=draft_model
@@ -105,7 +107,7 @@ def _read_prompt() -> str:
 
 def _warn_of_unknown_tokens(language_model: LanguageModel, prompt: str) -> None:
     """Warns of what the vocabulary lacks: the model reads the unknown token in its place."""
-    tokenizer = language_model.words
+    tokenizer = language_model.tokenizer
     unknown_id = tokenizer.special_token_id("unk")
     if unknown_id is None:
         return

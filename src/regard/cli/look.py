@@ -22,7 +22,7 @@ WHAT = {
     "roles": "heads against the grammar of the built-in language (needs no text)",
     "ablation": "what each head is worth for this text",
     "circuit": "the fewest heads that resolve pronouns of the built-in language (needs no text)",
-    "patching": "which layer and position carry the difference to --other, a text of as many tokens",
+    "patching": "which layer and position carry the difference to --other (as many tokens)",
     "lens": "what each layer would predict (logit lens)",
     "rollout": "attention through all layers",
     "attribution": "gradient × input",
@@ -30,6 +30,16 @@ WHAT = {
     "steps": "candidates at each step of decoding",
     "beam": "the tree of the beam search",
     "cache": "how the KV cache grows",
+}
+
+# Views that need no text, and those that read the probes of one forward pass.
+_WITHOUT_TEXT = ("roles", "positions", "circuit")
+_ONE_RUN = {
+    "attention": ["*.weights"],
+    "entropy": ["*.weights"],
+    "alignment": ["*.cross.weights"],
+    "rollout": ["*.self.weights"],
+    "lens": ["*.embedded", "*.residual"],
 }
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
@@ -82,7 +92,7 @@ def command(
     """
     if what not in WHAT:
         raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
-    if not text and what not in ("roles", "positions", "circuit"):
+    if not text and what not in _WITHOUT_TEXT:
         raise SettingError(
             "there is no text to look at",
             f'regard look {model} "The dog sees a cat." --what {what}',
@@ -90,6 +100,7 @@ def command(
     from regard.models import load
 
     result = _result(load(model, device=flags["device"]), text, what, flags)
+    # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):
         if path:
             write(path)
@@ -101,54 +112,76 @@ def command(
 
 
 def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
-    from regard import look as views
-    from regard.model import EncoderDecoder
+    """The view that --what names."""
+    if what in _WITHOUT_TEXT:
+        return _view_of_weights(model, what)
+    if what in _ONE_RUN:
+        return _view_of_one_run(model, text, what, flags)
+    return _view_of_many_runs(model, text, what, flags)
 
-    target, layer = flags["target"], flags["layer"]
-    heads = None if flags["head"] is None else [flags["head"]]
+
+def _view_of_weights(model: Inspectable, what: str) -> Result:
+    """Views of the model itself, or of the built-in language: they need no text."""
+    from regard import look as views
+
     match what:
-        case "attention":
-            found = views.look(model, text, target=target)
-            return found.attention(
-                _attention(list(found.probe.attentions), flags["part"], layer), heads=heads
-            )
-        case "alignment":
-            return views.alignment(
-                views.look(model, text, target=target, ask=["*.cross.weights"]), layer, heads
-            )
-        case "entropy":
-            return views.entropy(views.look(model, text, target=target))
-        case "rollout":
-            return views.rollout(views.look(model, text, target=target, ask=["*.self.weights"]))
-        case "lens":
-            return views.lens(
-                views.look(model, text, target=target, ask=["*.embedded", "*.residual"])
-            )
-        case "attribution":
-            return views.attribution(model, text, target=target)
         case "roles":
             return views.roles(model)
         case "positions":
             return views.positions(model)
-        case "circuit":
+        case _:
             return views.pronoun_circuit(model)
+
+
+def _view_of_one_run(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
+    """Views of what one forward pass computes, recorded by the probes that are asked for."""
+    from regard import look as views
+
+    layer = flags["layer"]
+    heads = None if flags["head"] is None else [flags["head"]]
+    run = views.look(model, text, target=flags["target"], ask=_ONE_RUN[what])
+    match what:
+        case "alignment":
+            return views.alignment(run, layer, heads)
+        case "entropy":
+            return views.entropy(run)
+        case "rollout":
+            return views.rollout(run)
+        case "lens":
+            return views.lens(run)
+        case _:
+            name = _attention(list(run.probe.attentions), flags["part"], layer)
+            return run.attention(name, heads=heads)
+
+
+def _view_of_many_runs(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
+    """Views that differentiate, edit activations, switch heads off, or decode."""
+    from regard import look as views
+    from regard.model import EncoderDecoder
+
+    target = flags["target"]
+    match what:
+        case "attribution":
+            return views.attribution(model, text, target=target)
         case "patching":
             if flags["other"] is None:
                 raise SettingError(
                     "patching needs a second text", 'give --other "a text of as many tokens"'
                 )
-            return views.patching(
-                model, text, flags["other"], target=target, stack=_stack(model, flags["part"])
-            )
-        case "cache":
-            return views.cache(model, text)
+            stack = _stack(model, flags["part"])
+            return views.patching(model, text, flags["other"], target=target, stack=stack)
         case "ablation":
+            # An encoder–decoder is scored on a target: what it translates itself, by default.
             targets = None
             if isinstance(model.model, EncoderDecoder):
-                targets = [target or _translated(model, text, flags)]
+                targets = [target or _translation(model, text, flags)]
             return views.ablation(model, [text], targets)
+        case "cache":
+            return views.cache(model, text)
+        case "beam":
+            return views.beam(model, text, _settings(what, flags))
         case _:
-            return _decoding(model, text, what, flags)
+            return views.steps(model, text, _settings(what, flags))
 
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:
@@ -156,6 +189,7 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     kinds = {"encoder": "encoder.self", "decoder": "decoder.self", "cross": "decoder.cross"}
     if part is not None and part not in kinds:
         raise SettingError(f"--of {part!r} is no attention", "say encoder, decoder or cross")
+    # A tower of CLIP has one more name in front: text.encoder.3.self.
     layers: dict[str, list[str]] = {}  # the attentions of each kind, layer by layer
     for name in names:
         stack, _, kind = name.split(".")[-3:]
@@ -182,19 +216,13 @@ def _stack(model: Inspectable, part: str | None) -> str | None:
     return part
 
 
-def _decoding(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
-    from regard import look as views
-
-    return (views.beam if what == "beam" else views.steps)(model, text, _settings(what, flags))
-
-
 def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
     """How the views of decoding decode; `steps` is greedy unless flags say otherwise."""
     from regard.decode.batch_decoding import DecodingSettings
     from regard.decode.strategy import BeamSearch, Limit
 
     if what == "steps" and not flags["beam"] and not flags["sample"]:
-        flags = flags | {"beam": 1}
+        flags = flags | {"beam": 1}  # candidates of a step are clearest without a beam
     return DecodingSettings(
         decoding_strategy(flags) or BeamSearch(),
         length_limit(flags["limit"]) or Limit(),
@@ -202,7 +230,9 @@ def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
     )
 
 
-def _translated(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
+def _translation(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
+    """The model's own translation, by beam search."""
     from regard import look as views
 
-    return views.written(model, views.translate(model, text, _settings("beam", flags))[0])
+    best = views.translate(model, text, _settings("beam", flags))[0]
+    return views.written(model, best)

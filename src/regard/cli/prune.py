@@ -72,10 +72,12 @@ def command(
     elif isinstance(original, LanguageModel):
         texts = [_validation_texts(model, original, files, lines)]
     else:
+        # Other kinds have no loss here to rank heads by.
         raise ModelError(
             f"{model} neither translates nor generates text",
             "in Python, regard.models.head_pruning.prune_heads takes any model's heads",
         )
+    # Heads are ranked by the loss on this text, and the least important ones removed.
     ranking = importance(original, *texts)
     heads_off = choose_heads(original, ranking, heads)
     prune_heads(original, heads_off).save(folder)
@@ -162,7 +164,7 @@ def _validation_texts(
 
     if files["source"] or files["target"] or files["pairs"]:
         raise SettingError("a language model is judged by one text", "give --text")
-    tokenizer = language_model.words
+    tokenizer = language_model.tokenizer
     validation_set = RunFolder(Path(model)).data / "valid"
     ids: list[int] = []
     if files["text"]:
@@ -172,6 +174,7 @@ def _validation_texts(
         ids = Corpus.open(validation_set).columns["text"].tokens.tolist()
     else:
         raise SettingError(f"{model} holds no validation text", "give --text")
+    # Windows do not overlap; the last one may be shorter.
     width = min(WINDOW, language_model.positions or WINDOW)
     starts = range(0, len(ids) - 1, width)
     texts = [tokenizer.decode(ids[i : i + width]) for i in islice(starts, lines)]

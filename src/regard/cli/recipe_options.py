@@ -36,12 +36,14 @@ def recipe_option(key: str) -> click.Option:
         text += f"  [{_format_default(field.default)}]"
     text = text.strip()
     if value_type is bool:
+        # Both spellings, so that a flag can undo what a recipe says.
         return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
     return click.Option([f"--{name}", key], type=_click_type(value_type), default=None, help=text)
 
 
 def recipe_changes(flags: dict[str, Any]) -> dict[str, Any]:
     """The recipe keys that flags set; Adam's betas are parsed from BETA1,BETA2."""
+    # Options have no defaults of their own: None means that the recipe decides.
     changes = {key: value for key, value in flags.items() if value is not None}
     if "betas" in changes:
         changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
@@ -54,7 +56,7 @@ def _click_type(value_type: Any) -> Any:
         return click.Choice([str(option) for option in value_type])
     if value_type in (int, float):
         return value_type
-    return str
+    return str  # pydantic parses the rest
 
 
 def _format_default(value: Any) -> str:

@@ -28,6 +28,7 @@ def command(model: str, as_json: bool) -> None:
     from regard.show import page
     from regard.show.resolve import resolve
 
+    # Built on the meta device: no weights are read, and any size fits.
     named_model = resolve(model)
     if as_json:
         click.echo(json.dumps(page.data(named_model), ensure_ascii=False))

@@ -43,5 +43,6 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
+    # Without a folder: the demo that is part of the package.
     paths = [Path(folder) for folder in folders] or [DEMO]
     serve(ModelStore(paths, device=device, say=say), host, port)

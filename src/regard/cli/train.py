@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.errors import SettingError
+from regard.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import schema as recipes
 
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples:
   regard train                                   the built-in language, into runs/builtin
-  regard train multi30k --data ~/data            a recipe of the package, its files under a data root
+  regard train multi30k --data ~/data            a recipe of the package, its files in ~/data
   regard train shakespeare --data ~/data         a language model of characters
-  regard train --text notes.txt --objective causal --preset tiny --schedule cosine --learning-rate 0.001
+  regard train --text notes.txt --objective causal --preset tiny --learning-rate 0.001
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
@@ -48,6 +50,7 @@ def train(
     translation learn from one --text.
     """
     changes = recipe_changes(flags)
+    # A run that is resumed has its recipe in its folder.
     if resume is not None:
         if recipe or changes or out:
             raise SettingError(
@@ -60,12 +63,23 @@ def train(
     # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import run
 
-    print_result(run(folder, settings, name), as_json)
+    with exit_on_interruption():
+        print_result(run(folder, settings, name), as_json)
+
+
+@contextmanager
+def exit_on_interruption() -> Iterator[None]:
+    """Ends the process with 128 + the signal's number, once the stopped run has been saved."""
+    try:
+        yield
+    except TrainingInterrupted as interruption:
+        raise SystemExit(interruption.exit_code) from None
 
 
 def print_result(result: Result, as_json: bool) -> None:
     """Prints the scores of a finished run to standard output."""
     if as_json:
+        # The scores of each split (valid, test) stand next to these keys.
         report = {
             "run": str(result.folder),
             "seconds": result.seconds,
@@ -102,6 +116,7 @@ command = RecipeCommand(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
+        # every recipe key is a flag
         *(recipe_option(key) for key in recipes.KEYS),
     ],
 )

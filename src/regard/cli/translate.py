@@ -48,12 +48,14 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
     from regard.models import load_translator
 
     translator = load_translator(model, device=flags["device"])
+    # Nothing is trained here: pack the weights for speed.
     translator.prepare_for_inference(flags["quantize"])
     settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])
     n_best = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
     unfinished = 0
     lines_done = 0
     stream = lines(path)
+    # Chunk by chunk, so that a pipe gets its first lines before the last ones are read.
     while chunk := list(islice(stream, LINES_AT_ONCE)):
         results = translator.hypotheses(chunk, settings, before=lines_done, language=language)
         for line, hypotheses in zip(chunk, results, strict=True):
@@ -64,6 +66,7 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
                 # An empty line has no hypothesis; it still takes its place in the output.
                 for text in texts + [""] * (n_best - len(texts)):
                     click.echo(text)
+            # No end token came before the length limit.
             if hypotheses and not hypotheses[0].finished:
                 unfinished += 1
         sys.stdout.flush()

@@ -68,8 +68,10 @@ def command(
         if not as_json:
             click.echo(format_finding(finding))
 
+    # Parity runs in float32, which other libraries compute in: before the cast.
     if against:
         report(parity(model, core_model, opened, seed))
+    # In float64, a difference is an error and not rounding.
     core_model.to(getattr(torch, precision))
     for finding in check_invariants(core_model, opened, seed):
         report(finding)

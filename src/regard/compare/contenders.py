@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from regard import spec
 from regard.errors import SettingError
+from regard.options import parse_option
 from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.schema import KEYS, Recipe
@@ -58,7 +60,7 @@ class Contender:
         changes = self.changes | dict(more_changes or {})
         values: dict[str, Any] = base.model_dump()
         # Settings that this kind of model does not have are left out.
-        values["model"] = recipes.fitting(values["model"], changes["model"])
+        values["model"] = recipes.applicable_settings(values["model"], changes["model"])
         for key, value in changes.items():
             section = KEYS[key]
             values[section][key] = value
@@ -159,11 +161,9 @@ class Budget:
 
 def parse_budget(text: str) -> Budget:
     """A budget as its user writes it: steps:2000."""
-    unit, _, number = text.partition(":")
-    try:
-        amount = float(number)
-    except ValueError:
-        amount = 0.0
-    if unit not in ("steps", "flops", "seconds") or amount <= 0:
-        raise SettingError(f"{text!r} is no budget", "write steps:2000, flops:1e15 or seconds:600")
-    return Budget(unit, amount)
+    usage = "write steps:2000, flops:1e15 or seconds:600"
+    constructors = {unit: partial(Budget, unit) for unit in ("steps", "flops", "seconds")}
+    budget = parse_option(text, constructors, subject="budget", usage=usage, convert=float)
+    if not budget.amount > 0:
+        raise SettingError(f"{text!r} is no budget", usage)
+    return budget

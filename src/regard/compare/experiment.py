@@ -25,10 +25,10 @@ from regard.errors import SettingError
 from regard.metrics.translation import TranslationScore, translation_score
 from regard.models import Translator, load_translator
 from regard.parameter_count import parameter_count
-from regard.training.data.parallel_text import Pair, Prepared, prepared, test_sets
-from regard.training.engine.logging import ProgressLog
+from regard.training.data.parallel_text import Pair, ParallelCorpora, parallel_corpora, test_sets
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.recipe.schema import Recipe
-from regard.training.run import describe, go_on, job, run
+from regard.training.run import describe, go_on, make_job, run
 from regard.training.run_folder import RunFolder, begin, resume
 
 BUCKETS = 5  # groups of test sentences of similar length
@@ -136,7 +136,7 @@ def compare(
     if base.train.objective != "translate":
         raise SettingError("only translators are compared", "give a recipe of pairs")
     data = _shared_data(out / "data", base, name, say)
-    vocabularies = (len(data.source), len(data.target))
+    vocabularies = (len(data.source_tokenizer), len(data.target_tokenizer))
     if not parameters:
         parameters = parameter_count(describe(base, *vocabularies))
     # All are sized before the first is trained, so that one that cannot be is refused at once.
@@ -166,7 +166,7 @@ def compare(
     return comparison
 
 
-def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
+def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> ParallelCorpora:
     """The data of all runs, prepared once; a folder that was begun with other data is refused."""
     if (folder / "state" / "recipe.json").exists():
         run_folder, recipe, _ = resume(folder)
@@ -176,7 +176,7 @@ def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> Prepared:
             )
     else:
         run_folder = begin(base, folder, name)
-    return prepared(run_folder, base, say)
+    return parallel_corpora(run_folder, base, say)
 
 
 def _new_run_folder(folder: Path, data: Path, recipe: Recipe, name: str) -> RunFolder:
@@ -221,9 +221,9 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe, vocabulary: int) ->
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
     run_folder = _new_run_folder(trial, data, recipe, "trial")
-    training_job = job(run_folder, recipe, ProgressLog(1, quiet=True))
+    training_job = make_job(run_folder, recipe, ProgressBar(1, quiet=True))
     longest = recipe.data.max_length
-    cost = step_cost(training_job.task, vocabulary, longest, recipe.train.accumulate)
+    cost = step_cost(training_job.objective, vocabulary, longest, recipe.train.accumulate)
     shutil.rmtree(trial)
     # "of" are the settings that the cost depends on: a folder with others is refused.
     disk.write_json(file, {"of": settings, "cost": asdict(cost)})
@@ -298,7 +298,7 @@ def _evaluate_by_length(
     sources = [source for source, _ in pairs]
     references = [reference for _, reference in pairs]
     lengths = [len(token_ids) for token_ids in translator.encode(sources)]
-    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.penalty))
+    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
     start = time.perf_counter()
     results = translator.hypotheses(sources, settings)
     seconds = time.perf_counter() - start

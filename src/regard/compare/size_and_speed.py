@@ -81,7 +81,7 @@ def evaluate_language_model(model: LanguageModel, texts: Sequence[str]) -> dict[
     start = time.perf_counter()
     continuations = model.generate(prompts, Greedy(), max_new_tokens=NEW_TOKENS)
     seconds = time.perf_counter() - start
-    tokens = sum(len(model.words.encode(text)) for text in continuations)
+    tokens = sum(len(model.tokenizer.encode(text)) for text in continuations)
     return {
         "loss": loss,
         "perplexity": math.exp(min(loss, 700.0)),  # e^710 is no float64

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from regard import __version__, disk
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
@@ -132,7 +132,7 @@ def _to_regard(conversion: Conversion) -> Callable[[], list[Finding]]:
 
 def _to_folder(conversion: Conversion, family: str) -> Callable[[], list[Finding]]:
     # Written to a temporary folder that is renamed when complete.
-    with disk.committing(conversion.out) as temporary:
+    with disk.atomic_folder(conversion.out) as temporary:
         write_model(temporary, conversion.opened, model_type=family, shard_size=conversion.shard)
         _copy(conversion.source, temporary, OTHER_FILES)
         generation_config = temporary / "generation_config.json"
@@ -188,7 +188,7 @@ def _compare_reopened(conversion: Conversion) -> list[Finding]:
 
 
 def _to_ctranslate2(conversion: Conversion) -> Callable[[], list[Finding]]:
-    with disk.committing(conversion.out) as temporary:
+    with disk.atomic_folder(conversion.out) as temporary:
         vocabularies = ctranslate2.write(
             temporary, conversion.source, conversion.model, conversion.opened
         )
@@ -199,7 +199,7 @@ def _to_ctranslate2(conversion: Conversion) -> Callable[[], list[Finding]]:
 
 
 def _to_onnx(conversion: Conversion) -> Callable[[], list[Finding]]:
-    with disk.committing(conversion.out) as temporary:
+    with disk.atomic_folder(conversion.out) as temporary:
         onnx.write(temporary, conversion.model, conversion.opened)
         _copy(conversion.source, temporary, ("config.json", *OTHER_FILES))
     return lambda: onnx.compare(conversion.out, conversion.model, conversion.opened)

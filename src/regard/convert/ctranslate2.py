@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core.frontend import Spectrogram
 from regard.core.positional_encoding import Sinusoidal
 from regard.errors import DataError, ModelError, SettingError

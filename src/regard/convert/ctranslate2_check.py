@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.convert.ctranslate2 import Vocabularies, library
 from regard.core.mask import CausalMask
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode

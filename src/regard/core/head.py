@@ -56,7 +56,7 @@ class LMHead(nn.Module):
         """As `Linear.pack`; the table stays for those that look tokens up in it: few of its rows, if
         it is in a file."""
         self.packed = kind(self.table.weight, self.bias)
-        disk.forget(self.table.weight)
+        disk.drop_pages(self.table.weight)
         del self.table, self.bias
 
 

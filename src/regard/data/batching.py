@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.seeding import philox
 from regard.data.corpus import Column, Corpus
 from regard.data.padding import IGNORED, pad_tokens, round_up
 from regard.errors import DataError, SettingError
@@ -48,8 +49,7 @@ def plan(
     `seed` and `epoch` do not matter.
     """
     _check_plan(lengths, budget, multiple, max_rows)
-    key = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
-    random_bits = np.random.Philox(key=key)
+    random_bits = philox(seed, epoch)
     rows = np.arange(len(lengths))
     if shuffle:
         rows = _permutation(random_bits, len(lengths))

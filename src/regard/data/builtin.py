@@ -1,8 +1,9 @@
-"""The built-in parallel language: English and German sentences from one synchronous grammar, in endless streams.
+"""The built-in parallel corpus: English and German sentences from one synchronous grammar.
 
-Every choice is made once and said in both languages, so each English sentence has exactly one German one. A pattern
-is a small function that says its English words into a `Draft` and returns the German; `PATTERNS` lists them with
-their weights. Stable hashes of the text decide the splits, so they are disjoint whatever the seed; see `sentences`.
+Every choice is made once and said in both languages, so each English sentence has exactly one
+translation. A pattern is a small function that says its English words into a `Draft` and returns
+the German; `PATTERNS` lists them with their weights. Stable hashes of the text decide the splits,
+so they are disjoint whatever the seed; see `sentences`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from regard.data.grammar import (
     PLAIN,
     POINTED,
     RELATIVES,
+    Antecedent,
     Clause,
     Draft,
     Phrase,
@@ -42,14 +44,17 @@ from regard.data.lexicon import ADJECTIVES, FRAMES, VERBS, Frame, Noun, Verb
 from regard.errors import DataError, SettingError, did_you_mean
 
 SPLITS = ("train", "valid", "test")
-PRONOUN_SHARE = 0.22
+PRONOUN_SHARE = 0.22  # of sentences with a pronoun to resolve
 HELD_PERCENT = 4  # of the sentences without a pronoun, for valid and for test each
-TRIES = 200_000
+TRIES = 200_000  # for one new sentence, before the stream counts as exhausted
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One edge of the parse; `start` and `end` index `source.split()`. Verbs are linked by their main word."""
+    """One edge of the parse; `start` and `end` index `source.split()`.
+
+    Verbs are linked by their main word.
+    """
 
     kind: str
     start: int
@@ -67,16 +72,15 @@ class Sentence:
     referent: str | None = None
 
 
-# --- patterns -------------------------------------------------------------------------------------------------------
+# --- patterns ---
 
 TENSES = (*PLAIN * 6, "perfect", "perfect", "future", "future", "can", "must", "should", "want")
 DENIED = (*PLAIN * 2, "future", "can", "could")  # without "must not", which is not "muss nicht"
 ASKED = (*PLAIN * 2, "perfect", "future", "can", "must", "should")
 ACTIONS = verbs("stay join alone go put acc for dat give")
 TRANSITIVE = verbs("acc for dat")
-EXTENDED = verbs(
-    "put acc for dat give", "person"
-)  # with an object, so that their infinitive is set off by a comma
+# With an object, so that German sets their infinitive off by a comma.
+EXTENDED = verbs("put acc for dat give", "person")
 PASSIVES = tuple(verb for verb in verbs("acc for", "person") if verb.particle not in ("for", "at"))
 ADVERBS = {
     tense: tuple(
@@ -157,7 +161,8 @@ def report(draft: Draft) -> str:
     """The teacher says that the child wants to buy a ball."""
     tense = draft.pick(PLAIN)
     main = clause(draft, draft.pick(verbs("that")), tense).main()
-    return f"{main}, {subordinate(draft, 'that', 'dass', draft.pick(TENSES) if tense == 'present' else tense)}"
+    reported = draft.pick(TENSES) if tense == "present" else tense
+    return f"{main}, {subordinate(draft, 'that', 'dass', reported)}"
 
 
 def infinitive(draft: Draft, english: str, german: str = "") -> str:
@@ -184,27 +189,26 @@ def purpose(draft: Draft) -> str:
 
 
 def relative(draft: Draft, phrase: Phrase, head: int, main: str) -> str:
-    """Say a relative clause whose subject is the phrase at `head`, beside a main clause in that tense."""
+    """Say a relative clause whose subject is the phrase at `head`; `main` is the outer tense."""
     draft.link("relative-noun", draft.say("who" if phrase.sort == "person" else "that"), head)
     verb = draft.pick(verbs("stay go put acc for dat give", phrase.sort))
     tense = "past" if main == "past" else draft.pick(("present", "past", "perfect"))
     if phrase.plural and ambiguous(verb):
         tense = "perfect"
-    return clause(draft, verb, tense, subject=phrase, said=head).last(
-        RELATIVES["nom"][phrase.gender]
-    )
+    pronoun = RELATIVES["nom"][phrase.gender]
+    return clause(draft, verb, tense, subject=Antecedent(phrase, head)).last(pronoun)
 
 
 def subject_relative(draft: Draft) -> str:
     """The man who bought the car is happy."""
-    still, tense = draft.chance() < 0.5, draft.pick(PLAIN)
-    phrase = draft.phrase(
-        draft.pick(("person", "animal")), (*POINTED, "a"), described=0.0 if still else 0.3
-    )
+    still = draft.chance() < 0.5  # a state, not an action
+    tense = draft.pick(PLAIN)
+    kind = draft.pick(("person", "animal"))
+    phrase = draft.phrase(kind, (*POINTED, "a"), described=0.0 if still else 0.3)
     head = draft.put(phrase)
     front = f"{phrase.german['nom']}, {relative(draft, phrase, head, tense)},"
     verb = BE if still else draft.pick(verbs("stay join alone go dat", phrase.sort))
-    return clause(draft, verb, tense, subject=phrase, said=head).main(front)
+    return clause(draft, verb, tense, subject=Antecedent(phrase, head)).main(front)
 
 
 def object_relative(draft: Draft) -> str:
@@ -219,15 +223,15 @@ def object_relative(draft: Draft) -> str:
     opening = RELATIVES["dat" if verb.frame == "dat" else "acc"][phrase.gender]
     front = f"{phrase.german['nom']}, {inner.last(opening)},"
     state = "present" if tense == "perfect" or (lasting and draft.chance() < 0.5) else "past"
-    return clause(draft, BE, state, subject=phrase, said=head).main(front)
+    return clause(draft, BE, state, subject=Antecedent(phrase, head)).main(front)
 
 
 def trailing_relative(draft: Draft) -> str:
     """The child sees the dog that chased the cat."""
     verb = draft.pick([verb for verb in TRANSITIVE if "person" in verb.objects])
-    draft.object = phrase = draft.phrase(
-        "person animal" if "animal" in verb.objects else "person", POINTED
-    )
+    kinds = "person animal" if "animal" in verb.objects else "person"
+    phrase = draft.phrase(kinds, POINTED)
+    draft.object = phrase
     tense = draft.pick(TENSES)
     main = clause(draft, verb, tense).main()
     return f"{main}, {relative(draft, phrase, len(draft.words) - 1, tense)}"
@@ -246,7 +250,8 @@ def counting(draft: Draft) -> str:
 
 def passive(draft: Draft) -> str:
     """The letter was written by the teacher."""
-    verb, tense = draft.pick(PASSIVES), draft.pick(PLAIN)
+    verb = draft.pick(PASSIVES)
+    tense = draft.pick(PLAIN)
     phrase = draft.phrase(verb.objects)
     head = draft.put(phrase)
     draft.say(english_verb(BE, tense, phrase.plural, False)[1])
@@ -264,21 +269,27 @@ def question(draft: Draft) -> str:
     """Why does the man read the book?"""
     draft.mark = "?"
     why = draft.chance() < 0.4
-    draft.say("why" if why else "")
+    if why:
+        draft.say("why")
     asked = clause(draft, draft.pick(ACTIONS), draft.pick(ASKED), asked=True)
     return asked.main("warum") if why else asked.asked()
 
 
 def coordination(draft: Draft) -> str:
     """The man reads a book, but the woman does not sleep."""
-    tense, contrast = draft.pick(PLAIN), draft.chance() < 0.4
+    tense = draft.pick(PLAIN)
+    contrast = draft.chance() < 0.4
     first = clause(draft, draft.pick(ACTIONS), tense).main()
-    draft.words[-1] += "," if contrast else ""
-    draft.say("but" if contrast else "and")
-    second = clause(
-        draft, draft.pick(ACTIONS), tense, negated=contrast and draft.chance() < 0.5
-    ).main()
-    return first + (", aber " if contrast else " und ") + second
+    if contrast:
+        draft.words[-1] += ","
+        draft.say("but")
+        conjunction = ", aber"
+    else:
+        draft.say("and")
+        conjunction = " und"
+    verb = draft.pick(ACTIONS)
+    second = clause(draft, verb, tense, negated=contrast and draft.chance() < 0.5).main()
+    return f"{first}{conjunction} {second}"
 
 
 PATTERNS: tuple[tuple[Callable[[Draft], str], int], ...] = (
@@ -295,7 +306,7 @@ PATTERNS: tuple[tuple[Callable[[Draft], str], int], ...] = (
 )  # fmt: skip
 WEIGHTED = tuple(pattern for pattern, weight in PATTERNS for _ in range(weight))
 
-# --- pronoun sentences ----------------------------------------------------------------------------------------------
+# --- pronoun sentences ---
 
 IT = {"m": "er", "f": "sie", "n": "es"}
 
@@ -312,69 +323,78 @@ def held_out(subject: str, other: str, adjective: str) -> bool:
 
 @cache
 def choices(
-    frame: Frame, referent: str, held: bool
+    frame: Frame, referent: str, for_evaluation: bool
 ) -> tuple[tuple[Noun, Noun, tuple[str, ...]], ...]:
-    """The subjects and objects of a frame, differing in gender, with the adjectives that point to the referent."""
+    """The subjects and objects of a frame, with the adjectives that point to the referent.
+
+    The two differ in gender, so that German has to resolve the pronoun.
+    """
     adjectives = frame.subject_adjectives if referent == "subject" else frame.object_adjectives
-    found = []
+    triples = []
     for subject in nouns(frame.subjects):
         for other in nouns(frame.objects):
             fit = tuple(
                 word
                 for word in adjectives
-                if held_out(subject.english, other.english, word) == held
+                if held_out(subject.english, other.english, word) == for_evaluation
             )
             if fit and subject.gender != other.gender:
-                found.append((subject, other, fit))
-    return tuple(found)
+                triples.append((subject, other, fit))
+    return tuple(triples)
 
 
 @cache
 def frame_verbs(frame: Frame) -> tuple[Verb, ...]:
-    """The verbs of a frame; of two with the same name, the one that is not for people (fressen, not essen)."""
+    """The verbs of a frame; of two equal ones, that for animals (fressen, not essen)."""
     return tuple(verb for verb in VERBS if verb.base in frame.verbs and verb.subjects != "person")
 
 
 def neutral(draft: Draft, noun: Noun, determiners: Sequence[str]) -> Phrase:
-    """The noun with a determiner and perhaps an adjective, which tell nothing about the pronoun to come."""
+    """The noun with a determiner and perhaps an adjective.
+
+    They tell nothing about the pronoun to come.
+    """
     determiner = draft.pick(determiners)
     if determiner == "my" and "unowned" in noun.kinds:
         determiner = "the"
-    return noun_phrase(
-        noun, determiner, draft.pick(lexicon.NEUTRAL) if draft.chance() < 0.25 else ""
-    )
+    adjective = draft.pick(lexicon.NEUTRAL) if draft.chance() < 0.25 else ""
+    return noun_phrase(noun, determiner, adjective)
 
 
 def failure(
     draft: Draft, frame: Frame, subject: Noun, other: Noun
 ) -> tuple[str, str, dict[str, int]]:
-    """Say what did not happen; return the German, the tense for the reason, and where the two nouns stand."""
+    """Say what did not happen.
+
+    Returns the German, the tense of the reason, and the positions of the two nouns.
+    """
     verb = draft.pick(frame_verbs(frame))
     tense = draft.pick(PLAIN if verb.base in ("want", "fit") else (*PLAIN, "can", "could"))
     single = [pair for pair in ADVERBS[tense] if pair[0] in lexicon.ONCE]
     when = draft.pick(single) if draft.chance() < 0.3 else ("", "")
     draft.say(when[0])
-    first, second = neutral(draft, subject, OWNED), neutral(draft, other, POINTED)
+    first = neutral(draft, subject, OWNED)
+    second = neutral(draft, other, POINTED)
     heads = {"subject": draft.put(first)}
     predicate(draft, verb, tense, False, heads["subject"], negated=True)
     draft.say(frame.preposition[0])
     heads["object"] = draft.put(second)
     draft.link("verb-object", draft.verb, heads["object"])
     thing = second.german["acc"]
-    middle = (
-        f"nicht {contract(frame.preposition[1], thing)}"
-        if frame.preposition[1]
-        else f"{thing} nicht"
-    )
+    if frame.preposition[1]:
+        middle = f"nicht {contract(frame.preposition[1], thing)}"
+    else:
+        middle = f"{thing} nicht"
     german = Clause(first.german["nom"], middle, *german_verb(verb, tense, False)).main(when[1])
-    return german, "past" if tense in ("past", "could") else "present", heads
+    reason_tense = "past" if tense in ("past", "could") else "present"
+    return german, reason_tense, heads
 
 
-def pronoun(draft: Draft, held: bool) -> str:
+def pronoun(draft: Draft, for_evaluation: bool) -> str:
     """The animal did not cross the street because it was too tired."""
     frame = draft.pick(FRAMES)
     draft.referent = draft.pick(("subject", "object"))
-    subject, other, adjectives = draft.pick(choices(frame, draft.referent, held))
+    subject, other, adjectives = draft.pick(choices(frame, draft.referent, for_evaluation))
     adjective = draft.pick(adjectives)
     draft.triple = (subject.english, other.english, adjective)
     main, tense, heads = failure(draft, frame, subject, other)
@@ -384,18 +404,20 @@ def pronoun(draft: Draft, held: bool) -> str:
     draft.link("pronoun-referent", it, heads[draft.referent])
     predicate(draft, BE, tense, False, it)
     draft.say(f"{too} {adjective}")
-    er = IT[(subject if draft.referent == "subject" else other).gender]
+    referent = subject if draft.referent == "subject" else other
+    er = IT[referent.gender]
     return f"{main}, {weil} {er} {zu} {ADJECTIVES[adjective]} {german_verb(BE, tense, False)[0]}"
 
 
-# --- streams --------------------------------------------------------------------------------------------------------
+# --- streams ---
 
 
 def sentences(split: str, *, seed: int = 0, pronouns: bool = False) -> Iterator[Sentence]:
-    """An endless stream of different sentences of a split, the same for the same seed; `pronouns` asks for those alone.
+    """An endless stream of different sentences of a split, the same for the same seed.
 
-    A hash of the English decides the split. Pronoun sentences of valid and test use only held-out triples of subject,
-    object and adjective, which train never sees.
+    `pronouns` asks for pronoun sentences alone. A hash of the English decides the split. Pronoun
+    sentences of valid and test use only held-out triples of subject, object and adjective, which
+    train never sees.
     """
     if split not in SPLITS:
         raise SettingError(
@@ -405,36 +427,47 @@ def sentences(split: str, *, seed: int = 0, pronouns: bool = False) -> Iterator[
 
 
 def _stream(split: str, chance: Callable[[], float], pronouns: bool) -> Iterator[Sentence]:
-    seen: set[int] = set()
+    digests: set[int] = set()  # of the sentences so far
     while True:
-        yield _fresh(split, chance, pronouns or chance() < PRONOUN_SHARE, seen)
+        yield _new_sentence(split, chance, pronouns or chance() < PRONOUN_SHARE, digests)
 
 
-def _fresh(split: str, chance: Callable[[], float], resolve: bool, seen: set[int]) -> Sentence:
+def _new_sentence(
+    split: str, chance: Callable[[], float], resolve: bool, digests: set[int]
+) -> Sentence:
+    """A random sentence of the split that has not come before, with a pronoun if `resolve`."""
     for _ in range(TRIES):
         draft = Draft(chance)
-        german = pronoun(draft, split != "train") if resolve else draft.pick(WEIGHTED)(draft)
+        if resolve:
+            german = pronoun(draft, split != "train")
+        else:
+            german = draft.pick(WEIGHTED)(draft)
         english = " ".join(draft.words)
         source = english[0].upper() + english[1:] + draft.mark
         key = digest(source)
-        if key in seen or not 4 <= len(draft.words) <= 20 or not _belongs(split, key, resolve):
+        if key in digests or not 4 <= len(draft.words) <= 20 or not _belongs(split, key, resolve):
             continue
-        seen.add(key)
+        digests.add(key)
         target = german[0].upper() + german[1:] + draft.mark
-        return Sentence(
-            source, target, tuple(Link(*link) for link in draft.links), draft.triple, draft.referent
-        )
-    problem = f"the built-in language has no more than about {len(seen)} such sentences for the split {split!r}"
-    raise DataError(problem, f"ask for at most {len(seen)} lines")
+        links = tuple(Link(*link) for link in draft.links)
+        return Sentence(source, target, links, draft.triple, draft.referent)
+    count = len(digests)
+    raise DataError(
+        f"the built-in language has no more than about {count} such sentences "
+        f"for the split {split!r}",
+        f"ask for at most {count} lines",
+    )
 
 
 def _belongs(split: str, key: int, resolve: bool) -> bool:
     if resolve:  # its triple has already decided between train and the other two
         return split == "train" or (split == "test") == bool(key % 2)
-    place = key % 100
-    return split == (
-        "test" if place < HELD_PERCENT else "valid" if place < 2 * HELD_PERCENT else "train"
-    )
+    percentile = key % 100
+    if percentile < HELD_PERCENT:
+        return split == "test"
+    if percentile < 2 * HELD_PERCENT:
+        return split == "valid"
+    return split == "train"
 
 
 def write_tsv(

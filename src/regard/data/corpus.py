@@ -1,8 +1,8 @@
-"""A prepared corpus: token ids on disk, memory-mapped, so that it may be larger than memory.
+"""A tokenized corpus on disk, memory-mapped, so that it may be larger than memory.
 
-A folder holds, for each named column, `NAME.tokens` (all rows' ids end to end, little endian) and `NAME.offsets` (where
-each row begins, and the end; int64), and `corpus.json`, which says what they should be. The columns of translation are
-`source` and `target`; a language model's corpus has one.
+A folder holds, for each named column, `NAME.tokens` (the ids of all rows end to end, little endian)
+and `NAME.offsets` (where each row begins, and the end; int64), and `corpus.json`, the manifest. The
+columns of translation are `source` and `target`; a language model's corpus has one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FORMAT = 1
 MANIFEST = "corpus.json"
 PARTS = ("tokens", "offsets")
 TYPES = {"uint16": "H", "uint32": "I"}  # numpy's name → array's type code
-CHUNK = 2000  # pairs tokenised at a time: enough to keep all cores busy, little enough to hold
-BUFFER = 1 << 20  # ids held before they are written
+CHUNK = 2000  # pairs tokenized at a time: enough for all cores, little enough for memory
+BUFFER = 1 << 20  # ids buffered before they are written
 
 Ids = NDArray[np.unsignedinteger[Any]]
 
@@ -48,7 +48,9 @@ class Column:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Ids:
-        start, end = self.offsets[:-1][row], self.offsets[1:][row]
+        # Slices first, so that row −1 is the last row.
+        start = self.offsets[:-1][row]
+        end = self.offsets[1:][row]
         return self.tokens[start:end]
 
     @cached_property
@@ -66,7 +68,10 @@ class Column:
 
 
 class Corpus:
-    """A prepared corpus, opened for reading. `columns` holds its sides by name, `about` what its maker noted."""
+    """A tokenized corpus, opened for reading.
+
+    `columns` by name; `about` is the note of whoever wrote it.
+    """
 
     def __init__(
         self, folder: Path, columns: dict[str, Column], fingerprint: str, about: dict[str, Any]
@@ -78,7 +83,10 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path) -> Corpus:
-        """Open a folder that `prepare` wrote; its sizes are checked, its content is not (see `verify`)."""
+        """Open a folder that `prepare` wrote.
+
+        Its sizes are checked, its content is not (see `verify`).
+        """
         folder = Path(folder)
         try:
             manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -126,7 +134,7 @@ class Corpus:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """All lengths, [rows, columns], as `data.batch.plan` takes them."""
+        """All lengths, [rows, columns], as `batching.plan` takes them."""
         return np.stack([column.lengths for column in self.columns.values()], axis=1)
 
     def verify(self) -> None:
@@ -162,8 +170,10 @@ def _map(file: Path, dtype: str, count: int) -> NDArray[Any]:
             raise _damaged(
                 file.parent, f"{file.name} has {size} bytes instead of {count * kind.itemsize}"
             )
-        # An empty file cannot be mapped; and a plain array, unlike np.memmap itself, is quick to slice.
-        return np.asarray(np.memmap(file, dtype=kind, mode="r")) if count else np.zeros(0, kind)
+        if not count:  # an empty file cannot be mapped
+            return np.zeros(0, kind)
+        # A plain array is faster to slice than np.memmap itself.
+        return np.asarray(np.memmap(file, dtype=kind, mode="r"))
     except OSError as error:
         raise _damaged(file.parent, f"{file.name}: {error.strerror}") from error
 
@@ -200,27 +210,31 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report in sentences."""
-        told = [
-            f"{self.kept:,} pairs kept: {self.source_tokens:,} source and {self.target_tokens:,} target tokens."
+        lines = [
+            f"{self.kept:,} pairs kept: "
+            f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens."
         ]
         if self.empty:
-            told.append(f"{self.empty:,} pairs skipped because a side is empty.")
+            lines.append(f"{self.empty:,} pairs skipped because a side is empty.")
         if self.too_long:
-            where = ", ".join(map(str, self.first_too_long)) + (", …" if self.too_long > 5 else "")
-            told.append(
-                f"{self.too_long:,} pairs skipped because a side is over {self.max_length:,} tokens (lines {where})."
+            numbers = ", ".join(map(str, self.first_too_long))
+            if self.too_long > len(self.first_too_long):
+                numbers += ", …"
+            lines.append(
+                f"{self.too_long:,} pairs skipped because a side is over {self.max_length:,} "
+                f"tokens (lines {numbers})."
             )
         if self.source_unknown:
             share = self.source_unknown / self.source_tokens
-            told.append(
+            lines.append(
                 f"{self.source_unknown:,} source tokens ({share:.2%}) are not in the vocabulary."
             )
         if self.target_unknown:
             share = self.target_unknown / self.target_tokens
-            told.append(
+            lines.append(
                 f"{self.target_unknown:,} target tokens ({share:.2%}) are not in the vocabulary."
             )
-        return told
+        return lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -234,15 +248,15 @@ def prepare(
     *,
     max_length: int,
 ) -> Report:
-    """Tokenise pairs into a corpus folder, each side ending with its end token, and report what was skipped.
+    """Tokenize pairs into a corpus folder, framed by special tokens; report what was skipped.
 
-    A pair is skipped, and counted, when a side is empty or longer than `max_length` tokens, the end token included.
-    A corpus that is there already is replaced, once the new one is complete.
+    A pair is skipped, and counted, when a side is empty or longer than `max_length` tokens, special
+    tokens included. A corpus that is there already is replaced, once the new one is complete.
     """
     report = Report(max_length)
     sides = {"source": source, "target": target}
     write_columns(
-        _kept(pairs, source, target, report),
+        _tokenized_pairs(pairs, source, target, report),
         list(sides),
         ["uint16" if len(side) <= 65_535 else "uint32" for side in sides.values()],
         folder,
@@ -254,38 +268,42 @@ def prepare(
     return report
 
 
-def _kept(
+def _tokenized_pairs(
     pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer, report: Report
 ) -> Iterator[tuple[list[int], list[int]]]:
     numbered = enumerate(pairs, start=1)
-    around = len(source.frame(()))
+    special = len(source.frame(()))  # tokens around a source
     eos = target.required_token_id("eos")
     source_unknown = _unknown_id(source)
     target_unknown = _unknown_id(target)
     while chunk := list(itertools.islice(numbered, CHUNK)):
-        left = source.encode_batch([pair[0] for _, pair in chunk])
-        right = target.encode_batch([pair[1] for _, pair in chunk])
-        for (number, pair), one, other in zip(chunk, left, right, strict=True):
+        source_rows = source.encode_batch([pair[0] for _, pair in chunk])
+        target_rows = target.encode_batch([pair[1] for _, pair in chunk])
+        for (number, pair), source_ids, target_ids in zip(
+            chunk, source_rows, target_rows, strict=True
+        ):
             # Blank text need not give zero tokens, nor text more than zero: both count as empty.
-            if not (one and other and pair[0].strip() and pair[1].strip()):
+            if not (source_ids and target_ids and pair[0].strip() and pair[1].strip()):
                 report.empty += 1
-            elif max(len(one) + around, len(other) + 1) > report.max_length:
+            elif max(len(source_ids) + special, len(target_ids) + 1) > report.max_length:
                 report.too_long += 1
-                report.first_too_long += [number] if report.too_long <= 5 else []
+                if report.too_long <= 5:
+                    report.first_too_long.append(number)
             else:
                 report.kept += 1
-                report.source_tokens += len(one) + around
-                report.target_tokens += len(other) + 1
-                report.source_unknown += one.count(source_unknown)
-                report.target_unknown += other.count(target_unknown)
-                yield source.frame(one), [*other, eos]
+                report.source_tokens += len(source_ids) + special
+                report.target_tokens += len(target_ids) + 1
+                report.source_unknown += source_ids.count(source_unknown)
+                report.target_unknown += target_ids.count(target_unknown)
+                yield source.frame(source_ids), [*target_ids, eos]
     if not report.kept:
+        repair = "give text on both sides"
+        if report.too_long:
+            repair = "raise max_length, or give shorter sentences"
         raise DataError(
-            f"no pair is left: {report.empty:,} have an empty side, {report.too_long:,} are over the limit of "
-            f"{report.max_length:,} tokens",
-            "raise max_length, or give shorter sentences"
-            if report.too_long
-            else "give text on both sides",
+            f"no pair is left: {report.empty:,} have an empty side, "
+            f"{report.too_long:,} are over the limit of {report.max_length:,} tokens",
+            repair,
         )
 
 
@@ -296,13 +314,14 @@ def write_columns(
     folder: str | Path,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Write rows of ids, one sequence a column, as a corpus folder; `about()`, called last, is kept with it as JSON.
+    """Write rows of ids, one sequence a column, as a corpus folder.
 
-    Everything is written and synced next to the folder, then renamed: a crash leaves no corpus or a whole one.
+    `about()`, called last, goes into the manifest. Everything is written and synced next to the
+    folder, then renamed: a crash leaves no corpus or a complete one.
     """
     folder = Path(folder)
     _check_replaceable(folder)
-    with disk.committing(folder) as partial, ExitStack() as stack:
+    with disk.atomic_folder(folder) as partial, ExitStack() as stack:
         columns = [
             _ColumnWriter(
                 name,
@@ -374,12 +393,13 @@ class _ColumnWriter:
 
 def _check_replaceable(folder: Path) -> None:
     """Only a corpus may be replaced by a corpus: a mistyped path must not cost anybody's files."""
-    ours = {f".{part}" for part in PARTS}
-    if folder.is_dir() and all(
-        file.name == MANIFEST or file.suffix in ours for file in folder.iterdir()
-    ):
+    if not folder.exists():
         return
-    if folder.exists():
+    suffixes = {f".{part}" for part in PARTS}
+    is_corpus = folder.is_dir() and all(
+        file.name == MANIFEST or file.suffix in suffixes for file in folder.iterdir()
+    )
+    if not is_corpus:
         raise DataError(
             f"{folder} exists and holds other things than a corpus",
             "choose another folder for the corpus",

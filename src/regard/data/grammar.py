@@ -1,7 +1,7 @@
-"""The forms of the built-in language: noun phrases, verbs and clauses, said in English and German at once.
+"""The grammar of the built-in language: noun phrases, verbs and clauses in English and German.
 
-A `Draft` collects the English words of one sentence as they are said; the functions here return the German for them.
-The patterns in `builtin.py` put clauses together.
+A synchronous grammar: a `Draft` collects the English words of one sentence as they are said; the
+functions here return the German for them. The patterns in `builtin.py` combine clauses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def join(*parts: str) -> str:
     return " ".join([part for part in parts if part])
 
 
-# --- noun phrases: columns are masculine, feminine, neuter, plural --------------------------------------------------
+# --- noun phrases: columns are masculine, feminine, neuter, plural ---
 
 
 def _cases(forms: str) -> dict[str, list[str]]:
@@ -76,29 +76,38 @@ PEOPLE = (
 
 @cache
 def noun_phrase(noun: Noun, determiner: str, adjective: str = "", plural: bool = False) -> Phrase:
-    """The phrase in both languages; `determiner` is one of `ARTICLES`, or a number word if `plural`."""
+    """The phrase in both languages.
+
+    `determiner` is one of `ARTICLES`, or a number word if `plural`.
+    """
     words = [word for word in (adjective, noun.plural if plural else noun.english) if word]
     if determiner not in ("a", "not a"):
         words.insert(0, "these" if plural and determiner == "this" else determiner)
     elif not plural:
         words.insert(0, "an" if words[0][0] in "aeiou" else "a")
     column = PLURAL if plural else GENDERS.index(noun.gender)
+    # "a" has no plural: the adjective alone shows case and number.
     endings = STRONG if plural and determiner == "a" else ENDINGS.get(determiner, STRONG)
     german = {}
     for case in ("nom", "acc", "dat"):
         article = NUMBERS.get(determiner) or ARTICLES[determiner][case][column]
-        described = (
-            ADJECTIVES[adjective].removesuffix("e") + endings[case][column] if adjective else ""
-        )
-        head = noun.german_plural if plural else noun.german if case == "nom" else noun.oblique
-        if plural and case == "dat" and head[-1] not in "ns":
-            head += "n"
-        german[case] = join(article, described, head)
+        inflected = ""
+        if adjective:
+            inflected = ADJECTIVES[adjective].removesuffix("e") + endings[case][column]
+        german[case] = join(article, inflected, _german_noun(noun, case, plural))
     return Phrase(tuple(words), german, column, noun.sort, bool(adjective))
 
 
+def _german_noun(noun: Noun, case: str, plural: bool) -> str:
+    if plural:
+        # The dative plural ends in -n, except after -n and -s.
+        needs_n = case == "dat" and noun.german_plural[-1] not in "ns"
+        return noun.german_plural + ("n" if needs_n else "")
+    return noun.german if case == "nom" else noun.oblique
+
+
 def contract(preposition: str, phrase: str) -> str:
-    """Preposition and phrase, with "in dem" and the like drawn together."""
+    """Preposition and phrase, with "in dem" and the like contracted ("im")."""
     article, _, rest = phrase.partition(" ")
     short = lexicon.CONTRACTIONS.get(f"{preposition} {article}")
     return f"{short} {rest}" if short else f"{preposition} {phrase}"
@@ -117,7 +126,7 @@ def verbs(frames: str, subject: str = "") -> tuple[Verb, ...]:
     return tuple(verb for verb in chosen if not subject or subject in verb.subjects.split())
 
 
-# --- verbs ----------------------------------------------------------------------------------------------------------
+# --- verbs ---
 
 BE = verbs("be")[0]
 AUXILIARIES = {  # English singular and plural, German singular and plural
@@ -132,13 +141,13 @@ PLAIN = ("present", "past")
 
 
 def ambiguous(verb: Verb) -> bool:
-    """Whether its English plural tells no tense ("they read"), so that German could not choose one."""
+    """Whether its English plural has one form for two tenses ("they read"), German does not."""
     return verb.base == verb.past
 
 
 @cache
 def english_verb(verb: Verb, tense: str, plural: bool, support: bool) -> tuple[str, str]:
-    """Auxiliary and main word; `support` asks for an auxiliary, as questions and "not" do."""
+    """Auxiliary and main verb; `support` asks for do-support, as questions and "not" do."""
     if tense == "perfect":
         return ("have" if plural else "has"), verb.participle
     if tense in AUXILIARIES:
@@ -146,42 +155,53 @@ def english_verb(verb: Verb, tense: str, plural: bool, support: bool) -> tuple[s
     if verb is BE:
         return "", {"present": ("is", "are"), "past": ("was", "were")}[tense][plural]
     if support:
-        return ("did" if tense == "past" else "do" if plural else "does"), verb.base
-    return "", verb.past if tense == "past" else verb.base if plural else verb.third
+        forms = {"present": ("does", "do"), "past": ("did", "did")}
+        return forms[tense][plural], verb.base
+    if tense == "past":
+        return "", verb.past
+    return "", verb.base if plural else verb.third
 
 
 @cache
 def german_verb(verb: Verb, tense: str, plural: bool) -> tuple[str, str, str]:
-    """The finite word, what closes a main clause, and what closes a subordinate clause."""
+    """The finite verb, what closes a main clause, and what closes a subordinate clause."""
     if tense in PLAIN:
-        if tense == "past":
-            finite = verb.german_past + (
-                ("n" if verb.german_past[-1] == "e" else "en") if plural else ""
-            )
-        else:
-            finite = ("sind" if verb is BE else verb.infinitive) if plural else verb.german_third
+        # A separable prefix goes to the end of a main clause.
+        finite = _german_finite(verb, tense, plural)
         return finite, verb.prefix, verb.prefix + finite
     if tense == "perfect":
-        finite = {"hat": "haben", "ist": "sind"}[verb.auxiliary] if plural else verb.auxiliary
+        plurals = {"hat": "haben", "ist": "sind"}
+        finite = plurals[verb.auxiliary] if plural else verb.auxiliary
         end = verb.german_participle
     else:
-        finite, end = AUXILIARIES[tense][3 if plural else 2], verb.prefix + verb.infinitive
+        finite = AUXILIARIES[tense][3 if plural else 2]
+        end = verb.prefix + verb.infinitive
     return finite, end, f"{end} {finite}"
 
 
+def _german_finite(verb: Verb, tense: str, plural: bool) -> str:
+    """The present or past form."""
+    if not plural:
+        return verb.german_past if tense == "past" else verb.german_third
+    if tense == "past":
+        return verb.german_past + ("n" if verb.german_past[-1] == "e" else "en")
+    return "sind" if verb is BE else verb.infinitive
+
+
 class Clause(NamedTuple):
-    """The German of a clause in the pieces that its word orders arrange."""
+    """The German of a clause in the fields that its word orders arrange."""
 
     subject: str
     middle: str
     finite: str
-    end: str
-    joined: str
+    end: str  # closes a main clause
+    joined: str  # closes a subordinate clause
 
     def main(self, front: str = "") -> str:
-        """Verb second: after the subject, or after what stands in front of it."""
-        first, third = (front, self.subject) if front else (self.subject, "")
-        return join(first, self.finite, third, self.middle, self.end)
+        """Verb second: after the subject, or after what is fronted."""
+        if front:
+            return join(front, self.finite, self.subject, self.middle, self.end)
+        return join(self.subject, self.finite, self.middle, self.end)
 
     def asked(self) -> str:
         """Verb first."""
@@ -192,11 +212,11 @@ class Clause(NamedTuple):
         return join(opening, self.subject, self.middle, self.joined)
 
 
-# --- saying it ------------------------------------------------------------------------------------------------------
+# --- saying it ---
 
 
 class Draft:
-    """One sentence in the making: its English words and links so far, and the nouns already used."""
+    """One sentence in the making: its English words and parse so far, and the nouns used."""
 
     __slots__ = ("chance", "links", "mark", "object", "referent", "triple", "used", "verb", "words")
 
@@ -252,12 +272,12 @@ class Draft:
         plurals: float = 0.3,
         described: float = 0.4,
     ) -> Phrase:
-        """A noun phrase of some kind with its determiner, adjective and number chosen at random."""
+        """A noun phrase of some kind with a random determiner, adjective and number."""
         noun = self.noun(kinds)
         determiner = self.pick(determiners)
-        if (not noun.plural and determiner in ("a", "not a")) or (
-            determiner == "my" and "unowned" in noun.kinds
-        ):
+        uncountable = not noun.plural and determiner in ("a", "not a")
+        unowned = determiner == "my" and "unowned" in noun.kinds
+        if uncountable or unowned:
             determiner = "the"
         plural = bool(noun.plural) and self.chance() < plurals
         return noun_phrase(noun, determiner, self.attribute(noun, described), plural)
@@ -282,8 +302,18 @@ class Draft:
         return contract(german, phrase.german[case])
 
 
+class Antecedent(NamedTuple):
+    """The noun phrase before a relative clause, and where its noun stands."""
+
+    phrase: Phrase
+    position: int
+
+
 def subject_of(draft: Draft, verb: Verb) -> Phrase:
-    """A random subject that the verb can take; "she" and the like only where no noun could be meant by it."""
+    """A random subject that the verb can take.
+
+    "she" and the like only where no noun could be meant by it.
+    """
     if not draft.used and "person" in verb.subjects and draft.chance() < 0.1:
         return draft.pick(PEOPLE[:2] if ambiguous(verb) else PEOPLE)
     plurals = 0.0 if ambiguous(verb) else 0.3
@@ -320,7 +350,7 @@ def say_object(draft: Draft, verb: Verb, negated: bool) -> str:
 
 
 def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tuple[str, str]:
-    """Say what follows the verb in English; return its German, divided at the place where "nicht" stands."""
+    """Say what follows the verb; return its German, divided where "nicht" goes."""
     around = OWNED if negated else ANY
     thing = say_object(draft, verb, negated) if verb.objects else ""
     match verb.frame:
@@ -330,16 +360,7 @@ def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tu
             draft.say(f"very {adjective}" if strong else adjective)
             return "", join("sehr" if strong else "", ADJECTIVES[adjective])
         case "stay" | "join":
-            stay = verb.frame == "stay"
-            company = (
-                "" if stay or draft.chance() < 0.6 else draft.prepositional(lexicon.WITH, around)
-            )
-            place = (
-                draft.prepositional(lexicon.PLACES[verb.frame], around)
-                if stay or draft.chance() < 0.7
-                else ""
-            )
-            return "", join(company, place)
+            return "", _company_and_place(draft, verb, around)
         case "go":
             return "", draft.prepositional(lexicon.DIRECTIONS, around)
         case "put":
@@ -354,30 +375,47 @@ def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tu
     return thing, ""
 
 
+def _company_and_place(draft: Draft, verb: Verb, determiners: Sequence[str]) -> str:
+    """With whom, for verbs of the frame "join", and where."""
+    stay = verb.frame == "stay"
+    company = ""
+    place = ""
+    if not stay and draft.chance() >= 0.6:
+        company = draft.prepositional(lexicon.WITH, determiners)
+    if stay or draft.chance() < 0.7:
+        place = draft.prepositional(lexicon.PLACES[verb.frame], determiners)
+    return join(company, place)
+
+
 def clause(
     draft: Draft,
     verb: Verb,
     tense: str,
     *,
-    subject: Phrase | None = None,
-    said: int | None = None,  # where the subject stands, if it has been said already
+    subject: Phrase | Antecedent | None = None,
     negated: bool = False,
     asked: bool = False,
     gap: bool = False,  # leave out what follows the verb
     adverb: tuple[str, str] = ("", ""),
 ) -> Clause:
-    """Say an English clause and return its German."""
-    subject = subject or subject_of(draft, verb)
-    if asked:
-        draft.say(english_verb(verb, tense, subject.plural, True)[0])
-    head = draft.put(subject) if said is None else said
-    predicate(draft, verb, tense, subject.plural, head, negated=negated, asked=asked)
-    before, after = ("", "") if gap else complement(draft, verb, subject.sort, negated)
+    """Say an English clause and return its German.
+
+    An `Antecedent` as the subject has been said already, in both languages.
+    """
+    if isinstance(subject, Antecedent):
+        phrase, position = subject
+        german_subject = ""
+    else:
+        phrase = subject or subject_of(draft, verb)
+        german_subject = phrase.german["nom"]
+        if asked:  # the auxiliary comes before the subject
+            draft.say(english_verb(verb, tense, phrase.plural, True)[0])
+        position = draft.put(phrase)
+    predicate(draft, verb, tense, phrase.plural, position, negated=negated, asked=asked)
+    before = after = ""
+    if not gap:
+        before, after = complement(draft, verb, phrase.sort, negated)
     draft.say(adverb[0])
     nicht = "nicht" if negated and "kein" not in before else ""
     middle = join(adverb[1], before, nicht, after)
-    return Clause(
-        subject.german["nom"] if said is None else "",
-        middle,
-        *german_verb(verb, tense, subject.plural),
-    )
+    return Clause(german_subject, middle, *german_verb(verb, tense, phrase.plural))

@@ -1,6 +1,11 @@
-"""Texts with something hidden, for models that learn to restore it. Pure functions of a row's tokens and its own chance.
+"""Text corruption for denoising objectives.
 
-`chance(seed, epoch, row)` is a stream of numbers for one row, so a resumed run hides the same tokens again.
+- masking: BERT's masked language modelling, and its pairs for next sentence prediction
+- span corruption: T5
+- sentence permutation and text infilling: BART
+
+All are pure functions of a row's tokens and of its own random stream, so a resumed run corrupts a
+row as an uninterrupted one does.
 """
 
 from __future__ import annotations
@@ -12,38 +17,48 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.batching import IGNORED
+from regard.core.seeding import philox
+from regard.data.padding import IGNORED
 from regard.errors import DataError
 
 Ids = NDArray[np.int64]
 
 
 class Chance:
-    """Numbers in [0, 1) made from raw bits, which numpy promises never to change."""
+    """The random stream of one row in one epoch: numbers in [0, 1).
+
+    Made from raw bits, which numpy promises never to change.
+    """
 
     def __init__(self, seed: int, epoch: int, row: int) -> None:
-        key = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
-        self._bits = np.random.Philox(key=key, counter=np.array([0, 0, 0, row], dtype=np.uint64))
+        self._bits = philox(seed, epoch, row)
 
     def numbers(self, count: int) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1), of 53 bits."""
         return (self._bits.random_raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def below(self, bound: int, count: int) -> Ids:
-        """`count` whole numbers from 0 to `bound` − 1."""
+        """`count` integers from 0 to `bound` − 1."""
         return (self.numbers(count) * bound).astype(np.int64)
 
     def some(self, bound: int, count: int) -> Ids:
-        """`count` different whole numbers from 0 to `bound` − 1, in ascending order."""
+        """`count` different integers from 0 to `bound` − 1, in ascending order."""
         return np.sort(self.order(bound)[:count])
 
     def order(self, count: int) -> Ids:
-        """The numbers from 0 to `count` − 1, shuffled."""
+        """A random permutation of the integers from 0 to `count` − 1."""
         return np.argsort(self.numbers(count), kind="stable")
+
+
+# --- masking (BERT) ---
 
 
 @dataclass(frozen=True)
 class Fate:
-    """Of the tokens to be guessed, the shares that show the mask, and another token; the rest show themselves."""
+    """Of the tokens to predict, the shares replaced by the mask and by a random token.
+
+    The rest stay as they are (Devlin et al., 2019, section 3.1).
+    """
 
     masked: float = 0.8
     swapped: float = 0.1
@@ -52,60 +67,106 @@ class Fate:
 def mask(
     ids: Ids, chance: Chance, *, share: float, token: int, ordinary: Ids, fate: Fate
 ) -> tuple[Ids, Ids]:
-    """BERT: `share` of the tokens are to be guessed; most of these show the mask `token`, some one of the `ordinary` tokens,
-    some themselves. Returns what is seen, and the labels, IGNORED where nothing is asked."""
-    chosen = chance.some(len(ids), max(1, round(share * len(ids))))
-    drawn, others = chance.numbers(len(chosen)), ordinary[chance.below(len(ordinary), len(chosen))]
-    seen, labels = ids.copy(), np.full_like(ids, IGNORED)
-    labels[chosen] = ids[chosen]
-    swapped = np.where(drawn < fate.masked + fate.swapped, others, ids[chosen])
-    seen[chosen] = np.where(drawn < fate.masked, token, swapped)
-    return seen, labels
+    """Masking: `share` of the tokens are to be predicted.
+
+    Most of these become the mask `token`, some one of the `ordinary` tokens, some stay as they are.
+    Returns the corrupted tokens, and the labels, IGNORED where nothing is to be predicted.
+    """
+    positions = chance.some(len(ids), max(1, round(share * len(ids))))
+    draws = chance.numbers(len(positions))
+    random_tokens = ordinary[chance.below(len(ordinary), len(positions))]
+    originals = ids[positions]
+    labels = np.full_like(ids, IGNORED)
+    labels[positions] = originals
+    swapped = np.where(draws < fate.masked + fate.swapped, random_tokens, originals)
+    corrupted = ids.copy()
+    corrupted[positions] = np.where(draws < fate.masked, token, swapped)
+    return corrupted, labels
+
+
+def pair(
+    ids: Ids, breaks: Ids, other: Ids, other_breaks: Ids, chance: Chance, *, room: int
+) -> tuple[Ids, Ids, int]:
+    """A pair for next sentence prediction, of at most `room` tokens.
+
+    A row is split in two where a sentence begins; half of the time the second part is taken from an
+    `other` row instead. `breaks` are the positions where sentences begin. Returns both parts, and 1
+    if the second is from elsewhere, else 0.
+    """
+    first = ids[: _sentence_break(ids, breaks, chance)]
+    from_elsewhere = int(chance.numbers(1)[0] < 0.5)
+    # Drawn in either case: the numbers of a row do not depend on each other.
+    other_break = _sentence_break(other, other_breaks, chance)
+    second = other[other_break:] if from_elsewhere else ids[len(first) :]
+    return first, second[: room - len(first)], from_elsewhere
+
+
+def _sentence_break(ids: Ids, breaks: Ids, chance: Chance) -> int:
+    """Where a random sentence but the first begins; the middle, if there is only one."""
+    number = chance.below(max(1, len(breaks) - 1), 1)[0]
+    return int(breaks[1 + number]) if len(breaks) > 1 else len(ids) // 2
+
+
+# --- span corruption (T5) ---
 
 
 def spans(
     ids: Ids, chance: Chance, *, share: float, mean: float, sentinels: Sequence[int]
 ) -> tuple[Ids, Ids]:
-    """T5: spans of `mean` length, `share` of all tokens, each give way to a sentinel of its own. The target is every sentinel
-    with what it stands for, and one more sentinel at the end (Figure 2 of the paper)."""
+    """Span corruption: spans are replaced by one sentinel each (Raffel et al., 2020, figure 2).
+
+    The spans have `mean` length and `share` of all tokens. The target is every sentinel followed by
+    its span, and one more sentinel at the end.
+    """
     hidden = min(max(1, round(share * len(ids))), len(ids) - 1)
-    count = min(max(1, round(hidden / mean)), hidden, len(ids) - hidden)
+    visible = len(ids) - hidden
+    count = min(max(1, round(hidden / mean)), hidden, visible)
     if count >= len(sentinels):
         raise DataError(
             f"{count} spans need {count + 1} sentinels, but the tokenizer has {len(sentinels)}",
             "use a shorter context, or longer spans",
         )
-    # Kept and hidden stretches take turns, and a kept one comes first.
-    kept_ends = np.append(chance.some(len(ids) - hidden - 1, count - 1) + 1, len(ids) - hidden)
-    hidden_ends = np.append(chance.some(hidden - 1, count - 1) + 1, hidden)
-    seen: list[int] = []
+    # Visible and hidden stretches alternate, and a visible one comes first.
+    visible_lengths = _random_partition(visible, count, chance)
+    hidden_lengths = _random_partition(hidden, count, chance)
+    corrupted: list[int] = []
     target: list[int] = []
-    place = 0
+    position = 0
     for i in range(count):
-        kept = kept_ends[i] - (kept_ends[i - 1] if i else 0)
-        gone = hidden_ends[i] - (hidden_ends[i - 1] if i else 0)
-        seen += [*ids[place : place + kept], sentinels[i]]
-        target += [sentinels[i], *ids[place + kept : place + kept + gone]]
-        place += kept + gone
-    return np.array(seen, dtype=np.int64), np.array([*target, sentinels[count]], dtype=np.int64)
+        start = position + visible_lengths[i]
+        end = start + hidden_lengths[i]
+        corrupted += [*ids[position:start], sentinels[i]]
+        target += [sentinels[i], *ids[start:end]]
+        position = end
+    target.append(sentinels[count])
+    return np.array(corrupted, dtype=np.int64), np.array(target, dtype=np.int64)
 
 
-def restored(seen: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
-    """The inverse of `spans`."""
-    marks = set(sentinels)
-    stretches: dict[int, list[int]] = {}
+def _random_partition(total: int, count: int, chance: Chance) -> Ids:
+    """`count` lengths of at least 1 that add up to `total`."""
+    ends = np.append(chance.some(total - 1, count - 1) + 1, total)
+    return np.diff(ends, prepend=0)
+
+
+def restored(corrupted: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
+    """The inverse of span corruption."""
+    markers = set(sentinels)
+    hidden_spans: dict[int, list[int]] = {}
     for token in target.tolist():
-        if token in marks:
-            current = stretches.setdefault(token, [])
+        if token in markers:
+            span = hidden_spans.setdefault(token, [])
         else:
-            current.append(token)
-    text = [piece for token in seen.tolist() for piece in stretches.get(token, [token])]
+            span.append(token)
+    text = [piece for token in corrupted.tolist() for piece in hidden_spans.get(token, [token])]
     return np.array(text, dtype=np.int64)
+
+
+# --- sentence permutation and text infilling (BART) ---
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What `denoise` did: the sentences' new order, and the length of each span that one mask stands for."""
+    """What `denoise` did: the order of the sentences, and the length of each masked span."""
 
     order: Ids
     lengths: Ids
@@ -114,51 +175,49 @@ class Damage:
 def denoise(
     ids: Ids, breaks: Ids, chance: Chance, *, share: float, mean: float, token: int
 ) -> tuple[Ids, Ids, Damage]:
-    """BART: the sentences, which begin at `breaks`, in another order; then spans with lengths from Poisson(`mean`), `share` of
-    all tokens, each give way to one mask `token`, empty ones too. The target is the text as it was."""
+    """BART's corruption: sentence permutation, then text infilling.
+
+    Lewis et al. (2020), section 2.2. Sentences begin at `breaks`. Infilling replaces spans by one
+    mask `token` each; their lengths are from Poisson(`mean`), so some are empty, and they have
+    `share` of all tokens. The target is the text as it was.
+    """
     order = chance.order(len(breaks))
+    permuted = _permute_sentences(ids, breaks, order)
+    lengths = _span_lengths(max(1, round(share * len(ids))), mean, chance)
+    visible = len(ids) - int(lengths.sum())
+    # Spans are in different gaps between visible tokens, so they never touch.
+    lengths = lengths[: visible + 1]
+    gaps = chance.some(visible + 1, len(lengths))
+    corrupted = _infill(permuted, dict(zip(gaps.tolist(), lengths.tolist(), strict=True)), token)
+    return corrupted, ids.copy(), Damage(order, lengths)
+
+
+def _permute_sentences(ids: Ids, breaks: Ids, order: Ids) -> Ids:
     ends = np.append(breaks[1:], len(ids))
-    mixed = np.concatenate([ids[breaks[i] : ends[i]] for i in order])
-    lengths = _lengths(max(1, round(share * len(ids))), mean, chance)
-    kept = len(ids) - int(lengths.sum())
-    # Spans stand in different gaps between kept tokens, so they never touch.
-    lengths = lengths[: kept + 1]
-    gaps = dict(zip(chance.some(kept + 1, len(lengths)).tolist(), lengths.tolist(), strict=True))
-    seen: list[int] = []
-    place = 0
-    for gap in range(kept + 1):
-        if gap in gaps:
-            seen.append(token)
-            place += gaps[gap]
-        if gap < kept:
-            seen.append(int(mixed[place]))
-            place += 1
-    seen += mixed[place:].tolist()
-    return np.array(seen, dtype=np.int64), ids.copy(), Damage(order, lengths)
+    return np.concatenate([ids[breaks[i] : ends[i]] for i in order])
 
 
-def _lengths(total: int, mean: float, chance: Chance) -> Ids:
-    """Lengths from Poisson(mean) that add up to `total`, at most as many as that."""
-    cumulative = np.cumsum([math.exp(-mean) * mean**k / math.factorial(k) for k in range(64)])
-    drawn = np.searchsorted(cumulative, chance.numbers(total), side="right")
+def _infill(ids: Ids, spans_at: dict[int, int], token: int) -> Ids:
+    """Text infilling; `spans_at` has the length of the span in each gap between visible tokens."""
+    visible = len(ids) - sum(spans_at.values())
+    corrupted: list[int] = []
+    position = 0
+    for gap in range(visible + 1):
+        if gap in spans_at:
+            corrupted.append(token)
+            position += spans_at[gap]
+        if gap < visible:
+            corrupted.append(int(ids[position]))
+            position += 1
+    return np.array(corrupted, dtype=np.int64)
+
+
+def _span_lengths(total: int, mean: float, chance: Chance) -> Ids:
+    """Lengths from Poisson(mean) that add up to `total`, at most `total` of them."""
+    probabilities = [math.exp(-mean) * mean**k / math.factorial(k) for k in range(64)]
+    # Inverse transform sampling: independent of numpy's own Poisson, which may change.
+    drawn = np.searchsorted(np.cumsum(probabilities), chance.numbers(total), side="right")
     before = np.cumsum(drawn) - drawn
-    drawn = np.minimum(drawn, total - before)[before < total]
-    return drawn.astype(np.int64)
-
-
-def pair(
-    ids: Ids, breaks: Ids, other: Ids, other_breaks: Ids, chance: Chance, *, room: int
-) -> tuple[Ids, Ids, int]:
-    """BERT's next sentence: a row cut in two at the begin of a sentence, and half of the time the second part is taken from an
-    `other` row instead. Returns both parts and whether the second is a stranger."""
-    first = ids[: _cut(ids, breaks, chance)]
-    stranger = int(chance.numbers(1)[0] < 0.5)
-    cut = _cut(other, other_breaks, chance)
-    second = other[cut:] if stranger else ids[len(first) :]
-    return first, second[: room - len(first)], stranger
-
-
-def _cut(ids: Ids, breaks: Ids, chance: Chance) -> int:
-    """The begin of one of the sentences but the first; the middle, if there is only one."""
-    number = chance.below(max(1, len(breaks) - 1), 1)[0]
-    return int(breaks[1 + number]) if len(breaks) > 1 else len(ids) // 2
+    # The last one is cut to reach the total exactly.
+    lengths = np.minimum(drawn, total - before)[before < total]
+    return lengths.astype(np.int64)

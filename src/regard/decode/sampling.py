@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.core.cache import DecoderState
 from regard.core.mask import CausalMask
+from regard.core.seeding import philox
 from regard.core.stack import Stack
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
@@ -236,7 +237,7 @@ def _noise(
         return None
     rows = []
     for key in keys:
-        generator = np.random.Generator(np.random.Philox(key=[strategy.seed, key]))
+        generator = np.random.Generator(philox(strategy.seed, key))
         rows.append(generator.random(steps))
     return torch.from_numpy(np.stack(rows)).to(device)
 

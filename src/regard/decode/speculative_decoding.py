@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.cache import DecoderState
+from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenStep
 from regard.decode.sampling import filtered_distribution
@@ -80,7 +81,7 @@ def generate(
 ) -> Hypothesis:
     """The continuation of one prompt [1, P]. `key`: the random stream that it is sampled from."""
     seed = strategy.seed if isinstance(strategy, Sampling) else 0
-    generator = np.random.default_rng(np.random.Philox(key=[seed, key]))
+    generator = np.random.Generator(philox(seed, key))
     capacity = constraints.cache_capacity + draft.proposals
     prompt_length = prompt.shape[1]
     target, drafter = (

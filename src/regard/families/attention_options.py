@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from regard import spec
-from regard.errors import SettingError, did_you_mean
+from regard.errors import SettingError
+from regard.options import construct, parse_option
 
 
 def _longformer_mask(size: int = 256) -> spec.MaskPattern:
@@ -54,21 +55,16 @@ def parse_attention(option: str) -> tuple[spec.Mixer, spec.MaskPattern]:
     - `bigbird`: blocks of 64, their neighbours, the first block, and one drawn at random
     - `topk:32`, `linear`, `performer`, `linformer`, `reformer`, each perhaps with numbers
     """
-    name, *numbers = option.split(":")
-    if name not in MASK_PATTERNS and name not in MIXERS:
-        raise SettingError(
-            f"there is no attention {option!r}", did_you_mean(name, [*MASK_PATTERNS, *MIXERS])
-        )
-    try:
-        arguments = [int(number) for number in numbers]
-        if name in MASK_PATTERNS:
-            return spec.SoftmaxAttention(), MASK_PATTERNS[name](*arguments)
-        return MIXERS[name](*arguments), spec.FullMask()
-    except (TypeError, ValueError):
-        raise SettingError(
-            f"attention {option!r} has not the numbers that it needs",
-            "write it like window:128, dilated:64:2 or performer",
-        ) from None
+    parsed = parse_option(
+        option,
+        {**MASK_PATTERNS, **MIXERS},
+        subject="attention",
+        usage="write it like window:128, dilated:64:2 or performer",
+        convert=int,
+    )
+    if option.partition(":")[0] in MASK_PATTERNS:
+        return spec.SoftmaxAttention(), cast(spec.MaskPattern, parsed)
+    return cast(spec.Mixer, parsed), spec.FullMask()
 
 
 def self_attention(
@@ -119,11 +115,13 @@ def parse_compressed_memory(option: str) -> spec.CompressiveMemory:
         "mean": "mean",
         "max": "max",
     }
-    try:
-        length, factor, *names = option.split(":")
-        return spec.CompressiveMemory(int(length), int(factor), *(functions[n] for n in names))
-    except (KeyError, TypeError, ValueError):
-        raise SettingError(
-            f"a compressed memory cannot be {option!r}",
-            "write it like 64:4, 64:4:mean, 64:4:max or 64:4:conv",
-        ) from None
+
+    def memory(length: str, factor: str, function: str = "conv") -> spec.CompressiveMemory:
+        return spec.CompressiveMemory(int(length), int(factor), functions[function])
+
+    return construct(
+        memory,
+        option.split(":"),
+        problem=f"a compressed memory cannot be {option!r}",
+        usage="write it like 64:4, 64:4:mean, 64:4:max or 64:4:conv",
+    )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from regard import __version__, spec
-from regard.build import outline
+from regard.builder import outline
 from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.tensor_table import Rename, Rule

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.frontend import Patches
+from regard.data.padding import pad_rows
 from regard.errors import DataError, SettingError
 from regard.look.generation import translate
 from regard.look.inspectable import (
@@ -159,9 +159,9 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     rows = [token_ids(model, text) for text in texts]
     if not rows:
         raise DataError("there are no texts to run the model on", "give at least one")
-    inputs = _padded(rows, model.device)
-    padding_mask = inputs != IGNORED  # True at tokens
-    inputs = inputs.masked_fill(~padding_mask, 0)
+    inputs, padding_mask = pad_rows(rows, 0)
+    inputs = inputs.to(model.device)
+    padding_mask = padding_mask.to(model.device)  # True at tokens
     if not isinstance(model.model, EncoderDecoder):
         labels = torch.full_like(inputs, IGNORED)
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
@@ -172,12 +172,7 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     start_ids = decoder_start(model.special_tokens)
     # A prompt of several start tokens is given, not predicted: it has no labels but the last.
     prompt_labels = [IGNORED] * (len(start_ids) - 1)
-    labels = _padded([[*prompt_labels, *ids] for ids in target_rows], model.device)
+    labels, _ = pad_rows([[*prompt_labels, *ids] for ids in target_rows], IGNORED)
     # Teacher forcing: the decoder reads what it should have predicted one position before.
-    decoder_inputs = _padded([[*start_ids, *ids[:-1]] for ids in target_rows], model.device)
-    return Batch(inputs, padding_mask, decoder_inputs.clamp_min(0), labels)
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    tensors = [torch.tensor(row) for row in rows]
-    return pad_sequence(tensors, batch_first=True, padding_value=IGNORED).to(device)
+    decoder_inputs, _ = pad_rows([[*start_ids, *ids[:-1]] for ids in target_rows], 0)
+    return Batch(inputs, padding_mask, decoder_inputs.to(model.device), labels.to(model.device))

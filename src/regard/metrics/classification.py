@@ -31,7 +31,8 @@ def classification_score(
 ) -> ClassificationScore:
     """Accuracy, and F1 as the mean over the classes that are predicted or are labels.
 
-    F1 of a class is 2 × correct / (predicted + labelled), the harmonic mean of precision and recall.
+    F1 of a class is 2 × correct / (predicted + labelled), the harmonic mean of precision and
+    recall.
     """
     correct = Counter(
         label for guess, label in zip(predictions, labels, strict=True) if guess == label

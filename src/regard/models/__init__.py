@@ -1,14 +1,16 @@
-"""The models a user holds."""
+"""Models as users hold them: a core model with its tokenizer or front end, and its tasks."""
 
 from __future__ import annotations
 
 from regard.models.base import Model, Output, choose_device
+from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
-from regard.models.speech import CTCModel, SpeechToText
-from regard.models.text_encoder import Answer, Filling, Suspect, Tagged, TextEncoder
+from regard.models.spans import Answer, Filling, Suspect, Tagged
+from regard.models.speech_to_text import SpeechToText
+from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What every model that a user holds has in common."""
+"""The base class of all loaded models: a core model with its spec, config and tokenizer."""
 
 from __future__ import annotations
 
@@ -12,51 +12,87 @@ from torch import Tensor
 
 from regard import edit
 from regard import spec as kinds
-from regard.build import CoreModel
-from regard.errors import SettingError
+from regard.builder import CoreModel
+from regard.errors import DataError, SettingError
 from regard.models import saving
 from regard.models.hf_call import Output, bind_arguments, call
+from regard.models.precision import cast
+from regard.models.tasks import Tasks
+from regard.parameter_count import parameter_count
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
 
 if TYPE_CHECKING:
     from typing import Literal
 
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
-    from regard.text.tokenizer import Tokenizer
 
-__all__ = ["Model", "Output", "choose_device", "to_standard_error"]
+__all__ = ["Model", "Output", "TokenizerModel", "choose_device", "to_standard_error"]
 
 
 def to_standard_error(text: str) -> None:
+    """Prints a message where it does not mix with output."""
     print(text, file=sys.stderr)
 
 
-class Model:
-    """A model with its description and the config.json it came with; made by `regard.load`.
+class Model(Tasks):
+    """A core model with its spec and the config.json that it came with; made by `regard.load`.
 
-    Called with Hugging Face's argument names it returns the same main tensors under the same names. As there, the caller
-    decides about gradients: `with torch.inference_mode():` where none are needed.
+    Called with Hugging Face's argument names it returns the same main tensors under the same names.
+    As there, the caller decides about gradients: `with torch.inference_mode():` where none are
+    needed.
     """
 
     def __init__(
-        self, model: CoreModel, description: kinds.Model, config: dict[str, Any] | None = None
+        self, model: CoreModel, spec: kinds.Model, config: dict[str, Any] | None = None
     ) -> None:
         self.model = model
-        self.spec = description
+        self.spec = spec
         self.config = config or {}
-        self.folder: Path | None = None  # that it was opened from
-        self.say: Callable[[str], None] = to_standard_error  # told what a user should know
+        self.folder: Path | None = None  # where it was opened from
+        self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
-    def __call__(self, *positional: Tensor | None, **by_name: Tensor | None) -> Output:
-        inputs = bind_arguments(self.spec, positional, by_name)
-        return call(self.model, self.spec, self.config, inputs)
+    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | None) -> Output:
+        tensors = bind_arguments(self.spec, inputs, named_inputs)
+        return call(self.model, self.spec, self.config, tensors)
+
+    def __repr__(self) -> str:
+        """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""
+        size = _format_count(self.parameter_count)
+        dtype = str(self.dtype).removeprefix("torch.")
+        name = type(self).__name__
+        return f"{name}({self.family}, {size} parameters, {dtype}, {self.device})"
+
+    @property
+    def family(self) -> str:
+        """The model_type of config.json, or the kind of the spec for a model that has none yet."""
+        return str(self.config.get("model_type") or type(self.spec).__name__)
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of trainable parameters; shared ones count once."""
+        # Of the spec: packed weights are no parameters any more.
+        return parameter_count(self.spec)
 
     @property
     def device(self) -> torch.device:
+        """The device of the parameters."""
         return next(self.model.parameters()).device
 
-    def to(self, device: str | torch.device) -> Self:
-        self.model.to(device)
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of the parameters."""
+        return next(self.model.parameters()).dtype
+
+    def to(
+        self, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """Moves the parameters to a device, casts them to a data type, or both."""
+        if device is not None:
+            self.model.to(device)
+        if dtype is not None:
+            cast(self.model, dtype)
         return self
 
     def prepare_for_inference(self, precision: str | None = None) -> Self:
@@ -68,7 +104,7 @@ class Model:
         if self.device.type == "cpu":
             edit.freeze(self.model, precision or "float32")
         elif precision == "bf16":
-            self.model.to(torch.bfloat16)
+            cast(self.model, torch.bfloat16)
         elif precision is not None:
             raise SettingError(
                 f"{precision} weights are for CPUs",
@@ -79,13 +115,19 @@ class Model:
     freeze = prepare_for_inference  # the name that it had before
 
     def save(self, folder: str | Path) -> Path:
-        """Writes a folder in Hugging Face's layout, whole or not at all: a new one, or in place of a model that is there."""
+        """Writes a folder in Hugging Face's layout, completely or not at all.
+
+        The folder is new, or holds a model that is replaced.
+        """
+        # A model from a folder has its companion files there; another one brings its own.
         files = self.files() if self.folder is None else {}
         return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
-        """What belongs into its folder beside the weights, where it was not opened from one: names and contents. Those of
-        config.json are added to what the description says."""
+        """Companion files of the weights, name → content, for a model that has no folder yet.
+
+        What stands under `config.json` is added to the keys that describe the spec.
+        """
         return {}
 
     def look(
@@ -96,8 +138,12 @@ class Model:
         ask: Sequence[str] = ("*.weights",),
         off: Sequence[tuple[str, int]] = (),
     ) -> Look:
-        """One run with named probes (`encoder.3.self.weights`, `decoder.2.residual`, `logits`, with * and ?); see
-        `regard.look`."""
+        """Runs the model with probes that record what passes at named positions.
+
+        Names are `encoder.3.self.weights`, `decoder.2.residual`, `logits`, and may hold * and ?;
+        see `regard.look`.
+        """
+        # Imported late: the analyses are built on models, not models on them.
         from regard.look import look
 
         return look(self, text, target=target, ask=ask, off=off)
@@ -133,20 +179,73 @@ class Model:
         raise SettingError("this model reads text only", "give it a sentence")
 
 
+class TokenizerModel(Model):
+    """A model with one tokenizer, which is opened when text first comes.
+
+    Without one, the model can still be called with tensors.
+    """
+
+    def __init__(
+        self,
+        model: CoreModel,
+        spec: kinds.Model,
+        tokenizer: Tokenizer | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, spec, config)
+        self._tokenizer = tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that was given, or that of the folder."""
+        if self._tokenizer is None:
+            if self.folder is None:
+                raise DataError(
+                    "this model has no tokenizer",
+                    "give one when it is made, or open it from a folder",
+                )
+            self._tokenizer = open_encoder_tokenizer(self.folder)
+        return self._tokenizer
+
+    @property
+    def accepts_text(self) -> bool:
+        try:
+            return self.tokenizer is not None
+        except DataError:  # no tokenizer in its folder
+            return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+
 def no_tokenizer() -> SettingError:
+    """The error of a model that has no tokenizer for its inputs."""
     return SettingError(
         "this model has no tokenizer to read text with", "give a tensor of its inputs"
     )
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one."""
+    """The device of this name; `auto` is the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-        )
+        device = torch.device(name)
     except RuntimeError:
         raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
     return device
+
+
+def _format_count(count: int) -> str:
+    """A number of parameters as papers write it: 812, 4.1K, 63.1M, 6.7B."""
+    if count < 1000:
+        return str(count)
+    value = float(count)
+    for unit in ("K", "M"):
+        value /= 1000
+        if value < 1000:
+            return f"{value:.1f}{unit}"
+    return f"{value / 1000:.1f}B"

@@ -1,4 +1,4 @@
-"""A pair of towers: texts and images as vectors of one space."""
+"""A dual encoder (CLIP): texts and images as vectors of one space."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from regard import spec as kinds
 from regard.data.image import Picture, Preparation
 from regard.errors import DataError
 from regard.model import DualEncoder
-from regard.models.image_encoder import image_input, preparation, prepared
-from regard.models.labels import Scores, scored
+from regard.models.base import TokenizerModel
+from regard.models.image_encoder import image_input, map_images, open_preparation
+from regard.models.labels import Scores, label_scores
 from regard.models.text_encoder import TextEncoder
-from regard.models.with_tokenizer import WithText
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
 
 
-class DualEncoderModel(WithText):
-    """Compares texts with pictures; made by `regard.load(folder)`."""
+class DualEncoderModel(TokenizerModel):
+    """Compares texts with images (CLIP); made by `regard.load(folder)`."""
 
     model: DualEncoder
     spec: kinds.DualEncoder
+    medium = "image"
 
     @cached_property
-    def reader(self) -> TextEncoder:
-        """The tower of texts."""
-        reader = TextEncoder(self.model.text, self.spec.text, self._text)
-        reader.folder, reader.say = self.folder, self.say
-        return reader
+    def text_encoder(self) -> TextEncoder:
+        """The text tower as a model of its own."""
+        encoder = TextEncoder(self.model.text, self.spec.text, self._tokenizer)
+        encoder.folder = self.folder
+        encoder.say = self.say
+        return encoder
 
     @cached_property
     def preparation(self) -> Preparation:
-        """How a picture becomes pixels."""
-        return preparation(self)
-
-    medium = "image"
+        """How an image becomes pixel values: resizing, cropping, normalization."""
+        return open_preparation(self)
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data)
 
     def embed_text(self, text: str | Sequence[str]) -> Tensor:
-        """[D] for a text, [N, D] for a list, each of length 1."""
-        return functional.normalize(self.reader.embed(text), dim=-1)
+        """The unit vector of a text, [D], or [N, D] for a list."""
+        return functional.normalize(self.text_encoder.embed(text), dim=-1)
 
     def embed_image(self, image: Picture | list[Picture]) -> Tensor:
-        """[D] for a picture, [N, D] for a list, each of length 1."""
-        vectors = prepared(self, image if isinstance(image, list) else [image], self.model.images)
+        """The unit vector of an image, [D], or [N, D] for a list."""
+        images = image if isinstance(image, list) else [image]
+        vectors = map_images(self, images, self.model.images)
         return vectors if isinstance(image, list) else vectors[0]
 
     @overload
@@ -62,15 +63,20 @@ class DualEncoderModel(WithText):
     def classify(
         self, image: Picture | list[Picture], captions: Sequence[str]
     ) -> Scores | list[Scores]:
-        """How probable each of the captions is for a picture, likeliest first: classes by description, without training."""
+        """Zero-shot classification: caption → probability for an image, likeliest first."""
         names = list(captions)
         if isinstance(captions, str) or not names or len(set(names)) != len(names):
             raise DataError(
                 "captions are not a list of different texts",
                 'give some, as in ["a photo of a cat", …]',
             )
-        images = self.embed_image(image if isinstance(image, list) else [image])
+        images = self.embed_image(image if isinstance(image, list) else [image])  # [N, D]
         with torch.inference_mode():
-            scores = images @ self.embed_text(names).mT * self.model.scale.exp().cpu()
-        found = [scored(row, names) if len(names) > 1 else {names[0]: 1.0} for row in scores]
-        return found if isinstance(image, list) else found[0]
+            temperature = self.model.scale.exp().float().cpu()
+            logits = images @ self.embed_text(names).mT * temperature  # [N, captions]
+        if len(names) == 1:
+            # A softmax over one caption, where `label_scores` would apply a sigmoid.
+            scores = [{names[0]: 1.0} for _ in logits]
+        else:
+            scores = [label_scores(row, names) for row in logits]
+        return scores if isinstance(image, list) else scores[0]

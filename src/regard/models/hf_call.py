@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.errors import SettingError, did_you_mean
 from regard.model import (

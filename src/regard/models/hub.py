@@ -60,7 +60,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
             "give one that begins with https://",
         )
     incomplete = cache / f".{folder.name}.arriving"
-    with disk.writing(name):
+    with disk.disk_errors(name):
         incomplete.mkdir(parents=True, exist_ok=True)
         _Download(name, f"{hub}/{name}/resolve/main", incomplete, say).fetch_all()
         for path in incomplete.rglob("*"):

@@ -1,4 +1,4 @@
-"""An encoder of images: which class a picture is of, and what it is as a vector."""
+"""An encoder of images (ViT, DeiT): image classification and image vectors."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.image import Picture, Preparation, read
+from regard.data.image import Picture, Preparation
+from regard.data.image import read as read_preparation
 from regard.errors import ModelError
 from regard.model import Encoder
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, scored
+from regard.models.labels import Scores, label_names, label_scores
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
 
-AT_ONCE = 32  # pictures
+_BATCH_SIZE = 32  # images
 
 
 class ImageEncoder(Model):
-    """Sees pictures: files (PNG, JPEG), Pillow images or arrays of bytes, one or a list; made by `regard.load(folder)`."""
+    """Encodes images: files (PNG, JPEG), Pillow images or arrays of bytes, one or a list.
+
+    Made by `regard.load(folder)`.
+    """
 
     model: Encoder
     spec: kinds.Encoder
+    medium = "image"
 
     @cached_property
     def preparation(self) -> Preparation:
-        """How a picture becomes pixels."""
-        return preparation(self)
+        """How an image becomes pixel values: resizing, cropping, normalization."""
+        return open_preparation(self)
 
     @property
     def labels(self) -> list[str]:
-        """The names of its classes, in the order of their scores."""
+        """The names of the labels, in the order of the logits."""
         if self.spec.labels is None:
             raise ModelError(
                 "this model has no classes", "it can: embed; fine-tune it for the rest"
@@ -47,49 +52,71 @@ class ImageEncoder(Model):
     @overload
     def classify(self, image: Picture) -> Scores: ...
     def classify(self, image: Picture | list[Picture]) -> Scores | list[Scores]:
-        """The probability of each label, likeliest first."""
-        names, problem = self.labels, self.config.get("problem_type")
-        pictures = image if isinstance(image, list) else [image]
-        scores = prepared(self, pictures, lambda pixels: self.model.classes(self.model(pixels)[0]))
-        found = [scored(row, names, problem) for row in scores]
-        return found if isinstance(image, list) else found[0]
+        """Label → probability, likeliest first."""
+        names = self.labels
+        problem_type = self.config.get("problem_type")
+        images = image if isinstance(image, list) else [image]
+        logits = map_images(self, images, self._logits)  # [N, labels]
+        scores = [label_scores(row, names, problem_type) for row in logits]
+        return scores if isinstance(image, list) else scores[0]
 
     def embed(self, image: Picture | list[Picture]) -> Tensor:
-        """[D] for a picture, [N, D] for a list: the projected vector of a tower, otherwise that of the class token."""
-        vectors = prepared(self, image if isinstance(image, list) else [image], self._vector)
-        return vectors if isinstance(image, list) else vectors[0]
+        """The vector of an image, [D], or [N, D] for a list.
 
-    medium = "image"
+        The projected vector of a CLIP tower, otherwise the hidden state of the class token.
+        """
+        images = image if isinstance(image, list) else [image]
+        vectors = map_images(self, images, self._vectors)
+        return vectors if isinstance(image, list) else vectors[0]
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data)
 
-    def _vector(self, pixels: Tensor) -> Tensor:
-        plain = self.spec.pool is not None and self.spec.pool.activation is None
-        return self.model.vector(pixels) if plain else self.model(pixels)[0][:, 0]
+    def _logits(self, pixel_values: Tensor) -> Tensor:
+        hidden, _ = self.model(pixel_values)
+        return self.model.classes(hidden)
+
+    def _vectors(self, pixel_values: Tensor) -> Tensor:
+        # A pooler with an activation (ViT's) was trained for a task; its vector is no image vector.
+        pool = self.spec.pool
+        if pool is not None and pool.activation is None:
+            return self.model.vector(pixel_values)
+        hidden, _ = self.model(pixel_values)  # [B, T, D]
+        return hidden[:, 0]
 
 
-def preparation(held: Model) -> Preparation:
-    if held.folder is None:
+def open_preparation(model: Model) -> Preparation:
+    """The preprocessing that a model's folder describes."""
+    if model.folder is None:
         raise ModelError(
             "this model does not know how pictures are prepared",
             "open it from a folder that says so",
         )
-    return read(held.folder)
+    return read_preparation(model.folder)
 
 
 def image_input(model: Any, data: bytes) -> MediaInput:
-    """The pixels of an image file, as a model with a `preparation` reads them."""
+    """The pixel values of an image file, as a model with a `preparation` reads them."""
     from regard.look import MediaInput
 
-    pixels = model.preparation(data)
-    return MediaInput(pixels[None].to(model.device), model.preparation.seen(pixels))
+    pixel_values = model.preparation(data)  # [C, H, W]
+    inputs = pixel_values[None].to(model.device, model.dtype)
+    return MediaInput(inputs, model.preparation.seen(pixel_values))
 
 
 @torch.inference_mode()
-def prepared(held: Any, pictures: Sequence[Picture], use: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `use` makes of the pixels of all pictures, some at a time, on the CPU."""
-    held.model.eval()
-    parts = [pictures[i : i + AT_ONCE] for i in range(0, len(pictures), AT_ONCE)]
-    made = [use(held.preparation.batch(part).to(held.device)).float().cpu() for part in parts]
-    return torch.cat(made) if made else torch.empty(0)
+def map_images(
+    model: Any, images: Sequence[Picture], function: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Applies a function of pixel values [B, C, H, W] to all images, batch by batch.
+
+    The results come back on the CPU, in float32, [N, …].
+    """
+    model.model.eval()
+    results = []
+    for start in range(0, len(images), _BATCH_SIZE):
+        batch = model.preparation.batch(images[start : start + _BATCH_SIZE])
+        results.append(function(batch.to(model.device, model.dtype)).float().cpu())
+    if not results:
+        return torch.empty(0)
+    return torch.cat(results)

@@ -1,4 +1,4 @@
-"""The names of classes, and their probabilities."""
+"""Labels of a classifier: their names, and probabilities from logits."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from typing import Any
 
 from torch import Tensor
 
-Scores = dict[str, float]  # name → probability, likeliest first
+Scores = dict[str, float]  # label → probability, likeliest first
 
 
 def label_names(config: Mapping[str, Any], count: int) -> list[str]:
-    """What config.json calls them; where two have one name (ImageNet has two cranes), each with its number."""
-    said = config.get("id2label") or {}
-    names = [str(said.get(str(i), said.get(i, f"LABEL_{i}"))) for i in range(count)]
-    times = Counter(names)
-    return [name if times[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
+    """The names of all labels, by id2label of config.json.
+
+    Where two have the same name (ImageNet has two cranes), each gets its number.
+    """
+    id2label = config.get("id2label") or {}
+    names = []
+    for i in range(count):
+        # JSON has strings for keys; a config made in Python may have integers.
+        name = id2label.get(str(i), id2label.get(i, f"LABEL_{i}"))
+        names.append(str(name))
+    occurrences = Counter(names)
+    return [name if occurrences[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 
-def scored(scores: Tensor, names: Sequence[str], problem: str | None = None) -> Scores:
-    """scores [count] → probabilities that add up to 1; or, for several labels at once or one alone, each between 0 and 1;
-    or, for a regression, the number itself."""
-    if problem == "regression":
-        values = scores
-    elif problem == "multi_label_classification" or len(names) == 1:
-        values = scores.sigmoid()
+def label_scores(logits: Tensor, names: Sequence[str], problem_type: str | None = None) -> Scores:
+    """Label → probability of one input's logits [labels], likeliest first.
+
+    Probabilities add up to 1; with several labels at once, or a single one, each is between 0 and
+    1. A regression gives the number itself.
+    """
+    if problem_type == "regression":
+        values = logits
+    elif problem_type == "multi_label_classification" or len(names) == 1:
+        values = logits.sigmoid()
     else:
-        values = scores.softmax(dim=-1)
+        values = logits.softmax(dim=-1)
     order = values.argsort(descending=True, stable=True).tolist()
     return {names[i]: float(values[i]) for i in order}

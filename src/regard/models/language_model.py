@@ -1,4 +1,4 @@
-"""A language model: it goes on from a text, says how surprising a text is, and classifies by prompt."""
+"""A language model: text generation, perplexity, and classification by prompt."""
 
 from __future__ import annotations
 
@@ -17,21 +17,29 @@ from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
+from regard.metrics.perplexity import corpus_nll
 from regard.model import Decoder
-from regard.models.base import Model
+from regard.models.base import TokenizerModel
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.text.streaming import StreamingDecoder
 from regard.text.tokenizer import Tokenizer
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
-USUAL = 100  # tokens that are generated if nobody says how many
-PIECES = 1 << 32  # the chance of one text's second piece is not that of another text's first
+_DEFAULT_NEW_TOKENS = 100
+# Sampling draws by a key for each text. A text that is decoded in several segments has a key for
+# each, which must not be that of another text.
+_SEGMENT_KEYS = 1 << 32
+_NO_END_TOKEN = -1
+
+# Receives the number of a prompt and the next token of its continuation.
+OnToken = Callable[[int, int], None]
 
 
-class LanguageModel(Model):
-    """Goes on from text; made by `regard.load(folder)`. Without a tokenizer it can only be called with token ids.
+class LanguageModel(TokenizerModel):
+    """A decoder that continues text; made by `regard.load(folder)`.
 
-    `config` says which tokens end a text (`eos_token_id`: one, several or none).
+    Without a tokenizer it can only be called with token ids. `eos_token_id` of `config` are the
+    tokens that end a text: one, several or none.
     """
 
     model: Decoder
@@ -41,48 +49,40 @@ class LanguageModel(Model):
     def __init__(
         self,
         model: Decoder,
-        description: kinds.Decoder | kinds.RecurrentDecoder,
+        spec: kinds.Decoder | kinds.RecurrentDecoder,
         tokenizer: Tokenizer | None,
         config: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(model, description, config)
-        self.tokenizer = tokenizer
-        end = self.config.get("eos_token_id")
-        stops = tuple(end if isinstance(end, list) else [] if end is None else [end])
-        self.special_tokens = SpecialTokens(
-            0, None, stops[0] if stops else -1, extra_ends=stops[1:]
-        )
-        self.defaults = GenerationDefaults()  # what the folder says of generating
+        super().__init__(model, spec, tokenizer, config)
+        eos_token_id = self.config.get("eos_token_id")
+        if eos_token_id is None:
+            eos_token_id = _NO_END_TOKEN
+        ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
+        end = ends[0] if ends else _NO_END_TOKEN
+        self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
+        self.defaults = GenerationDefaults()  # of generation_config.json
 
     @property
-    def words(self) -> Tokenizer:
-        """The tokenizer, which all that deals with text needs."""
-        if self.tokenizer is None:
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, which is opened with the model."""
+        if self._tokenizer is None:
             raise ModelError(
                 "this model's folder has no tokenizer.json",
                 "put it there, or call the model with ids",
             )
-        return self.tokenizer
-
-    @property
-    def positions(self) -> int | None:
-        """How many tokens it can see at once, if its positions end somewhere."""
-        place = self.spec.tokens.position
-        return (
-            place.length
-            if isinstance(place, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition)
-            else None
-        )
-
-    # ------------------------------------------------------------------ for `regard.look`
+        return self._tokenizer
 
     @property
     def accepts_text(self) -> bool:
-        return self.tokenizer is not None
+        return self._tokenizer is not None
 
     @property
-    def input_tokenizer(self) -> Tokenizer:
-        return self.words
+    def positions(self) -> int | None:
+        """The context length in tokens; None where positions are unlimited."""
+        position = self.spec.tokens.position
+        if isinstance(position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition):
+            return position.length
+        return None
 
     # ------------------------------------------------------------------ generation
 
@@ -115,12 +115,14 @@ class LanguageModel(Model):
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
     ) -> str | list[str]:
-        """What follows each text, up to an end token or `max_new_tokens`. What is not given is as generation_config.json says
-        it, or greedy and 100 tokens.
+        """The continuation of each text, up to an end token or `max_new_tokens`.
 
-        With one text, `stream` is given the pieces as they are found, whole characters only (after a beam, all at once).
-        Beyond the positions a model has learnt, it goes on from the last half of them. A `draft` is a smaller model with the
-        same tokenizer that writes ahead: faster where it guesses well, and the distribution of the text stays the same.
+        What is not given is as generation_config.json says, or greedy search and 100 tokens.
+
+        With one text, `stream` receives the pieces as they are decoded, complete characters only
+        (after a beam search, all at once). When the context is full, the model goes on from its
+        last half. A `draft` is a smaller model with the same tokenizer, for speculative decoding:
+        faster where it guesses well, and the distribution of the text stays the same.
         """
         if stream is not None and not isinstance(text, str):
             raise SettingError(
@@ -128,95 +130,116 @@ class LanguageModel(Model):
             )
         if max_new_tokens is not None and max_new_tokens < 1:
             raise SettingError(f"max_new_tokens is {max_new_tokens}", "ask for 1 or more")
-        prompts = [self._prompt(each) for each in ([text] if isinstance(text, str) else text)]
-        growing = [StreamingDecoder(self.words, prompt) for prompt in prompts]
+        prompts = [self._prompt_ids(one) for one in ([text] if isinstance(text, str) else text)]
+        decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
         texts = [""] * len(prompts)
 
-        def heard(row: int, token: int) -> None:
-            piece = "" if token == self.special_tokens.end else growing[row].put(token)
+        def append(row: int, piece: str) -> None:
             texts[row] += piece
             if stream is not None and piece:
                 stream(piece)
 
+        def on_token(row: int, token: int) -> None:
+            if token != self.special_tokens.end:
+                append(row, decoders[row].put(token))
+
         warn_of_unsupported(self)
-        counts = [max_new_tokens or self._most_new(len(prompt)) for prompt in prompts]
-        self._go_on(
+        self._decode(
             prompts,
             strategy or self.defaults.strategy or Greedy(),
-            counts,
-            heard,
-            None if draft is None else self._draft(draft),
+            [max_new_tokens or self._max_new_tokens(len(prompt)) for prompt in prompts],
+            on_token,
+            None if draft is None else self._draft_model(draft),
         )
-        for row, each in enumerate(growing):
-            rest = each.end()
-            texts[row] += rest
-            if stream is not None and rest:
-                stream(rest)
+        for row, decoder in enumerate(decoders):
+            append(row, decoder.end())
         return texts[0] if isinstance(text, str) else texts
 
-    def _most_new(self, length: int) -> int:
-        """How many tokens follow a prompt of this length at most, if nobody says."""
-        said = self.defaults
-        return said.max_new_tokens or (
-            USUAL if said.max_length is None else max(1, said.max_length - length)
-        )
+    def _max_new_tokens(self, prompt_length: int) -> int:
+        """The default number of new tokens after a prompt of this length."""
+        defaults = self.defaults
+        if defaults.max_new_tokens is not None:
+            return defaults.max_new_tokens
+        if defaults.max_length is not None:
+            return max(1, defaults.max_length - prompt_length)
+        return _DEFAULT_NEW_TOKENS
 
-    def _go_on(
+    def _decode(
         self,
         prompts: list[list[int]],
         strategy: Strategy,
-        counts: list[int],
-        heard: Callable[[int, int], None],
+        max_new_tokens: list[int],
+        on_token: OnToken,
         draft: DraftModel | None = None,
     ) -> None:
-        """Decodes so many tokens for each prompt, in pieces where the positions end; `heard` is told every token."""
-        so_far = [list(prompt) for prompt in prompts]
-        left = dict(enumerate(counts))
-        piece = 0
-        while left:
-            limits = {row: self._room(len(so_far[row]), most) for row, most in left.items()}
-            # How many tokens must come before an end: all that the decoder has read counts, or what is new.
-            said, new = self.defaults, {row: len(so_far[row]) - len(prompts[row]) for row in left}
-            least = {
-                row: max(0, said.min_new_tokens - new[row], said.min_length - len(so_far[row]))
-                for row in left
-            }
-            for room, fewest in sorted({(limits[row], least[row]) for row in left}):
-                rows = [row for row in left if (limits[row], least[row]) == (room, fewest)]
-                sources = [self._seen(so_far[row]) for row in rows]
-                keys = [row + piece * PIECES for row in rows]
-                watch = (
-                    None
-                    if isinstance(strategy, BeamSearch)
-                    else functools.partial(_told, heard, rows)
-                )
+        """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
+
+        Where the context is full, decoding stops and starts again with a shorter one: a segment.
+        """
+        sequences = [list(prompt) for prompt in prompts]  # prompts with what has been decoded
+        remaining = dict(enumerate(max_new_tokens))  # of the prompts that are not done
+        segment = 0
+        while remaining:
+            # Prompts with the same limits are decoded in one batch.
+            batches: dict[tuple[int, int], list[int]] = {}
+            for row, count in remaining.items():
+                limit = self._segment_length(len(sequences[row]), count)
+                minimum = self._min_new_tokens(len(prompts[row]), len(sequences[row]))
+                batches.setdefault((limit, minimum), []).append(row)
+            for (limit, minimum), rows in sorted(batches.items()):
                 settings = DecodingSettings(
                     strategy,
-                    Limit(0.0, room),
-                    min_new_tokens=fewest,
-                    no_repeat_ngram_size=said.no_repeat_ngram_size,
+                    Limit(0.0, limit),
+                    min_new_tokens=minimum,
+                    no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
                 )
-                found = decode(
+                # A beam has no final tokens before its end.
+                on_step = None
+                if not isinstance(strategy, BeamSearch):
+                    on_step = functools.partial(_pass_tokens, on_token, rows)
+                results = decode(
                     self.model,
-                    sources,
+                    [self._context(sequences[row]) for row in rows],
                     self.special_tokens,
                     settings,
-                    keys=keys,
-                    on_step=watch,
+                    keys=[row + segment * _SEGMENT_KEYS for row in rows],
+                    on_step=on_step,
                     draft=draft,
                 )
-                for row, hypotheses in zip(rows, found, strict=True):
+                for row, hypotheses in zip(rows, results, strict=True):
                     best = hypotheses[0]
-                    for token in best.tokens if watch is None else ():
-                        heard(row, token)
-                    so_far[row] += best.tokens
-                    left[row] -= len(best.tokens)
-                    if best.finished or left[row] <= 0:
-                        del left[row]
-            piece += 1
+                    if on_step is None:
+                        for token in best.tokens:
+                            on_token(row, token)
+                    sequences[row] += best.tokens
+                    remaining[row] -= len(best.tokens)
+                    if best.finished or remaining[row] <= 0:
+                        del remaining[row]
+            segment += 1
 
-    def _draft(self, other: LanguageModel) -> DraftModel:
-        if not self.words.same_vocabulary(other.words):
+    def _min_new_tokens(self, prompt_length: int, length: int) -> int:
+        """How many tokens must still come before an end token."""
+        defaults = self.defaults
+        new_tokens = length - prompt_length
+        return max(0, defaults.min_new_tokens - new_tokens, defaults.min_length - length)
+
+    def _context(self, ids: list[int]) -> list[int]:
+        """The tokens that the model reads: all, or the last half of a context that is full."""
+        if self.positions is None or len(ids) < self.positions:
+            return ids
+        return ids[-max(1, self.positions // 2) :]
+
+    def _segment_length(self, length: int, wanted: int) -> int:
+        """How many of the wanted tokens can be decoded before the context is full."""
+        if self.positions is None:
+            return wanted
+        context = length if length < self.positions else max(1, self.positions // 2)
+        # One more than there are positions left: the last token is not read any more.
+        return min(wanted, self.positions - context + 1)
+
+    def _draft_model(self, other: LanguageModel) -> DraftModel:
+        """The draft of speculative decoding, which must read what this model reads."""
+        if not self.tokenizer.same_vocabulary(other.tokenizer):
             raise ModelError(
                 "the draft has another vocabulary", "use a smaller model with the same tokenizer"
             )
@@ -226,80 +249,71 @@ class LanguageModel(Model):
             )
         return DraftModel(other.model.eval())
 
-    def _seen(self, ids: list[int]) -> list[int]:
-        """What of a text is still seen: all of it, or where the positions are full, as much as leaves half of them free."""
-        most = self.positions
-        return ids if most is None or len(ids) < most else ids[-max(1, most // 2) :]
-
-    def _room(self, length: int, wanted: int) -> int:
-        """How many tokens can follow before the positions are full. The last token needs none: it is not read."""
-        most = self.positions
-        if most is None:
-            return wanted
-        seen = length if length < most else max(1, most // 2)
-        return min(wanted, most - seen + 1)
-
-    def _prompt(self, text: str) -> list[int]:
-        ids = self.words.input_ids(text)
+    def _prompt_ids(self, text: str) -> list[int]:
+        """The token ids of a prompt; an empty one becomes a start or end token."""
+        ids = self.tokenizer.input_ids(text)
         if ids:
             return ids
-        # Nothing to go on from: the token that starts texts, or the one that ends the text before.
-        first = self.config.get("bos_token_id")
-        first = (
-            first
-            if isinstance(first, int)
-            else None
-            if self.special_tokens.end < 0
-            else self.special_tokens.end
-        )
-        if first is None:
+        # GPT-2 has no start token: the end of one text is the start of the next.
+        bos_token_id = self.config.get("bos_token_id")
+        if isinstance(bos_token_id, int):
+            return [bos_token_id]
+        if self.special_tokens.end == _NO_END_TOKEN:
             raise DataError(
                 "there is nothing to go on from", "give a prompt of at least one character"
             )
-        return [first]
+        return [self.special_tokens.end]
 
-    # ------------------------------------------------------------------ scores
+    # ------------------------------------------------------------------ perplexity
 
     def nll(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
-        """−log p of the texts in nats, summed, and how many tokens that was. A first token that nothing comes before is not
-        counted. Texts that are longer than the model can see, or than `tokens`, are read in parts."""
+        """Negative log-likelihood of the texts: its sum in nats, and the number of tokens.
+
+        A first token that nothing precedes is not counted. Texts that are longer than the context,
+        or than `tokens`, are read in parts.
+        """
         rows = [
-            self.words.input_ids(text) for text in ([texts] if isinstance(texts, str) else texts)
+            self.tokenizer.input_ids(text)
+            for text in ([texts] if isinstance(texts, str) else texts)
         ]
-        most = min(self.positions or tokens, tokens)
+        size = min(self.positions or tokens, tokens)
+        # Parts overlap by one token, which the next part reads and the last one has predicted.
         parts = [
-            row[i : i + most + 1] for row in rows for i in range(0, max(1, len(row) - 1), most)
+            row[i : i + size + 1] for row in rows for i in range(0, max(1, len(row) - 1), size)
         ]
-        scored = self._scores([part for part in parts if len(part) > 1], 1, tokens)
-        return -sum(sum(row) for row in scored), sum(len(row) for row in scored)
+        log_probabilities = self._log_probabilities(
+            [part for part in parts if len(part) > 1], 1, tokens
+        )
+        return corpus_nll((-sum(row), len(row)) for row in log_probabilities)
 
     def perplexity(self, texts: str | Sequence[str]) -> float:
-        """exp(−log p per token)."""
+        """exp(negative log-likelihood per token)."""
         total, count = self.nll(texts)
-        return math.exp(min(total / max(1, count), 700.0))
+        return math.exp(min(total / max(1, count), 700.0))  # e^709 is the largest float
 
     @torch.inference_mode()
-    def _scores(
+    def _log_probabilities(
         self, rows: Sequence[Sequence[int]], first: int, tokens: int = 2048
     ) -> list[list[float]]:
-        """log p of each row's tokens from number `first` on, given those before."""
+        """log p of each row's tokens from position `first` on, given those before."""
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
-        for numbers in batch_by_length([len(row) for row in rows], tokens):
-            ids, padding_mask = pad_rows([rows[i] for i in numbers], 0)
-            ids, padding_mask = ids.to(self.device), padding_mask.to(self.device)
-            seen = None if bool(padding_mask.all()) else padding_mask[:, :-1]
-            hidden, _ = self.model(ids[:, :-1], seen)
-            logits = self.model.head(hidden[:, first - 1 :]).float()
+        for batch in batch_by_length([len(row) for row in rows], tokens):
+            ids, padding_mask = pad_rows([rows[i] for i in batch], 0)  # [B, T]
+            ids = ids.to(self.device)
+            padding_mask = padding_mask.to(self.device)
+            input_mask = None if bool(padding_mask.all()) else padding_mask[:, :-1]
+            hidden, _ = self.model(ids[:, :-1], input_mask)
+            logits = self.model.head(hidden[:, first - 1 :]).float()  # [B, T - first, V]
+            labels = ids[:, first:]
             log_probabilities = functional.log_softmax(logits, dim=-1)
-            chosen = log_probabilities.gather(-1, ids[:, first:, None])[..., 0]
-            for i, row, kept in zip(
-                numbers, chosen.tolist(), padding_mask[:, first:].tolist(), strict=True
-            ):
-                results[i] = [value for value, counts in zip(row, kept, strict=True) if counts]
+            of_labels = log_probabilities.gather(-1, labels[..., None])[..., 0]
+            label_mask = padding_mask[:, first:]
+            for i, values, mask in zip(batch, of_labels, label_mask, strict=True):
+                results[i] = values[mask].tolist()
         return results
 
-    # ------------------------------------------------------------------ classes by prompt
+    # ------------------------------------------------------------------ classification by prompt
 
     @overload
     def classify(
@@ -324,10 +338,11 @@ class LanguageModel(Model):
         examples: Sequence[tuple[str, str]] = (),
         template: str = TEMPLATE,
     ) -> dict[str, float] | list[dict[str, float]]:
-        """How probable each label is as what follows, likeliest first; nothing is trained.
+        """Label → probability as the continuation of a prompt, likeliest first.
 
-        The model reads the `examples` (texts with their labels) and then the text, all written by the `template`, and the
-        probabilities of the labels as continuations are divided by their sum.
+        The prompt is the `examples` (texts with their labels) and then the text, all written by the
+        `template`; nothing is trained (in-context learning). Probabilities are normalized over the
+        labels.
         """
         if len(set(labels)) < 2 or "" in labels:
             raise SettingError(
@@ -337,46 +352,52 @@ class LanguageModel(Model):
             raise SettingError(
                 f"the template {template!r} has no place for both", "write {text} and {label} in it"
             )
-        shown = "".join(_written(template, one, label) for one, label in examples)
-        # What follows the label is read too, as far as its first character, so that "new" does not begin "news".
+        prompt = "".join(_fill_template(template, example, label) for example, label in examples)
+        # The first character after the label is scored with it, so that "new" does not match the
+        # beginning of "news".
         before, _, after = template.partition("{label}")
-        cut = before + "{label}" + after[:1].replace("{", "")
-        asked = [text] if isinstance(text, str) else text
-        results = [
-            self._labels(shown, [_written(cut, one, label) for label in labels], labels)
-            for one in asked
-        ]
+        query = before + "{label}" + after[:1].replace("{", "")
+        results = []
+        for one in [text] if isinstance(text, str) else text:
+            queries = [_fill_template(query, one, label) for label in labels]
+            results.append(self._label_probabilities(prompt, queries, labels))
         return results[0] if isinstance(text, str) else results
 
-    def _labels(self, shown: str, wholes: list[str], labels: Sequence[str]) -> dict[str, float]:
-        rows = [self.words.input_ids(shown + whole) for whole in wholes]
-        # Pieces may reach over the end of the prompt, so what is scored begins where the rows begin to differ.
-        shortest = min(len(row) for row in rows) - 1
-        same = next((i for i in range(shortest) if len({row[i] for row in rows}) > 1), shortest)
-        most = self.positions
-        if most is not None and max(len(row) for row in rows) > most + 1:
+    def _label_probabilities(
+        self, prompt: str, queries: list[str], labels: Sequence[str]
+    ) -> dict[str, float]:
+        """The probabilities of queries that differ in their label, after the same prompt."""
+        rows = [self.tokenizer.input_ids(prompt + query) for query in queries]
+        if self.positions is not None and max(len(row) for row in rows) > self.positions + 1:
             raise DataError(
-                f"the text and its {len(shown):,} characters of examples are longer than the {most} tokens "
-                "this model can see",
+                f"the text and its {len(prompt):,} characters of examples are longer than the "
+                f"{self.positions} tokens this model can see",
                 "give fewer or shorter examples",
             )
-        if same == 0:
+        # A token may reach over the end of the prompt: scores begin where the rows differ.
+        first = 0
+        shortest = min(len(row) for row in rows) - 1
+        while first < shortest and len({row[first] for row in rows}) == 1:
+            first += 1
+        if first == 0:
             raise DataError(
                 "nothing comes before the labels", "write something before {label} in the template"
             )
-        scores = torch.tensor([sum(row) for row in self._scores(rows, same)], dtype=torch.float64)
-        chances = scores.softmax(0).tolist()
-        return dict(sorted(zip(labels, chances, strict=True), key=lambda pair: -pair[1]))
+        log_probabilities = [sum(row) for row in self._log_probabilities(rows, first)]
+        probabilities = torch.tensor(log_probabilities, dtype=torch.float64).softmax(0)
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        return {labels[i]: float(probabilities[i]) for i in order}
 
 
-def _written(template: str, text: str, label: str) -> str:
-    """Plain replacement: a text may hold braces of its own."""
+def _fill_template(template: str, text: str, label: str) -> str:
+    """The template with a text and its label."""
+    # Not str.format: the text may hold braces, and even "{label}".
     before, _, after = template.partition("{label}")
     return before.replace("{text}", text) + label + after.replace("{text}", text)
 
 
-def _told(heard: Callable[[int, int], None], rows: list[int], event: BeamStep | TokenStep) -> None:
-    """Each token of a step, to the prompt it continues."""
+def _pass_tokens(on_token: OnToken, rows: list[int], event: BeamStep | TokenStep) -> None:
+    """Passes each token of a decoding step to the prompt that it continues."""
     if isinstance(event, TokenStep):
         for sentence, token in zip(event.sentences.tolist(), event.tokens.tolist(), strict=True):
-            heard(rows[sentence], token)
+            on_token(rows[sentence], token)

@@ -1,14 +1,16 @@
-"""regard.load: from a folder to the model a user holds."""
+"""regard.load: opens a model folder and wraps the core model in the class of its kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.families import folder as folders
@@ -20,12 +22,14 @@ from regard.model import (
 )
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
+from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
-from regard.models.speech import CTCModel, SpeechToText
+from regard.models.precision import cast, choose_dtype
+from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 from regard.text.tokenizer_files import (
@@ -38,38 +42,53 @@ from regard.text.tokenizer_files import (
 def load(
     folder: str | Path,
     *,
+    dtype: str | torch.dtype | None = None,
     device: str = "auto",
     download: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Model:
-    """Opens a run folder, or a folder in Hugging Face's layout; with `download`, a name on the hub (owner/name), which is
-    fetched once. `say` is told what a user should know (standard error)."""
+    """Opens a run folder, or a folder in Hugging Face's layout.
+
+    `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
+    float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
+    the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
+    error.
+    """
     say = say or to_standard_error
-    folder = _found(folder, download, say)
+    torch_device = choose_device(device)
+    parameter_dtype: torch.dtype | Literal["auto"] | None = choose_dtype(dtype)
+    if parameter_dtype is None and torch_device.type == "cuda":
+        parameter_dtype = "auto"  # as stored
+    path = _find_folder(folder, download, say)
     try:
-        model, opened = folders.open_model(folder)
+        core_model, opened = folders.open_model(path, dtype=parameter_dtype)
     except CheckpointError as error:
-        model, opened = _recovered(folder, error, say)
-    model.to(choose_device(device)).eval()
-    held = _held(folder, model, opened, say)
-    held.folder, held.say = folder, say
-    return held
+        weights = _recover_weights(path, error, say)
+        core_model, opened = folders.open_model(path, weights, dtype=parameter_dtype)
+    core_model.to(torch_device).eval()
+    # Position tables are computed, not stored: they follow the parameters.
+    cast(core_model, next(core_model.parameters()).dtype)
+    model = _wrap(path, core_model, opened, say)
+    model.folder = path
+    model.say = say
+    return model
 
 
 def load_translator(
     folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
 ) -> Translator:
-    """A model that translates, or the reason why the folder holds none."""
-    held = load(folder, device=device, say=say)
-    if isinstance(held, Translator):
-        return held
-    if isinstance(held.spec, kinds.EncoderDecoder | kinds.SequenceToSequence) and isinstance(
-        held.spec.source, kinds.Tokens
-    ):
-        open_translation_tokenizers(Path(folder))  # says what is missing
-    kind = held.config.get("model_type")
+    """Opens a model that translates; `ModelError` if the folder holds another one."""
+    model = load(folder, device=device, say=say)
+    if isinstance(model, Translator):
+        return model
+    spec = model.spec
+    is_text_to_text = isinstance(
+        spec, kinds.EncoderDecoder | kinds.SequenceToSequence
+    ) and isinstance(spec.source, kinds.Tokens)
+    if is_text_to_text:
+        open_translation_tokenizers(Path(folder))  # raises an error that names the missing file
     raise ModelError(
-        f"{folder} holds a model that does not translate ({kind})",
+        f"{folder} holds a model that does not translate ({model.family})",
         "give an encoder–decoder over text",
     )
 
@@ -77,19 +96,18 @@ def load_translator(
 def load_language_model(
     folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
 ) -> LanguageModel:
-    """A model that goes on from text, or the reason why the folder holds none."""
-    held = load(folder, device=device, say=say)
-    if not isinstance(held, LanguageModel):
-        kind = held.config.get("model_type")
+    """Opens a language model; `ModelError` if the folder holds another one."""
+    model = load(folder, device=device, say=say)
+    if not isinstance(model, LanguageModel):
         raise ModelError(
-            f"{folder} holds a model that does not write ({kind})",
+            f"{folder} holds a model that does not generate text ({model.family})",
             "give a language model, such as GPT-2",
         )
-    return held
+    return model
 
 
-def _found(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
-    """A folder as it is; a name only if it is to be fetched."""
+def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
+    """The path of a folder; a name on the hub is downloaded if that is asked for."""
     name = str(folder)
     if Path(folder).exists() or not isinstance(folder, str) or not hub.is_name(name):
         return Path(folder)
@@ -101,57 +119,95 @@ def _found(folder: str | Path, download: bool, say: Callable[[str], None]) -> Pa
     )
 
 
-def _held(
+def _wrap(
     folder: Path, model: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
 ) -> Model:
+    """The user's model of a core model, by the kind of its spec."""
+    config = opened.config
     match model, opened.spec:
-        case EncoderDecoder(), kinds.EncoderDecoder(source=kinds.Spectrogram()) if (
+        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() as spec if (
             opened.ids is not None
         ):
-            return SpeechToText(model, opened.spec, opened.ids, None, opened.config)
-        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() if (
-            opened.ids is not None
-        ):
+            if isinstance(spec, kinds.EncoderDecoder) and isinstance(
+                spec.source, kinds.Spectrogram
+            ):
+                return SpeechToText(model, spec, opened.ids, None, config)
             if holds_tokenizer(folder):
-                (source, target), ids = open_translation_tokenizers(folder), opened.ids
-                forced: dict[str, Any] = {"opening": ids.opening, "closing": ids.closing}
-                translator = Translator(
-                    model, opened.spec, source, target, ids.start, opened.config, **forced
-                )
-                banned = frozenset(translator.special_tokens.banned)
-                translator.defaults = generation_defaults(
-                    folders.read_generation_config(folder), opened.config, banned
-                )
-                return translator
+                return _translator(folder, model, spec, opened.ids, config)
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
-        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder():
-            words = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
-            config = opened.config | folders.generation_token_ids(folder)
-            writer = LanguageModel(model, opened.spec, words, config)
-            writer.defaults = generation_defaults(
-                folders.read_generation_config(folder), opened.config, frozenset()
-            )
-            return writer
-        case Encoder(), kinds.Encoder(input=kinds.Tokens()):
-            return TextEncoder(model, opened.spec, None, opened.config)
-        case Encoder(), kinds.Encoder(input=kinds.Patches()):
-            return ImageEncoder(model, opened.spec, opened.config)
-        case Encoder(), kinds.Encoder(input=kinds.Waveform()) if opened.spec.labels is not None:
-            return CTCModel(model, opened.spec, None, opened.config)
-        case MemoryNetwork(), kinds.MemoryNetwork():
-            return MemoryNetworkModel(model, opened.spec, None, opened.config)
-        case DualEncoder(), kinds.DualEncoder():
-            return DualEncoderModel(model, opened.spec, None, opened.config)
-    return Model(model, opened.spec, opened.config)
+            return Model(model, spec, config)
+        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder() as spec:
+            return _language_model(folder, model, spec, config)
+        case Encoder(), kinds.Encoder() as spec:
+            return _encoder(model, spec, config)
+        case MemoryNetwork(), kinds.MemoryNetwork() as spec:
+            return MemoryNetworkModel(model, spec, None, config)
+        case DualEncoder(), kinds.DualEncoder() as spec:
+            return DualEncoderModel(model, spec, None, config)
+    return Model(model, opened.spec, config)
 
 
-def _recovered(
+def _translator(
+    folder: Path,
+    model: EncoderDecoder,
+    spec: kinds.EncoderDecoder | kinds.SequenceToSequence,
+    ids: folders.SpecialTokenIds,
+    config: dict[str, Any],
+) -> Translator:
+    """An encoder–decoder over text with its tokenizers and decoding defaults."""
+    source, target = open_translation_tokenizers(folder)
+    translator = Translator(
+        model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
+    )
+    banned_ids = frozenset(translator.special_tokens.banned)
+    translator.defaults = generation_defaults(
+        folders.read_generation_config(folder), config, banned_ids
+    )
+    return translator
+
+
+def _language_model(
+    folder: Path,
+    model: Decoder,
+    spec: kinds.Decoder | kinds.RecurrentDecoder,
+    config: dict[str, Any],
+) -> LanguageModel:
+    """A decoder with its tokenizer, if there is one, and decoding defaults."""
+    tokenizer = None
+    if holds_tokenizer(folder):
+        tokenizer = open_language_model_tokenizer(folder)
+    # The end token may be named in generation_config.json only (Llama 3 has several there).
+    token_config = config | folders.generation_token_ids(folder)
+    language_model = LanguageModel(model, spec, tokenizer, token_config)
+    language_model.defaults = generation_defaults(
+        folders.read_generation_config(folder), config, frozenset()
+    )
+    return language_model
+
+
+def _encoder(model: Encoder, spec: kinds.Encoder, config: dict[str, Any]) -> Model:
+    """An encoder of text, images or speech, by its front end."""
+    match spec.input:
+        case kinds.Tokens():
+            return TextEncoder(model, spec, None, config)
+        case kinds.Patches():
+            return ImageEncoder(model, spec, config)
+        case kinds.Waveform() if spec.labels is not None:
+            return CTCModel(model, spec, None, config)
+        case _:
+            return Model(model, spec, config)
+
+
+def _recover_weights(
     folder: Path, error: CheckpointError, say: Callable[[str], None]
-) -> tuple[CoreModel, folders.ModelFolder]:
-    """A run whose exported weights are damaged still has its training state: the newest that is whole."""
+) -> dict[str, torch.Tensor]:
+    """The weights of a run's newest intact checkpoint, where its exported weights are damaged."""
     saved = Checkpoints(folder / "state" / "checkpoints").newest(say)
-    # Low-rank changes are only in the exported weights folded in; without them the rest would be the model they began with.
-    if saved is None or any(".added." in name for name in saved.groups["weights"]):
+    if saved is None:
+        raise error
+    weights = dict(saved.groups["weights"])
+    # LoRA: the checkpoint has the low-rank matrices, and only the exported weights are merged.
+    if any(".added." in name for name in weights):
         raise error
     say(f"{error.problem}; using the checkpoint of step {saved.step} instead")
-    return folders.open_model(folder, saved.groups["weights"])
+    return weights

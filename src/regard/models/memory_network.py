@@ -1,4 +1,4 @@
-"""A memory network: a story is told, a question is asked, and a word answers."""
+"""An end-to-end memory network: a story and a question in, one word as the answer out."""
 
 from __future__ import annotations
 
@@ -11,40 +11,43 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.errors import DataError, SettingError
-from regard.models.labels import Scores, scored
-from regard.models.with_tokenizer import WithText
+from regard.models.base import TokenizerModel
+from regard.models.labels import Scores, label_scores
 from regard.text.tokenizer import Tokenizer
 
 _SENTENCE = re.compile(r"[^.?!]*[^.?!\s][^.?!]*")
+_PADDING = -1
 
 
-def sentences(text: str) -> list[str]:
-    """A text at its full stops, question and exclamation marks, which are left out."""
-    return [found.strip() for found in _SENTENCE.findall(text)]
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text, without their full stops, question and exclamation marks."""
+    return [sentence.strip() for sentence in _SENTENCE.findall(text)]
 
 
-class MemoryNetworkModel(WithText):
-    """Answers questions about stories; made by `regard.load(folder)`."""
+class MemoryNetworkModel(TokenizerModel):
+    """Answers questions about stories (Sukhbaatar et al. 2015); made by `regard.load(folder)`."""
 
     model: MemoryNetwork
     spec: kinds.MemoryNetwork
 
-    def words(self, text: str) -> list[list[int]]:
-        """The ids of each sentence of a story; the last one is the question."""
-        found = [row.ids for row in self.text.encode_with_template(sentences(text))]
-        if len(found) < 2:
+    def sentence_ids(self, text: str) -> list[list[int]]:
+        """The token ids of each sentence of a story; the last sentence is the question."""
+        encodings = self.tokenizer.encode_with_template(split_sentences(text))
+        if len(encodings) < 2:
             raise DataError(
                 "a story needs a sentence before its question",
                 'write it like "Mary sleeps. Who sleeps?"',
             )
-        return found
+        return [encoding.ids for encoding in encodings]
 
     def answer(self, question: str, story: str) -> Scores:
-        """The probability of each word, likeliest first."""
-        whole = laid_out([self.words(f"{story.strip()} . {question}")]).to(self.device)
+        """Word → probability of being the answer, likeliest first."""
+        rows = pad_stories([self.sentence_ids(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
-            scores = self.model.head(self.model(*MemoryNetwork.split_inputs(whole))[0])[0]
-        return scored(scores.float(), [self.text.id_to_token(i) for i in range(len(scores))])
+            hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
+            logits = self.model.head(hidden)[0].float()  # [V]
+        words = [self.tokenizer.id_to_token(i) for i in range(len(logits))]
+        return label_scores(logits, words)
 
     # ------------------------------------------------------------------ for `regard.look`
     # Positions are sentences: only analyses that need no token ids apply.
@@ -60,17 +63,23 @@ class MemoryNetworkModel(WithText):
         )
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        return laid_out([self.words(text)]), tuple(sentences(text))
+        return pad_stories([self.sentence_ids(text)]), tuple(split_sentences(text))
 
 
-def laid_out(stories: Sequence[Sequence[Sequence[int]]], multiple: int = 1) -> Tensor:
-    """[B, N + 1, S]: as `MemoryNetwork.apart` takes them; N and S are rounded up to the multiple."""
-    most = -(-max(len(story) - 1 for story in stories) // multiple) * multiple
-    widest = (
-        -(-max(len(sentence) for story in stories for sentence in story) // multiple) * multiple
-    )
-    whole = torch.full((len(stories), most + 1, widest), -1)
-    for row, (*told, question) in zip(whole, stories, strict=True):
-        for place, sentence in [*enumerate(told), (most, question)]:
-            row[place, : len(sentence)] = torch.tensor(sentence)
-    return whole
+def pad_stories(stories: Sequence[Sequence[Sequence[int]]], multiple: int = 1) -> Tensor:
+    """Stories as one tensor [B, N + 1, S], padded with -1, the question in the last row.
+
+    N sentences of S tokens, both rounded up to a multiple; `MemoryNetwork.apart` takes it.
+    """
+    sentences = _round_up(max(len(story) - 1 for story in stories), multiple)
+    longest = max(len(sentence) for story in stories for sentence in story)
+    padded = torch.full((len(stories), sentences + 1, _round_up(longest, multiple)), _PADDING)
+    for row, (*story, question) in zip(padded, stories, strict=True):
+        for position, sentence in enumerate(story):
+            row[position, : len(sentence)] = torch.tensor(sentence)
+        row[sentences, : len(question)] = torch.tensor(question)
+    return padded
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard import disk
 from regard import spec as kinds
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.errors import DiskError
 from regard.families import folder as folders
 from regard.text.sentencepiece_layouts import FILES, SIDES
@@ -69,7 +69,7 @@ def save(
     additions = files.get("config.json")
     if not isinstance(additions, dict):
         additions = None
-    with disk.committing(target.absolute()) as folder:
+    with disk.atomic_folder(target.absolute()) as folder:
         disk.write_json(folder / "config.json", config_json(spec, config, additions))
         write_weights(folder / folders.WEIGHTS, model, spec, config)
         for name, content in files.items():

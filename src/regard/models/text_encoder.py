@@ -1,12 +1,11 @@
-"""An encoder of text: what a text means, which class it is of, what its words are, what a question's answer is.
+"""An encoder of text: sentence vectors, classification, tagging, masked tokens, question answering.
 
-Each method takes one text or a list; a list is batched by tokens, and its answers come in its order.
+Each method takes one text or a list; a list is batched by length, and its results keep its order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn, overload
 
@@ -15,112 +14,98 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
-from regard.models.labels import Scores, label_names, scored
+from regard.models.base import TokenizerModel
+from regard.models.labels import Scores, label_names, label_scores
 from regard.models.sentence_transformers import SentencePooling
-from regard.models.with_tokenizer import WithText
+from regard.models.spans import (
+    Answer,
+    Filling,
+    Suspect,
+    Tagged,
+    best_answer,
+    merge_entities,
+    replaced_tokens,
+    tagged_words,
+)
 from regard.text.tokenizer import Text
 
-Top = Callable[
-    [Tensor, Tensor | None, Tensor], Tensor
-]  # hidden states, which are real, ids → something for each row
-LONGEST_ANSWER = 30  # tokens
+# hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
+Head = Callable[[Tensor, Tensor | None, Tensor], Tensor]
+# The method that each task of a classification head belongs to.
+_METHODS = {
+    "classify": "classify",
+    "next": "follows",
+    "tag": "tag",
+    "answer": "answer",
+    "detect": "detect",
+}
 
 
-@dataclass(frozen=True)
-class Tagged:
-    """A stretch of a text from character `start` to `end`, and the probability of its label."""
-
-    text: str
-    label: str
-    probability: float
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Filling:
-    """A token for the mask, its probability, and the text with it."""
-
-    token: str
-    probability: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The stretch of the context that answers best, and its probability; `none` is that of there being no answer, which
-    means something only where the model has seen questions without one."""
-
-    text: str
-    probability: float
-    start: int
-    end: int
-    none: float
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A token of a text and the probability that it was put there in place of another."""
-
-    text: str
-    probability: float
-    start: int
-    end: int
-
-
-class TextEncoder(WithText):
-    """Reads text; made by `regard.load(folder)`."""
+class TextEncoder(TokenizerModel):
+    """An encoder of text, such as BERT; made by `regard.load(folder)`."""
 
     model: Encoder
     spec: kinds.Encoder
-    budget = 8192  # how many positions are read at once
+    budget = 8192  # positions of a batch
 
     @cached_property
     def sentence(self) -> SentencePooling:
-        """How one vector is made of a text."""
+        """How the hidden states of a text are pooled into one vector."""
         return SentencePooling.open(self.folder)
 
     @property
     def labels(self) -> list[str]:
-        """The names of its classes or tags, in the order of their scores."""
+        """The names of the labels, in the order of the logits."""
         if not isinstance(self.spec.labels, kinds.ClassifierHead):
             self._cannot("classes")
         return label_names(self.config, self.spec.labels.count)
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
-        return {} if self._text is None else self._text.files()
+    @property
+    def tasks(self) -> list[str]:
+        """The task methods that this model has a head for."""
+        methods = ["embed"]
+        if self.spec.head:
+            methods.append("fill")
+        labels = self.spec.labels
+        if isinstance(labels, kinds.ClassifierHead) and labels.task in _METHODS:
+            methods.append(_METHODS[labels.task])
+        return methods
 
-    # -------------------------------------------------------------- one vector
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        if self._tokenizer is None:
+            return {}
+        return self._tokenizer.files()
+
+    # -------------------------------------------------------------- sentence vectors
 
     def embed(self, text: str | Sequence[str], *, cut: bool = False) -> Tensor:
-        """[D] for a text, [N, D] for a list: as the folder says if it is one of sentence-transformers, the projected vector
-        of a tower, otherwise the mean over the text's tokens. A text that is too long is an error, or `cut` and said."""
+        """The vector of a text, [D], or [N, D] for a list.
+
+        Pooled as a sentence-transformers folder says, the projected vector of a CLIP tower,
+        otherwise the mean over the text's tokens. A text that is too long is an error, or is
+        truncated with a warning if `cut`.
+        """
         texts = [text] if isinstance(text, str) else list(text)
-        rows = self._encode(
-            [self.sentence.prepare_text(one) for one in texts], cut, self.sentence.max_seq_length
-        )
-        pool = self.model.pool
-        if pool is not None and self.spec.pool is not None and self.spec.pool.width is not None:
-            vectors = self._map(
-                rows, lambda hidden, padding_mask, ids: pool(hidden, padding_mask, ids)
-            )
-        else:
-            vectors = self._map(
-                rows, lambda hidden, padding_mask, ids: self.sentence(hidden, padding_mask)
-            )
+        prepared = [self.sentence.prepare_text(one) for one in texts]
+        encodings = self._encode(prepared, cut, self.sentence.max_seq_length)
+        vectors = self._map(encodings, self._pool)
         if isinstance(text, str):
             return vectors[0]
-        return (
-            torch.stack(vectors)
-            if vectors
-            else torch.empty(0, self.spec.stack.width(self.spec.d_model))
-        )
+        if not vectors:
+            return torch.empty(0, self.spec.stack.width(self.spec.d_model))
+        return torch.stack(vectors)
 
-    # -------------------------------------------------------------- classes
+    def _pool(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
+        pool = self.model.pool
+        projects = self.spec.pool is not None and self.spec.pool.width is not None
+        if pool is not None and projects:
+            return pool(hidden, padding_mask, ids)
+        return self.sentence(hidden, padding_mask)
+
+    # -------------------------------------------------------------- classification
 
     @overload
     def classify(self, text: Text, *, cut: bool = False) -> Scores: ...
@@ -129,70 +114,72 @@ class TextEncoder(WithText):
         self, text: list[str] | list[tuple[str, str]], *, cut: bool = False
     ) -> list[Scores]: ...
     def classify(self, text: Text | Sequence[Text], *, cut: bool = False) -> Scores | list[Scores]:
-        """The probability of each label, likeliest first, of a text, a pair (a tuple), or each of a list."""
-        self._needs("classify", "classify")
-        texts, one = _many(text)
-        names, problem = self.labels, self.config.get("problem_type")
-        scores = self._map(self._encode(texts, cut), self._classes)
-        found = [scored(row, names, problem) for row in scores]
-        return found[0] if one else found
+        """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
+        self._require("classify")
+        texts, is_single = _as_list(text)
+        names = self.labels
+        problem_type = self.config.get("problem_type")
+        logits = self._map(self._encode(texts, cut), self._logits)
+        scores = [label_scores(row, names, problem_type) for row in logits]
+        return scores[0] if is_single else scores
 
     @overload
     def follows(self, first: str, second: str) -> float: ...
     @overload
     def follows(self, first: list[str], second: list[str]) -> list[float]: ...
     def follows(self, first: str | list[str], second: str | list[str]) -> float | list[float]:
-        """The probability that the second text comes after the first."""
-        self._needs("next", "follows")
-        scores = self._map(self._encode(_pairs(first, second)), self._classes)
-        found = [float(row.softmax(dim=-1)[0]) for row in scores]
-        return found[0] if isinstance(first, str) else found
+        """The probability that the second text follows the first (next-sentence prediction)."""
+        self._require("next")
+        logits = self._map(self._encode(_as_pairs(first, second)), self._logits)
+        probabilities = [float(row.softmax(dim=-1)[0]) for row in logits]
+        return probabilities[0] if isinstance(first, str) else probabilities
 
-    # -------------------------------------------------------------- words
+    # -------------------------------------------------------------- tokens
 
     @overload
     def tag(self, text: str) -> list[Tagged]: ...
     @overload
     def tag(self, text: list[str]) -> list[list[Tagged]]: ...
     def tag(self, text: str | list[str]) -> list[Tagged] | list[list[Tagged]]:
-        """The label of each word, which is that of its first token."""
-        self._needs("tag", "tag")
-        texts, one = _many(text)
-        names, rows = self.labels, self._encode(texts)
-        scores = self._map(rows, self._classes)
-        found = [_words(t, row, s, names) for t, row, s in zip(texts, rows, scores, strict=True)]
-        return found[0] if one else found
+        """The label of each word (token classification), which is that of its first token."""
+        self._require("tag")
+        texts, is_single = _as_list(text)
+        names = self.labels
+        encodings = self._encode(texts)
+        logits = self._map(encodings, self._logits)
+        results = [
+            tagged_words(one, encoding, row, names)
+            for one, encoding, row in zip(texts, encodings, logits, strict=True)
+        ]
+        return results[0] if is_single else results
 
     @overload
     def entities(self, text: str) -> list[Tagged]: ...
     @overload
     def entities(self, text: list[str]) -> list[list[Tagged]]: ...
     def entities(self, text: str | list[str]) -> list[Tagged] | list[list[Tagged]]:
-        """What the words tagged B-x, I-x say together: stretches labelled x, each with its least probability."""
+        """Named entities: the spans of words tagged B-x, I-x, labelled x."""
         if isinstance(text, str):
-            return _joined(text, self.tag(text))
-        return [_joined(one, words) for one, words in zip(text, self.tag(text), strict=True)]
+            return merge_entities(text, self.tag(text))
+        return [merge_entities(one, words) for one, words in zip(text, self.tag(text), strict=True)]
 
     @overload
     def detect(self, text: str) -> list[Suspect]: ...
     @overload
     def detect(self, text: list[str]) -> list[list[Suspect]]: ...
     def detect(self, text: str | list[str]) -> list[Suspect] | list[list[Suspect]]:
-        """For each token, the probability that it was replaced."""
-        self._needs("detect", "detect")
-        texts, one = _many(text)
-        rows = self._encode(texts)
-        scores = self._map(rows, self._classes)
-        found = [
-            [
-                Suspect(t[a:b], float(score.sigmoid()), a, b)
-                for (a, b), score in _places(t, row, s[:, 0])
-            ]
-            for t, row, s in zip(texts, rows, scores, strict=True)
+        """The probability of each token that it was replaced (ELECTRA's discriminator)."""
+        self._require("detect")
+        texts, is_single = _as_list(text)
+        encodings = self._encode(texts)
+        logits = self._map(encodings, self._logits)
+        results = [
+            replaced_tokens(one, encoding, row)
+            for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return found[0] if one else found
+        return results[0] if is_single else results
 
-    # -------------------------------------------------------------- masks
+    # -------------------------------------------------------------- masked tokens
 
     @overload
     def fill(self, text: str, top: int = 5) -> list[Filling]: ...
@@ -203,156 +190,174 @@ class TextEncoder(WithText):
         head = self.model.head
         if head is None:
             self._cannot("fill")
-        mask = self.text.special_token_id("mask")
-        if mask is None:
+        mask_id = self.tokenizer.special_token_id("mask")
+        if mask_id is None:
             raise ModelError(
                 "the tokenizer of this model has no mask token", "name it in tokenizer_config.json"
             )
-        texts, one = _many(text)
-        rows = self._encode(texts)
-        for number, row in enumerate(rows, 1):
-            if row.ids.count(mask) != 1:
+        texts, is_single = _as_list(text)
+        encodings = self._encode(texts)
+        for number, encoding in enumerate(encodings, 1):
+            masks = encoding.ids.count(mask_id)
+            if masks != 1:
+                mask_token = self.tokenizer.special_tokens["mask"]
                 raise DataError(
-                    f"text {number} has {row.ids.count(mask)} masks, not one",
-                    f"write {self.text.special_tokens['mask']} where a word is missing; fill several one after the other",
+                    f"text {number} has {masks} masks, not one",
+                    f"write {mask_token} where a word is missing; fill several one after the other",
                 )
-        scores = self._map(rows, lambda hidden, padding_mask, ids: head(hidden[ids == mask]))
-        found = [
-            self._fillings(t, row, s, mask, top)
-            for t, row, s in zip(texts, rows, scores, strict=True)
+
+        def mask_logits(hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
+            return head(hidden[ids == mask_id])  # [B, V]: each row has one mask
+
+        logits = self._map(encodings, mask_logits)
+        results = [
+            self._fillings(one, encoding.offsets[encoding.ids.index(mask_id)], row, top)
+            for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return found[0] if one else found
+        return results[0] if is_single else results
 
     def _fillings(
-        self, text: str, row: Encoding, scores: Tensor, mask: int, top: int
+        self, text: str, mask_span: tuple[int, int], logits: Tensor, top: int
     ) -> list[Filling]:
-        start, end = row.offsets[row.ids.index(mask)]
-        best = scores.softmax(dim=-1).topk(min(top, len(scores)))
-        found = []
+        """The `top` likeliest tokens in place of the mask, by logits [V]."""
+        start, end = mask_span
+        best = logits.softmax(dim=-1).topk(min(top, len(logits)))
+        fillings = []
         for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            word, apart = self.text.surface_form(i)
-            before = text[:start].rstrip() if apart is not None else text[:start]
-            space = " " if apart and before else ""
-            found.append(Filling(word, probability, before + space + word + text[end:]))
-        return found
+            word, starts_word = self.tokenizer.surface_form(i)
+            # None: the tokenizer's tokens do not tell whether a space comes before.
+            before = text[:start]
+            if starts_word is not None:
+                before = before.rstrip()
+            space = " " if starts_word and before else ""
+            fillings.append(Filling(word, probability, before + space + word + text[end:]))
+        return fillings
 
-    # -------------------------------------------------------------- questions
+    # -------------------------------------------------------------- question answering
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...
     @overload
     def answer(self, question: list[str], context: list[str]) -> list[Answer]: ...
     def answer(self, question: str | list[str], context: str | list[str]) -> Answer | list[Answer]:
-        """Where in the context the answer stands. A context that is too long is read in overlapping parts."""
-        self._needs("answer", "answer")
-        pairs = _pairs(question, context)
-        most = self._most()
-        parts = [
-            self.text.windows(q, c, most, most // 4)
-            if most
-            else self.text.encode_with_template([(q, c)])
-            for q, c in pairs
-        ]
-        scores = iter(self._map([row for rows in parts for row in rows], self._classes))
-        found = [
-            _answer(c, rows, [next(scores) for _ in rows])
-            for (_, c), rows in zip(pairs, parts, strict=True)
-        ]
-        return found[0] if isinstance(question, str) else found
+        """The span of the context that answers a question.
 
-    # -------------------------------------------------------------- underneath
+        A context that is too long is read in overlapping windows.
+        """
+        self._require("answer")
+        pairs = _as_pairs(question, context)
+        windows = [self._windows(question, context) for question, context in pairs]
+        encodings = [encoding for rows in windows for encoding in rows]
+        logits = iter(self._map(encodings, self._logits))
+        answers = []
+        for (_, one_context), rows in zip(pairs, windows, strict=True):
+            answers.append(best_answer(one_context, rows, [next(logits) for _ in rows]))
+        return answers[0] if isinstance(question, str) else answers
 
-    def _classes(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
+    def _windows(self, question: str, context: str) -> list[Encoding]:
+        """A question with each window of its context; windows overlap by a quarter."""
+        limit = self._positions()
+        if limit is None:
+            return self.tokenizer.encode_with_template([(question, context)])
+        return self.tokenizer.windows(question, context, limit, limit // 4)
+
+    # -------------------------------------------------------------- running the encoder
+
+    def _logits(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
         return self.model.classes(hidden, padding_mask, ids)
 
-    def _needs(self, task: kinds.HeadTask, verb: str) -> None:
+    def _require(self, task: kinds.HeadTask) -> None:
+        """Raises `ModelError` unless the head is one for this task."""
         if not isinstance(self.spec.labels, kinds.ClassifierHead) or self.spec.labels.task != task:
-            self._cannot(verb)
+            self._cannot(_METHODS[task])
 
-    def _cannot(self, verb: str) -> NoReturn:
-        labels = self.spec.labels
-        can = {
-            "classify": "classify",
-            "next": "follows",
-            "tag": "tag",
-            "answer": "answer",
-            "detect": "detect",
-        }
-        able = ["embed", *(["fill"] if self.spec.head else [])]
-        able += (
-            [can[labels.task]]
-            if isinstance(labels, kinds.ClassifierHead) and labels.task in can
-            else []
-        )
+    def _cannot(self, method: str) -> NoReturn:
         raise ModelError(
-            f"this model has no head for `{verb}`",
-            f"it can: {', '.join(able)}; fine-tune it for the rest",
+            f"this model has no head for `{method}`",
+            f"it can: {', '.join(self.tasks)}; fine-tune it for the rest",
         )
 
-    def _most(self) -> int | None:
-        """How many tokens it has positions for."""
+    def _positions(self) -> int | None:
+        """The maximum number of tokens; None where positions are unlimited."""
         position = self.spec.tokens.position
-        return (
-            position.length
-            if isinstance(
-                position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition
-            )
-            else None
-        )
+        if isinstance(position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition):
+            return position.length
+        return None
 
     def _encode(
-        self, texts: Sequence[Text], cut: bool = False, most: int | None = None
+        self, texts: Sequence[Text], cut: bool = False, max_length: int | None = None
     ) -> list[Encoding]:
-        """Framed texts; one with more than `most` tokens, or than the model has positions for, is an error, or is cut."""
-        limits = [limit for limit in (most, self._most()) if limit is not None]
-        rows = self.text.encode_with_template(texts)
-        longer = [i for i, row in enumerate(rows) if limits and len(row) > min(limits)]
-        if not longer:
-            return rows
-        problem = f"{len(longer)} of {len(rows)} texts have more than the {min(limits)} tokens that this model reads"
+        """Token ids of texts, with special tokens.
+
+        A text with more than `max_length` tokens, or than there are positions, is an error, or is
+        truncated if `cut`.
+        """
+        encodings = self.tokenizer.encode_with_template(texts)
+        limits = [limit for limit in (max_length, self._positions()) if limit is not None]
+        if not limits:
+            return encodings
+        limit = min(limits)
+        too_long = [i for i, encoding in enumerate(encodings) if len(encoding) > limit]
+        if not too_long:
+            return encodings
+        problem = (
+            f"{len(too_long)} of {len(encodings)} texts have more than the {limit} tokens "
+            "that this model reads"
+        )
         if not cut:
-            first = f"the first is text {longer[0] + 1}, which has {len(rows[longer[0]])}"
+            first = too_long[0]
             raise DataError(
-                f"{problem}; {first}", "split them, or say cut=True where the method has it"
+                f"{problem}; the first is text {first + 1}, which has {len(encodings[first])}",
+                "split them, or say cut=True where the method has it",
             )
         self.say(f"{problem}; their ends are cut off")
-        shorter = self.text.encode_with_template([texts[i] for i in longer], min(limits))
-        for i, row in zip(longer, shorter, strict=True):
-            rows[i] = row
-        return rows
+        truncated = self.tokenizer.encode_with_template([texts[i] for i in too_long], limit)
+        for i, encoding in zip(too_long, truncated, strict=True):
+            encodings[i] = encoding
+        return encodings
 
     @torch.inference_mode()
-    def _map(self, rows: Sequence[Encoding], top: Top) -> list[Tensor]:
-        """What `top` makes of each row, on the CPU; that of positions begins with the row's own."""
-        results: list[Tensor | None] = [None] * len(rows)
+    def _map(self, encodings: Sequence[Encoding], head: Head) -> list[Tensor]:
+        """Applies a head to the hidden states of each text; results are on the CPU, in float32.
+
+        Results of heads over tokens end with those of the padding.
+        """
+        results: list[Tensor | None] = [None] * len(encodings)
         was_training = self.model.training
         self.model.eval()
-        for group in batch_by_length([len(row) for row in rows], self.budget):
-            made = self._read([rows[i] for i in group], top)
-            for i, result in zip(group, made.float().cpu(), strict=True):
-                results[i] = result
+        for batch in batch_by_length([len(encoding) for encoding in encodings], self.budget):
+            outputs = self._run([encodings[i] for i in batch], head)
+            for i, output in zip(batch, outputs.float().cpu(), strict=True):
+                results[i] = output
         self.model.train(was_training)
         return [result for result in results if result is not None]
 
-    def _read(self, rows: Sequence[Encoding], top: Top) -> Tensor:
-        pad = self.text.special_token_id("pad") or 0
-        ids, mask = pad_rows([row.ids for row in rows], pad)
-        ids = ids.to(self.device)
-        padding_mask = None if bool(mask.all()) else mask.to(self.device)
+    def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
+        """Runs one batch through the encoder and a head."""
+        length = max(len(encoding) for encoding in encodings)
+        pad_id = self.tokenizer.special_token_id("pad") or 0
+        rows = [encoding.ids + [pad_id] * (length - len(encoding)) for encoding in encodings]
+        ids = torch.tensor(rows, device=self.device)  # [B, T]
+        padding_mask = None
+        if any(len(encoding) < length for encoding in encodings):
+            lengths = torch.tensor([len(encoding) for encoding in encodings], device=self.device)
+            padding_mask = torch.arange(length, device=self.device) < lengths[:, None]
         options = {}
         if self.spec.tokens.segments > 1:
-            segments, _ = pad_rows([row.type_ids for row in rows], 0)
-            options["segments"] = segments.to(self.device)
-        hidden, _ = self.model(ids, padding_mask, **options)
-        return top(hidden, padding_mask, ids)
+            segments = [one.type_ids + [0] * (length - len(one)) for one in encodings]
+            options["segments"] = torch.tensor(segments, device=self.device)
+        hidden, _ = self.model(ids, padding_mask, **options)  # [B, T, D]
+        return head(hidden, padding_mask, ids)
 
 
-def _many(given: Any) -> tuple[list[Any], bool]:
-    """A list, and whether it stands for one."""
-    return ([given], True) if isinstance(given, (str, tuple)) else (list(given), False)
+def _as_list(texts: Any) -> tuple[list[Any], bool]:
+    """Texts as a list, and whether a single one (a string, or a pair as a tuple) was given."""
+    if isinstance(texts, (str, tuple)):
+        return [texts], True
+    return list(texts), False
 
 
-def _pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
+def _as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
     if isinstance(first, str) and isinstance(second, str):
         return [(first, second)]
     if isinstance(first, str) or isinstance(second, str) or len(first) != len(second):
@@ -361,79 +366,3 @@ def _pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, s
             "give two texts, or two lists of the same length",
         )
     return list(zip(first, second, strict=True))
-
-
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the white space that some tokenizers count to a word."""
-    stretch = text[start:end]
-    return start + len(stretch) - len(stretch.lstrip()), end - len(stretch) + len(stretch.rstrip())
-
-
-def _places(text: str, row: Encoding, scores: Tensor) -> list[tuple[tuple[int, int], Tensor]]:
-    """The tokens that are of the text, where they stand, and their scores."""
-    return [
-        (_trimmed(text, *row.offsets[i]), scores[i])
-        for i, sequence in enumerate(row.sequence_ids)
-        if sequence is not None
-    ]
-
-
-def _words(text: str, row: Encoding, scores: Tensor, names: list[str]) -> list[Tagged]:
-    best = scores.softmax(dim=-1).max(dim=-1)
-    words: dict[int, Tagged] = {}
-    for i, word in enumerate(row.word_ids):
-        if word is None:
-            continue
-        start, end = row.offsets[i]
-        if word in words:
-            start = words[word].start
-            words[word] = replace(words[word], end=end, text=text[start:end])
-        else:
-            start, end = _trimmed(text, start, end)
-            words[word] = Tagged(
-                text[start:end], names[int(best.indices[i])], float(best.values[i]), start, end
-            )
-    return [word for word in words.values() if word.text]
-
-
-def _joined(text: str, words: list[Tagged]) -> list[Tagged]:
-    found: list[Tagged] = []
-    last = ""  # the label of the word before
-    for word in words:
-        kind, name = word.label[:2], word.label[2:]
-        if kind not in ("B-", "I-"):
-            kind, name = ("", "") if word.label == "O" else ("I-", word.label)
-        if name and kind == "I-" and found and last == name:
-            before = found.pop()
-            least = min(before.probability, word.probability)
-            found.append(Tagged(text[before.start : word.end], name, least, before.start, word.end))
-        elif name:
-            found.append(replace(word, label=name))
-        last = name
-    return found
-
-
-def _answer(context: str, rows: list[Encoding], scores: list[Tensor]) -> Answer:
-    """Over all parts of a context together; where the first token is chosen, the model says that there is no answer."""
-    places = [torch.tensor([s == 1 for s in row.sequence_ids]) for row in rows]
-    allowed = [here.clone() for here in places]
-    for here in allowed:
-        here[0] = True
-    cut = [
-        s[: len(here)].masked_fill(~here[:, None], float("-inf"))
-        for s, here in zip(scores, allowed, strict=True)
-    ]
-    both = torch.cat(cut).log_softmax(dim=0).split([len(here) for here in places])
-    none = sum(float(part[0].sum().exp()) for part in both)
-    best = Answer("", 0.0, 0, 0, none)
-    for row, here, part in zip(rows, places, both, strict=True):
-        near = torch.ones(len(row), len(row), dtype=torch.bool).triu().tril(LONGEST_ANSWER - 1)
-        spans = (part[:, 0, None] + part[None, :, 1]).masked_fill(
-            ~(here[:, None] & here & near), float("-inf")
-        )
-        first, last = divmod(int(spans.argmax()), len(row))
-        probability = float(spans[first, last].exp())
-        if probability > best.probability:
-            start, end = _trimmed(context, row.offsets[first][0], row.offsets[last][1])
-            best = Answer(context[start:end], probability, start, end, none)
-    return best

@@ -1,4 +1,4 @@
-"""An encoder–decoder over text: sentences in, sentences out."""
+"""A sequence-to-sequence model over text: translation, and whatever else maps text to text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
@@ -16,6 +17,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
+from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
@@ -23,7 +25,7 @@ from regard.text.tokenizer import Between, Tokenizer
 
 
 class Translator(Model):
-    """Translates text; made by `regard.load(folder)`."""
+    """An encoder–decoder that translates text; made by `regard.load(folder)`."""
 
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
@@ -32,7 +34,7 @@ class Translator(Model):
     def __init__(
         self,
         model: EncoderDecoder,
-        description: kinds.EncoderDecoder | kinds.SequenceToSequence,
+        spec: kinds.EncoderDecoder | kinds.SequenceToSequence,
         source: Tokenizer,
         target: Tokenizer,
         start: int,
@@ -41,18 +43,24 @@ class Translator(Model):
         opening: int | None = None,
         closing: bool = False,
     ) -> None:
-        """`start` is the first token that the decoder reads; `opening` and `closing` are forced as in `SpecialTokens`."""
-        super().__init__(model, description, config)
+        """`start` is the first token that the decoder reads.
+
+        `opening` and `closing` force the first and the last token, as in `SpecialTokens`.
+        """
+        super().__init__(model, spec, config)
         self.source_tokenizer = source
         self.target_tokenizer = target
         self.start = start
-        pad, eos = source.required_token_id("pad"), target.required_token_id("eos")
+        pad = source.required_token_id("pad")
+        eos = target.required_token_id("eos")
+        # Special tokens that frame texts are never generated, all but the end token.
         banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
         self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
-        self.defaults = GenerationDefaults()  # what the folder says of generating
+        self.defaults = GenerationDefaults()  # of generation_config.json
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
-        source, target = self.source_tokenizer, self.target_tokenizer
+        source = self.source_tokenizer
+        target = self.target_tokenizer
         special = self.special_tokens
         ids = folders.SpecialTokenIds(
             target.required_token_id("pad"),
@@ -62,11 +70,12 @@ class Translator(Model):
             special.forced_bos,
             special.forced_eos,
         )
-        return {
-            "config.json": {} if self.config else folders.describe(self.spec, ids),
-            "tokenizer.json": source.to_json(),
-            **({} if target is source else {"target_tokenizer.json": target.to_json()}),
-        }
+        files: dict[str, str | dict[str, Any]] = {"tokenizer.json": source.to_json()}
+        if target is not source:
+            files["target_tokenizer.json"] = target.to_json()
+        if not self.config:
+            files["config.json"] = folders.describe(self.spec, ids)
+        return files
 
     # ------------------------------------------------------------------ for `regard.look`
 
@@ -98,32 +107,38 @@ class Translator(Model):
         *,
         language: str | None = None,
     ) -> str | list[str]:
-        """One text or a list of them; an empty line gives an empty line. The search is as told, or as
-        generation_config.json says, or beam 4. `language`: what to translate into, where a model writes several: mBART's
-        de_DE, the fra of opus-mt's >>fra<<."""
+        """The translation of one text or of a list; an empty line gives an empty line.
+
+        Without a `strategy`, the search is that of generation_config.json, or a beam of 4.
+        `language` is the target language of a multilingual model: mBART's de_DE, the fra of
+        opus-mt's >>fra<<.
+        """
         lines = [text] if isinstance(text, str) else list(text)
-        found = self.hypotheses(lines, self.settings(strategy), language=language)
-        best = [self.text(each[0]) if each else "" for each in found]
-        return best[0] if isinstance(text, str) else best
+        results = self.hypotheses(lines, self.settings(strategy), language=language)
+        translations = [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
+        return translations[0] if isinstance(text, str) else translations
 
     def settings(
         self, strategy: Strategy | None = None, limit: Limit | None = None, tokens: int = 4096
     ) -> DecodingSettings:
-        """What is not given is as the folder says it, in generation_config.json, or as usual here."""
-        said = self.defaults
+        """Decoding settings; what is None is as generation_config.json says, or by default.
+
+        `tokens` is the number of positions decoded at once.
+        """
         warn_of_unsupported(self)
-        # There, what the decoder starts with counts as a token.
-        most = said.max_new_tokens or (
-            None if said.max_length is None else max(1, said.max_length - 1)
-        )
-        usual = Limit() if most is None else Limit(0.0, most)
-        least = said.min_new_tokens or max(0, said.min_length - 1)
+        defaults = self.defaults
+        # max_length and min_length of transformers count the start token of the decoder as well.
+        max_new_tokens = defaults.max_new_tokens
+        if max_new_tokens is None and defaults.max_length is not None:
+            max_new_tokens = max(1, defaults.max_length - 1)
+        if limit is None:
+            limit = Limit() if max_new_tokens is None else Limit(0.0, max_new_tokens)
         return DecodingSettings(
-            strategy or said.strategy or BeamSearch(),
-            limit or usual,
+            strategy or defaults.strategy or BeamSearch(),
+            limit,
             tokens,
-            least,
-            said.no_repeat_ngram_size,
+            defaults.min_new_tokens or max(0, defaults.min_length - 1),
+            defaults.no_repeat_ngram_size,
         )
 
     def hypotheses(
@@ -135,90 +150,99 @@ class Translator(Model):
         before: int = 0,
         language: str | None = None,
     ) -> list[list[Hypothesis]]:
-        """All that the search found for each line, best first; nothing for an empty line. `before`: how many lines of the
-        same text came before these, so that numbers in errors and the chance of sampling are the line's own."""
-        asked = [i for i, line in enumerate(lines) if line.strip()]
-        before_each, ends = self._into(language)
-        sources = [before_each + ids for ids in self.encode([lines[i] for i in asked])]
-        numbers = [before + i for i in asked]
-        self._check_lengths(sources, numbers)
-        if isinstance(self.spec.target.position, kinds.LearnedPosition):
-            settings = replace(
-                settings, limit=replace(settings.limit, maximum=self.spec.target.position.length)
-            )
-        found = decode(self.model, sources, ends, settings, progress, keys=numbers)
+        """The n-best hypotheses of each line, best first; none for an empty line.
+
+        `before` is the number of lines of the same text that came before these, so that line
+        numbers in errors and the random draws of sampling do not depend on the chunks.
+        """
+        rows = [i for i, line in enumerate(lines) if line.strip()]
+        prefix, special_tokens = self._target_language(language)
+        sources = [prefix + ids for ids in self.encode([lines[i] for i in rows])]
+        line_numbers = [before + i for i in rows]
+        self._check_lengths(sources, line_numbers)
+        target_position = self.spec.target.position
+        if isinstance(target_position, kinds.LearnedPosition):
+            limit = replace(settings.limit, maximum=target_position.length)
+            settings = replace(settings, limit=limit)
+        decoded = decode(self.model, sources, special_tokens, settings, progress, keys=line_numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
-        for i, hypotheses in zip(asked, found, strict=True):
-            results[i] = hypotheses
+        for row, hypotheses in zip(rows, decoded, strict=True):
+            results[row] = hypotheses
         return results
 
-    def _into(self, language: str | None) -> tuple[list[int], SpecialTokens]:
-        """What to put before a source, and the frame of a target, to have it in this language."""
+    def _target_language(self, language: str | None) -> tuple[list[int], SpecialTokens]:
+        """The prefix of a source and the special tokens of a target that select a language."""
         if language is None:
             return [], self.special_tokens
-        mark, opening = (
-            self.source_tokenizer.token_to_id(f">>{language}<<"),
-            self.target_tokenizer.token_to_id(language),
-        )
-        if mark is not None:
-            return [mark], self.special_tokens
-        if opening is None:
+        # opus-mt: a token before the source. mBART: the first token of the target.
+        source_token = self.source_tokenizer.token_to_id(f">>{language}<<")
+        if source_token is not None:
+            return [source_token], self.special_tokens
+        target_token = self.target_tokenizer.token_to_id(language)
+        if target_token is None:
             raise SettingError(
                 f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
             )
-        return [], replace(self.special_tokens, forced_bos=opening)
+        return [], replace(self.special_tokens, forced_bos=target_token)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Source token ids with what stands around them."""
-        return [
-            self.source_tokenizer.frame(ids) for ids in self.source_tokenizer.encode_batch(lines)
-        ]
+        """Source token ids with their special tokens."""
+        tokenizer = self.source_tokenizer
+        return [tokenizer.frame(ids) for ids in tokenizer.encode_batch(lines)]
 
-    def _check_lengths(self, sources: list[list[int]], lines: list[int]) -> None:
-        """Learned positions end somewhere: a longer line is named before anything is computed."""
+    def _check_lengths(self, sources: list[list[int]], line_numbers: list[int]) -> None:
+        """Raises `DataError` if learned positions do not reach, before anything is computed."""
         position = self.spec.source.position
         if not isinstance(position, kinds.LearnedPosition):
             return
-        longer = [
-            line + 1 for line, ids in zip(lines, sources, strict=True) if len(ids) > position.length
+        too_long = [
+            number + 1
+            for number, ids in zip(line_numbers, sources, strict=True)
+            if len(ids) > position.length
         ]
-        if longer:
+        if too_long:
             raise DataError(
-                f"{len(longer)} lines have more than the {position.length} tokens this model has positions for, "
-                f"the first is line {longer[0]}",
+                f"{len(too_long)} lines have more than the {position.length} tokens this model "
+                f"has positions for, the first is line {too_long[0]}",
                 "split these lines into sentences",
             )
 
     def text(self, hypothesis: Hypothesis) -> str:
+        """The text of a hypothesis."""
         return self.target_tokenizer.decode(hypothesis.tokens)
 
     @torch.inference_mode()
     def nll(
         self, sources: Sequence[str], targets: Sequence[str], tokens: int = 4096
     ) -> tuple[float, int]:
-        """−log p of the targets given their sources, in nats, summed, and how many tokens that was (end tokens included)."""
+        """Negative log-likelihood of the targets given their sources, by teacher forcing.
+
+        Its sum in nats, and the number of target tokens, end tokens included.
+        """
         self.model.eval()
-        device = next(self.model.parameters()).device
-        left = self.encode(sources)
-        right = [
-            [*ids, self.special_tokens.end] for ids in self.target_tokenizer.encode_batch(targets)
-        ]
-        total, count = 0.0, 0
-        sizes = [max(len(a), len(b)) for a, b in zip(left, right, strict=True)]
-        for rows in batch_by_length(sizes, tokens):
-            source, padding_mask = pad_rows([left[i] for i in rows], 0)
-            labels, _ = pad_rows([right[i] for i in rows], IGNORED)
-            shifted = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
-            labels = labels.to(device)
-            hidden, _ = self.model(source.to(device), shifted.to(device), padding_mask.to(device))
-            logits = self.model.head(hidden).float()
-            total += functional.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), reduction="sum"
-            ).item()
-            count += int((labels >= 0).sum())
-        return total, count
+        eos = self.special_tokens.end
+        source_ids = self.encode(sources)
+        target_ids = [[*ids, eos] for ids in self.target_tokenizer.encode_batch(targets)]
+        lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
+
+        def batch_nll(rows: Sequence[int]) -> tuple[Tensor, int]:
+            source, padding_mask = pad_rows([source_ids[i] for i in rows], 0)  # [B, S]
+            labels, _ = pad_rows([target_ids[i] for i in rows], IGNORED)  # [B, T]
+            # The decoder reads the labels shifted to the right, behind the start token.
+            decoder_input = functional.pad(labels.clamp_min(0)[:, :-1], (1, 0), value=self.start)
+            hidden, _ = self.model(
+                source.to(self.device), decoder_input.to(self.device), padding_mask.to(self.device)
+            )
+            logits = self.model.head(hidden).float()  # [B, T, V]
+            labels = labels.to(self.device)
+            nll = functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+            )
+            return nll, int((labels != IGNORED).sum())
+
+        return corpus_nll(batch_nll(rows) for rows in batch_by_length(lengths, tokens))
 
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
-        """exp(−log p per target token), unsmoothed."""
+        """exp(negative log-likelihood per target token), unsmoothed."""
         total, count = self.nll(sources, targets)
-        return math.exp(min(total / max(1, count), 700.0))
+        return math.exp(min(total / max(1, count), 700.0))  # e^709 is the largest float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard import spec
-from regard.build import outline
+from regard.builder import outline
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 All models use this class. They differ in two choices:
 
-- the framing: which special tokens stand around a text when a model reads it (`Template`, `Between`);
+- the framing: which special tokens stand around a text when a model reads it (`Template`,
+  `Between`);
 - whether the framing tokens themselves (padding, start, end, unknown) can be part of a text.
 
 Tokenizers are trained in `tokenizer_training` and opened from files in `tokenizer_files`.
@@ -304,7 +305,7 @@ class Tokenizer:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json (a plain write; `disk.committing` makes a folder of it atomic)."""
+        """Write tokenizer.json (a plain write; `disk.atomic_folder` makes a folder of it atomic)."""
         Path(path).write_bytes(self.to_json().encode())
 
     def files(self) -> dict[str, str | dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a run needs of its objective, once the data is prepared and the model built."""
+"""A training job: the objective of a run, once its data is prepared and its model built."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from regard.training.recipe.schema import Recipe
 
 @dataclass(frozen=True)
 class Job:
-    """`export` writes the weights now in the model into the run folder; `scores` says how good they are."""
+    """`export` writes the weights now in the model into the run folder; `scores` evaluates them."""
 
-    task: Objective
+    objective: Objective
     d_model: int
     export: Callable[[], None]
     scores: Callable[[], dict[str, AnyScore]]
 
 
-def multiple(recipe: Recipe, where: torch.device) -> int:
-    """What lengths are rounded up to: on a GPU, few shapes occur then."""
-    return recipe.train.multiple or (8 if where.type == "cuda" else 1)
+def pad_to_multiple_of(recipe: Recipe, device: torch.device) -> int:
+    """What lengths are rounded up to: on a GPU, so that few shapes occur."""
+    default = 8 if device.type == "cuda" else 1
+    return recipe.train.multiple or default

@@ -1,4 +1,4 @@
-"""The objectives that learn from plain text: from a recipe to a model, its run folder and its task."""
+"""Jobs that learn from plain text: from a recipe to a model, its run folder and its objective."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard import disk, spec
-from regard.build import build
+from regard.builder import build
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.families import (
@@ -25,195 +25,246 @@ from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
 from regard.models import LanguageModel, choose_device
 from regard.text.tokenizer import Role, Tokenizer
-from regard.training.data.plain_text import Texts, texts
-from regard.training.engine.initialization import draw
-from regard.training.engine.logging import ProgressLog
-from regard.training.job import Job, multiple
+from regard.training.data.plain_text import TextCorpora, text_corpora
+from regard.training.engine.initialization import initialize
+from regard.training.engine.progress_bar import ProgressBar
+from regard.training.job import Job, pad_to_multiple_of
+from regard.training.objectives.classifier_from_scratch import classifier_job
 from regard.training.objectives.denoising import Denoising
-from regard.training.objectives.distillation import of_writer
+from regard.training.objectives.distillation import language_model_teacher
 from regard.training.objectives.masked_lm import MaskedLM
-from regard.training.objectives.memory_network import asked
+from regard.training.objectives.memory_network import memory_network_job
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.replaced_token_detection import ReplacedTokenDetection
-from regard.training.objectives.segment_lm import next_token
-from regard.training.objectives.text_classification import classes
+from regard.training.objectives.segment_lm import language_modelling
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
-_LANGUAGE_MODELS = {"gpt": gpt2, "palm": palm}
+_DECODER_FAMILIES = {"gpt": gpt2, "palm": palm}
+# Settings that change a preset.
 _CHANGES = (
-    "d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout", "feedforward_dropout",
-    "activation", "attention", "memory", "compressed",
-)  # fmt: skip
-# Settings of the translator that no family here has.
-_FOREIGN = ("decoder_attention", "position", "residual", "share", "vectors", "freeze_embeddings")
+    "d_model",
+    "d_ff",
+    "heads",
+    "layers",
+    "decoder_layers",
+    "dropout",
+    "attention_dropout",
+    "feedforward_dropout",
+    "activation",
+    "attention",
+    "memory",
+    "compressed",
+)
+# Settings of translators that no family here has.
+_TRANSLATOR_ONLY = (
+    "decoder_attention",
+    "position",
+    "residual",
+    "share",
+    "vectors",
+    "freeze_embeddings",
+)
 
 
-def language(place: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
-    if recipe.train.objective == "classify":
-        return classes(place, recipe, talk, changes(recipe))
-    if recipe.train.objective == "stories":
-        return asked(place, recipe, talk, changes(recipe))
-    data = texts(place, recipe, talk.say)
+def language_job(run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar) -> Job:
+    """The job of every objective but translation."""
+    objective = recipe.train.objective
+    if objective == "classify":
+        return classifier_job(run_folder, recipe, progress_bar, preset_changes(recipe))
+    if objective == "stories":
+        return memory_network_job(run_folder, recipe, progress_bar, preset_changes(recipe))
+    data = text_corpora(run_folder, recipe, progress_bar.say)
     makers = {
-        "causal": _causal,
-        "masked": _masked,
-        "replaced": _replaced,
-        "span": _restored,
-        "denoise": _restored,
+        "causal": _causal_job,
+        "masked": _masked_job,
+        "replaced": _replaced_token_job,
+        "span": _denoising_job,
+        "denoise": _denoising_job,
     }
-    return makers[recipe.train.objective](place, recipe, data, talk)
+    return makers[objective](run_folder, recipe, data, progress_bar)
 
 
-def changes(recipe: Recipe) -> dict[str, Any]:
-    """What the recipe changes in its family's preset; what only a translator has is refused."""
-    choice = recipe.model
-    foreign = next((key for key in _FOREIGN if getattr(choice, key) not in (None, False)), None)
-    if foreign is not None:
-        raise SettingError(
-            f"{foreign} is a setting of translators", f"leave it out for {recipe.train.objective}"
-        )
-    return {key: value for key in _CHANGES if (value := getattr(choice, key)) is not None}
+def preset_changes(recipe: Recipe) -> dict[str, Any]:
+    """The settings that change the family's preset; those of translators are refused."""
+    for key in _TRANSLATOR_ONLY:
+        if getattr(recipe.model, key) not in (None, False):
+            raise SettingError(
+                f"{key} is a setting of translators", f"leave it out for {recipe.train.objective}"
+            )
+    changes = {key: getattr(recipe.model, key) for key in _CHANGES}
+    return {key: value for key, value in changes.items() if value is not None}
 
 
-def _causal(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
-    kind, words = recipe.model.model or "gpt", len(data.tokenizer)
+# --- one job per objective ------------------------------------------------------------------------
+
+
+def _causal_job(
+    run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
+) -> Job:
+    family = recipe.model.model or "gpt"
+    vocabulary = len(data.tokenizer)
+    changes = preset_changes(recipe)
     description: spec.Decoder | spec.RecurrentDecoder
-    if recipe.came_before:
-        description = recurrent.language_model(kind, recipe.preset, words, **changes(recipe))  # type: ignore[arg-type]
+    if recipe.is_baseline:
+        description = recurrent.language_model(family, recipe.preset, vocabulary, **changes)  # type: ignore[arg-type]
     else:
-        description = _LANGUAGE_MODELS[kind].preset(
-            recipe.preset, words, recipe.data.context, **changes(recipe)
-        )
-    model = build_anew(description, recipe)
-    if isinstance(model.stack, Stack):
-        model.stack.activation_checkpointing = recipe.train.recompute
-    config = folders.describe(description) | _ids(data.tokenizer)
-    describe_folder(place, config, data.tokenizer, recipe)
-    writer = LanguageModel(model, description, data.tokenizer, config)
-    task = next_token(writer, data, recipe, of_writer(recipe, writer))
-    return Job(
-        task,
-        description.d_model,
-        lambda: folders.write_weights(place.weights, model, description),
-        lambda: final(task, talk),
-    )
+        presets = _DECODER_FAMILIES[family]
+        description = presets.preset(recipe.preset, vocabulary, recipe.data.context, **changes)
+    model = build_model(description, recipe)
+    config = folders.describe(description) | _special_token_ids(data.tokenizer)
+    write_config_files(run_folder, config, data.tokenizer, recipe)
+    language_model = LanguageModel(model, description, data.tokenizer, config)
+    teacher = language_model_teacher(recipe, language_model)
+    objective = language_modelling(language_model, data, recipe, teacher)
+    return _job(run_folder, objective, model, description, progress_bar)
 
 
-def _masked(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
+def _masked_job(
+    run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
+) -> Job:
     description = bert.preset(
         recipe.preset,
         len(data.tokenizer),
         recipe.data.context,
         next_sentence=recipe.train.next_sentence,
-        **changes(recipe),
+        **preset_changes(recipe),
     )
-    model = build_anew(description, recipe)
-    model.stack.activation_checkpointing = recipe.train.recompute
-    describe_folder(
-        place, folders.describe(description) | _ids(data.tokenizer), data.tokenizer, recipe
-    )
-    task = MaskedLM(model, data, recipe, *_where(recipe))
-    return Job(
-        task,
-        description.d_model,
-        lambda: folders.write_weights(place.weights, model, description),
-        lambda: final(task, talk),
-    )
+    model = build_model(description, recipe)
+    config = folders.describe(description) | _special_token_ids(data.tokenizer)
+    write_config_files(run_folder, config, data.tokenizer, recipe)
+    objective = MaskedLM(model, data, recipe, *_device_and_multiple(recipe))
+    return _job(run_folder, objective, model, description, progress_bar)
 
 
-def _replaced(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
-    """The run folder is the discriminator's, which is what is fine-tuned later; the generator's is inside it."""
-    parts = electra.preset(
-        recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
+def _replaced_token_job(
+    run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
+) -> Job:
+    """The run folder is the discriminator's, to be fine-tuned later; the generator's is in it."""
+    descriptions = electra.preset(
+        recipe.preset, len(data.tokenizer), recipe.data.context, **preset_changes(recipe)
     )
-    models = discriminator, generator = [build_anew(part, recipe) for part in parts]
-    inside = RunFolder(place.folder / "generator")
-    inside.folder.mkdir(exist_ok=True)
-    for where, part in zip((place, inside), parts, strict=True):
-        config = folders.describe(part, model_type="electra") | _ids(data.tokenizer)
-        describe_folder(where, config, data.tokenizer, recipe)
-    disk.write_file(inside.folder / "tokenizer.json", data.tokenizer.to_json())
-    for model in models:
-        model.stack.activation_checkpointing = recipe.train.recompute
-    task = ReplacedTokenDetection(discriminator, generator, data, recipe, *_where(recipe))
+    discriminator, generator = (build_model(part, recipe) for part in descriptions)
+    generator_folder = RunFolder(run_folder.folder / "generator")
+    generator_folder.folder.mkdir(exist_ok=True)
+    run_folders = (run_folder, generator_folder)
+    for part_folder, description in zip(run_folders, descriptions, strict=True):
+        config = folders.describe(description, model_type="electra")
+        config |= _special_token_ids(data.tokenizer)
+        write_config_files(part_folder, config, data.tokenizer, recipe)
+    disk.write_file(generator_folder.folder / "tokenizer.json", data.tokenizer.to_json())
+    objective = ReplacedTokenDetection(
+        discriminator, generator, data, recipe, *_device_and_multiple(recipe)
+    )
 
     def export() -> None:
-        for where, model, part in zip((place, inside), models, parts, strict=True):
-            folders.write_weights(where.weights, model, part, model_type="electra")
+        models = (discriminator, generator)
+        for folder, model, description in zip(run_folders, models, descriptions, strict=True):
+            folders.write_weights(folder.weights, model, description, model_type="electra")
 
-    return Job(task, parts[0].d_model, export, lambda: final(task, talk))
-
-
-def _restored(place: RunFolder, recipe: Recipe, data: Texts, talk: ProgressLog) -> Job:
-    family = t5 if recipe.train.objective == "span" else bart
-    description = family.preset(
-        recipe.preset, len(data.tokenizer), recipe.data.context, **changes(recipe)
-    )
-    model = build_anew(description, recipe)
-    model.encoder.activation_checkpointing = model.decoder.activation_checkpointing = (
-        recipe.train.recompute
-    )
-    task = Denoising(model, data, recipe, *_where(recipe))
-    ids = folders.SpecialTokenIds(
-        task.pad, task.start, task.end, data.tokenizer.special_token_id("unk"), opening=task.opening
-    )
-    describe_folder(place, folders.describe(description, ids), data.tokenizer, recipe)
-    disk.write_json(place.folder / "generation_config.json", folders.generation_config(ids))
     return Job(
-        task,
-        description.d_model,
-        lambda: folders.write_weights(place.weights, model, description),
-        lambda: final(task, talk),
+        objective,
+        descriptions[0].d_model,
+        export,
+        lambda: validation_score(objective, progress_bar),
     )
 
 
-def _where(recipe: Recipe) -> tuple[torch.device, int]:
+def _denoising_job(
+    run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
+) -> Job:
+    presets = t5 if recipe.train.objective == "span" else bart
+    description = presets.preset(
+        recipe.preset, len(data.tokenizer), recipe.data.context, **preset_changes(recipe)
+    )
+    model = build_model(description, recipe)
+    objective = Denoising(model, data, recipe, *_device_and_multiple(recipe))
+    ids = folders.SpecialTokenIds(
+        objective.pad_id,
+        objective.start_id,
+        objective.end_id,
+        data.tokenizer.special_token_id("unk"),
+        opening=objective.opening_id,
+    )
+    config = folders.describe(description, ids)
+    write_config_files(run_folder, config, data.tokenizer, recipe)
+    generation_config = folders.generation_config(ids)
+    disk.write_json(run_folder.folder / "generation_config.json", generation_config)
+    return _job(run_folder, objective, model, description, progress_bar)
+
+
+# --- what they share ------------------------------------------------------------------------------
+
+
+def _job(
+    run_folder: RunFolder,
+    objective: Objective,
+    model: nn.Module,
+    description: Any,
+    progress_bar: ProgressBar,
+) -> Job:
+    return Job(
+        objective,
+        description.d_model,
+        lambda: folders.write_weights(run_folder.weights, model, description),
+        lambda: validation_score(objective, progress_bar),
+    )
+
+
+def _device_and_multiple(recipe: Recipe) -> tuple[torch.device, int]:
     device = choose_device(recipe.train.device)
-    return device, multiple(recipe, device)
+    return device, pad_to_multiple_of(recipe, device)
 
 
-def build_anew(description: Any, recipe: Recipe) -> Any:
-    """A new model with its first weights, on its device."""
+def build_model(description: Any, recipe: Recipe) -> Any:
+    """A new model with its initial weights, on its device."""
     torch.manual_seed(recipe.train.seed)
     model: nn.Module = build(description)
-    draw(model, recipe.first_weights)
+    initialize(model, recipe.initialization)
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.activation_checkpointing = recipe.train.recompute
     return model.to(choose_device(recipe.train.device))
 
 
-def describe_folder(
-    place: RunFolder, config: dict[str, Any], words: Tokenizer, recipe: Recipe
+def write_config_files(
+    run_folder: RunFolder, config: dict[str, Any], tokenizer: Tokenizer, recipe: Recipe
 ) -> None:
-    """What makes the run folder a Hugging Face repository, besides weights, tokenizer and card."""
+    """Writes what makes the run folder a Hugging Face repository, besides weights and tokenizer."""
     roles: tuple[Role, ...] = ("pad", "bos", "eos", "unk", "mask")
-    named = {role: words.special_tokens[role] for role in roles if role in words.special_tokens}
-    for name, content in {
+    special_tokens = {
+        f"{role}_token": tokenizer.special_tokens[role]
+        for role in roles
+        if role in tokenizer.special_tokens
+    }
+    generation_keys = _special_token_ids(tokenizer).keys()
+    files = {
         "config.json": config,
-        "generation_config.json": {
-            key: value for key, value in config.items() if key in _ids(words)
-        },
+        "generation_config.json": {k: v for k, v in config.items() if k in generation_keys},
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{f"{role}_token": token for role, token in named.items()},
+            **special_tokens,
             "model_max_length": recipe.data.context,
             "clean_up_tokenization_spaces": False,
         },
-    }.items():
-        disk.write_json(place.folder / name, content)
+    }
+    for name, content in files.items():
+        disk.write_json(run_folder.folder / name, content)
 
 
-def _ids(words: Tokenizer) -> dict[str, int | None]:
-    # Always said: transformers would otherwise take GPT-2's own, which no small vocabulary has.
+def _special_token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
+    # Written even if None: transformers would otherwise take GPT-2's ids, beyond small vocabularies.
     roles: tuple[Role, ...] = ("pad", "bos", "eos")
-    return {f"{role}_token_id": words.special_token_id(role) for role in roles}
+    return {f"{role}_token_id": tokenizer.special_token_id(role) for role in roles}
 
 
-def final(task: Objective, talk: ProgressLog) -> dict[str, AnyScore]:
-    """The kept weights on the held-out text."""
-    found = task.validate(nullcontext())
-    assert found is not None
-    result = NegativeLogLikelihood(found["loss"], found["perplexity"], found["tokens"])
-    talk.say(
-        f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  ({result.tokens:,} tokens)"
+def validation_score(objective: Objective, progress_bar: ProgressBar) -> dict[str, AnyScore]:
+    """The score of the exported weights on the validation text."""
+    metrics = objective.validate(nullcontext())
+    assert metrics is not None
+    result = NegativeLogLikelihood(metrics["loss"], metrics["perplexity"], metrics["tokens"])
+    progress_bar.say(
+        f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  "
+        f"({result.tokens:,} tokens)"
     )
     return {"validation": result}

@@ -1,7 +1,8 @@
-"""README.md of a run folder: the model card."""
+"""The model card: README.md of a run folder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard import __version__, disk
@@ -15,91 +16,93 @@ from regard.training.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Facts:
+    """What only the run knows."""
+
     parameters: int
     steps: int
     seconds: float
     scores: dict[str, AnyScore]
 
 
-def write(place: RunFolder, recipe: Recipe, name: str, facts: Facts) -> None:
-    """States data, settings, score and signature; everything in it comes from the run."""
-    disk.write_file(place.folder / "README.md", text(recipe, name, facts))
+@dataclass(frozen=True)
+class _Kind:
+    pipeline_tag: str  # Hugging Face's name of the task
+    description: str
+    usage: str
 
 
-# objective, or what it is tuned for → (Hugging Face's name of the task, what the model is, how it is used)
+_LOAD = 'model = regard.load("FOLDER")'
+_TEXT_GENERATION = _Kind(
+    "text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'
+)
+# By objective, or by fine-tuning task.
 _KINDS = {
-    "translate": (
+    "translate": _Kind(
         "translation",
         "A Transformer for translation",
         "regard translate FOLDER < source.txt > target.txt",
     ),
-    "causal": ("text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'),
-    "masked": (
-        "fill-mask",
-        "An encoder that fills in hidden tokens",
-        'model = regard.load("FOLDER")',
-    ),
-    "span": (
-        "text2text-generation",
-        "An encoder–decoder that fills in hidden spans",
-        'model = regard.load("FOLDER")',
-    ),
-    "denoise": (
-        "text2text-generation",
-        "An encoder–decoder that restores texts",
-        'model = regard.load("FOLDER")',
-    ),
-    "classify": (
+    "causal": _TEXT_GENERATION,
+    "lm": _TEXT_GENERATION,
+    "masked": _Kind("fill-mask", "An encoder that fills in hidden tokens", _LOAD),
+    "span": _Kind("text2text-generation", "An encoder–decoder that fills in hidden spans", _LOAD),
+    "denoise": _Kind("text2text-generation", "An encoder–decoder that restores texts", _LOAD),
+    "replaced": _Kind("feature-extraction", "An encoder that finds replaced tokens", _LOAD),
+    "classify": _Kind(
         "text-classification",
         "A classifier of texts",
         'regard.load("FOLDER").classify("a text")',
     ),
-    "stories": (
-        "question-answering",
-        "A memory network that answers questions about stories",
-        'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
+    "tag": _Kind(
+        "token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'
     ),
-    "tag": ("token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'),
-    "answer": (
+    "answer": _Kind(
         "question-answering",
         "A finder of answers",
         'regard.load("FOLDER").answer("question?", "context")',
     ),
-    "summarize": (
+    "stories": _Kind(
+        "question-answering",
+        "A memory network that answers questions about stories",
+        'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
+    ),
+    "summarize": _Kind(
         "summarization",
         "An encoder–decoder that summarises",
         "regard translate FOLDER < texts > summaries",
     ),
-    "lm": ("text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'),
-    "replaced": (
-        "feature-extraction",
-        "An encoder that finds replaced tokens",
-        'model = regard.load("FOLDER")',
-    ),
 }
 
 
+def write(run_folder: RunFolder, recipe: Recipe, name: str, facts: Facts) -> None:
+    """States data, settings, score and signature; everything in it comes from the run."""
+    disk.write_file(run_folder.folder / "README.md", text(recipe, name, facts))
+
+
 def text(recipe: Recipe, name: str, facts: Facts) -> str:
+    kind = _KINDS[recipe.task]
+    # The YAML header that the Hugging Face hub reads.
+    header = ["---", "library_name: regard", f"pipeline_tag: {kind.pipeline_tag}"]
     languages = (recipe.data.languages or "").split("-")
-    task, what, use = _KINDS[recipe.tune.task if recipe.tune else recipe.train.objective]
-    header = ["---", "library_name: regard", f"pipeline_tag: {task}"]
-    header += ["language:", *(f"- {code}" for code in languages)] if len(languages) == 2 else []
+    if len(languages) == 2:
+        header += ["language:", *(f"- {code}" for code in languages)]
     body = [
         "---",
         "",
         f"# {name}",
         "",
-        f"{what}, {facts.parameters:,} parameters, trained with regard {__version__} on {_origin(recipe)}: "
+        f"{kind.description}, {facts.parameters:,} parameters, "
+        f"trained with regard {__version__} on {_data_source(recipe)}: "
         f"{facts.steps:,} steps in {facts.seconds:,.0f} s.",
         "",
         "## Score",
         "",
-        *_scores(recipe, facts.scores),
+        *_score_table(recipe, facts.scores),
         "",
         "## Use",
         "",
         "```",
-        use,
+        kind.usage,
         "```",
         "",
         "## Settings",
@@ -111,65 +114,98 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
     return "\n".join(header + body) + "\n"
 
 
-def _origin(recipe: Recipe) -> str:
+def _data_source(recipe: Recipe) -> str:
     data = recipe.data
+    objective = recipe.train.objective
     if recipe.tune:
-        return f"{', '.join(f'`{file}`' for file in recipe.tune.files)}, beginning with `{recipe.tune.base}`"
-    if recipe.train.objective == "classify" and data.text is None:
+        files = ", ".join(f"`{file}`" for file in recipe.tune.files)
+        return f"{files}, beginning with `{recipe.tune.base}`"
+    if objective == "classify" and data.text is None:
         return f"{data.builtin_lines:,} generated ListOps expressions"
-    if recipe.train.objective == "stories" and data.text is None:
+    if objective == "stories" and data.text is None:
         return f"{data.builtin_lines:,} generated stories"
-    if recipe.train.objective != "translate":
+    if objective != "translate":
         return f"`{data.text}`"
     if recipe.builtin:
         return f"the built-in English–German language, {data.builtin_lines:,} generated sentences"
-    return f"`{data.pairs}`" if data.pairs else f"`{data.source}` and `{data.target}`"
+    if data.pairs:
+        return f"`{data.pairs}`"
+    return f"`{data.source}` and `{data.target}`"
 
 
-def _scores(recipe: Recipe, scores: dict[str, AnyScore]) -> list[str]:
-    rated = {
-        name: s for name, s in scores.items() if isinstance(s, ClassificationScore | AnswerScore)
-    }
-    if rated:
-        keys = [key for key in vars(next(iter(rated.values()))) if key != "examples"]
-        told = [
-            f"| {n} | {' | '.join(f'{vars(s)[k]:.2f}' for k in keys)} | {s.examples:,} |"
-            for n, s in rated.items()
-        ]
-        return [
-            f"| set | {' | '.join(keys)} | examples |".replace("_", " "),
-            "|---" * (len(keys) + 2) + "|",
-            *told,
-        ]
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
+    """A Markdown table; all scores of a run are of one kind."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
-    surprises = {name: s for name, s in scores.items() if isinstance(s, NegativeLogLikelihood)}
-    if surprises:
-        rows = [
-            f"| {name} | {s.loss:.4f} | {s.perplexity:.3f} | {s.tokens:,} |"
-            for name, s in surprises.items()
-        ]
-        return ["| set | loss | perplexity | tokens |", "|---|---|---|---|", *rows]
-    translated = {name: s for name, s in scores.items() if isinstance(s, TranslationScore)}
-    rows = ["| set | BLEU | chrF | exact match |", "|---|---|---|---|"]
-    rows += [
-        f"| {name} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f} % |"
-        for name, s in translated.items()
+    rated: dict[str, ClassificationScore | AnswerScore] = {}
+    likelihoods: dict[str, NegativeLogLikelihood] = {}
+    translations: dict[str, TranslationScore] = {}
+    for name, score in scores.items():
+        if isinstance(score, ClassificationScore | AnswerScore):
+            rated[name] = score
+        elif isinstance(score, NegativeLogLikelihood):
+            likelihoods[name] = score
+        elif isinstance(score, TranslationScore):
+            translations[name] = score
+    if rated:
+        return _classification_table(rated)
+    if likelihoods:
+        return _likelihood_table(likelihoods)
+    return _translation_table(recipe, translations)
+
+
+def _classification_table(
+    scores: Mapping[str, ClassificationScore | AnswerScore],
+) -> list[str]:
+    first = next(iter(scores.values()))
+    keys = [key for key in vars(first) if key != "examples"]
+    lines = [
+        f"| set | {' | '.join(keys)} | examples |".replace("_", " "),
+        "|---" * (len(keys) + 2) + "|",
     ]
-    first = next(iter(translated.values()))
-    return [
-        *rows,
+    for name, score in scores.items():
+        values = " | ".join(f"{vars(score)[key]:.2f}" for key in keys)
+        lines.append(f"| {name} | {values} | {score.examples:,} |")
+    return lines
+
+
+def _likelihood_table(scores: Mapping[str, NegativeLogLikelihood]) -> list[str]:
+    lines = ["| set | loss | perplexity | tokens |", "|---|---|---|---|"]
+    for name, score in scores.items():
+        lines.append(f"| {name} | {score.loss:.4f} | {score.perplexity:.3f} | {score.tokens:,} |")
+    return lines
+
+
+def _translation_table(recipe: Recipe, scores: Mapping[str, TranslationScore]) -> list[str]:
+    lines = ["| set | BLEU | chrF | exact match |", "|---|---|---|---|"]
+    for name, score in scores.items():
+        lines.append(
+            f"| {name} | {score.bleu:.2f} | {score.chrf:.2f} | {score.exact_match:.1f} % |"
+        )
+    first = next(iter(scores.values()))
+    # Without its signature, a BLEU score cannot be compared (Post 2018).
+    lines += [
         "",
         f"Beam {recipe.decode.beam}, length penalty {recipe.decode.length_penalty}. "
         f"BLEU signature `{first.signature}`, chrF signature `{first.chrf_signature}`.",
     ]
+    return lines
+
+
+# --- settings -------------------------------------------------------------------------------------
 
 
 def _settings(recipe: Recipe) -> list[str]:
+    """The recipe as TOML, to train the model again."""
+    sections = [*SECTIONS, "tune"] if recipe.tune else [*SECTIONS]
     lines: list[str] = []
-    for section in (*SECTIONS, *(["tune"] if recipe.tune else [])):
+    for section in sections:
+        lines.append(f"[{section}]")
         values = getattr(recipe, section).model_dump(exclude_none=True)
-        lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+        lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
     return lines
 
 
@@ -179,4 +215,6 @@ def _toml(value: object) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value)

@@ -1,7 +1,8 @@
-"""regard.train: a recipe becomes a run folder that translates, or whatever else its objective is."""
+"""Training runs: `regard.train` and `regard.finetune`, from a recipe to a finished run folder."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +13,23 @@ from torch import nn
 
 from regard import disk, spec
 from regard.allocator import keep_large_blocks
-from regard.build import build
+from regard.builder import build
 from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embedding import Embedding
 from regard.core.stack import Stack
 from regard.data.word_vectors import read_vectors
 from regard.decode.strategy import GNMTPenalty
-from regard.errors import SettingError
+from regard.errors import SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.families import recurrent, transformer
 from regard.metrics.scores import AnyScore
 from regard.models import Translator, choose_device
-from regard.training import finetune as tuning
+from regard.training import finetune as finetuning
 from regard.training import model_card
-from regard.training.data.parallel_text import Prepared, prepared, test_sets
+from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora, test_sets
 from regard.training.engine import layerwise_lr_decay
-from regard.training.engine.initialization import draw
-from regard.training.engine.logging import MetricsLog, ProgressLog
-from regard.training.engine.loop import Interrupted, Loop
+from regard.training.engine.initialization import initialize
+from regard.training.engine.loop import Loop
 from regard.training.engine.lr_schedule import (
     ConstantRate,
     CosineDecay,
@@ -37,39 +37,68 @@ from regard.training.engine.lr_schedule import (
     LinearDecay,
     Schedule,
 )
-from regard.training.engine.optimizer import Optimizer
-from regard.training.job import Job, multiple
-from regard.training.language import language
-from regard.training.objectives import distillation
+from regard.training.engine.metrics_log import MetricsLog
+from regard.training.engine.optimizer import AdamConfig, Optimizer
+from regard.training.engine.progress_bar import ProgressBar
+from regard.training.job import Job, pad_to_multiple_of
+from regard.training.language import language_job
+from regard.training.objectives.distillation import translation_teacher
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence, final_scores
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
 
+OnStep = Callable[[Loop], None]
+
+_TRANSFORMER_CHANGES = (
+    "d_model",
+    "d_ff",
+    "heads",
+    "layers",
+    "decoder_layers",
+    "dropout",
+    "attention_dropout",
+    "feedforward_dropout",
+    "activation",
+    "attention",
+    "decoder_attention",
+)
+_BASELINE_CHANGES = ("d_model", "layers", "dropout")
+
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: where it is, how it scores on each test set, and what it took."""
+    """A finished run: its folder, its score on each test set, and what it took."""
 
     folder: Path
     scores: dict[str, AnyScore]
-    seconds: float  # of training, of which
-    compiling: float  # were spent on that
+    seconds: float  # of training
+    compiling: float  # of these, spent on compiling
     parameters: int
+
+
+# --- entry points ---------------------------------------------------------------------------------
 
 
 def train(
     recipe: str | Path | Mapping[str, Any] | None = None,
     *,
     out: str | Path | None = None,
+    on_step: OnStep | None = None,
     **changes: Any,
 ) -> Result:
-    """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`."""
+    """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`.
+
+    `on_step` is called after every update with the training loop, whose `progress` it may read and
+    whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves its
+    state and raises `TrainingInterrupted`.
+    """
     if isinstance(recipe, Mapping):
         parsed, name = recipes.choose(None, {**recipe, **changes})
     else:
         parsed, name = recipes.choose(recipe, changes)
-    return run(begin(parsed, Path(out) if out else None, name), parsed, name)
+    run_folder = begin(parsed, Path(out) if out else None, name)
+    return run(run_folder, parsed, name, on_step=on_step)
 
 
 def finetune(
@@ -79,124 +108,152 @@ def finetune(
     *,
     out: str | Path | None = None,
     quiet: bool = False,
+    on_step: OnStep | None = None,
     **changes: Any,
 ) -> Result:
-    """Trains a finished model further: `regard.finetune("bert/", "classify", "train.tsv", valid="dev.tsv", lora=8)`. The
-    changes are the settings of `regard finetune`; several files of pairs come with as many `prefixes`."""
-    files = (
-        [str(Path(data).absolute())]
-        if isinstance(data, str | Path)
-        else [str(Path(d).absolute()) for d in data]
-    )
-    named = {
-        key: str(Path(changes[key]).absolute())
-        for key in ("valid", "test")
-        if changes.get(key) is not None
+    """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
+
+    The changes are the settings of `regard finetune`, for instance `valid="dev.tsv"`; several files
+    of pairs come with as many `prefixes`. `on_step` as in `regard.train`.
+    """
+    files = [data] if isinstance(data, str | Path) else data
+    values = {
+        **changes,
+        "task": task,
+        # A run is resumed from anywhere, so its recipe holds absolute paths.
+        "base": str(Path(model).absolute()),
+        "files": [str(Path(file).absolute()) for file in files],
     }
-    base = str(Path(model).absolute())
-    values = {**changes, **named, "task": task, "base": base, "files": files}
-    place, recipe, name = tuning.start(values, Path(out) if out else None)
-    return run(place, recipe, name, quiet=quiet)
+    for key in ("valid", "test"):
+        if changes.get(key) is not None:
+            values[key] = str(Path(changes[key]).absolute())
+    run_folder, recipe, name = finetuning.start(values, Path(out) if out else None)
+    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step)
 
 
-def go_on(folder: str | Path, *, quiet: bool = False) -> Result:
-    """Resumes a run where its newest intact checkpoint left it."""
-    place, recipe, name = resume(Path(folder))
-    return run(place, recipe, name, quiet=quiet)
+def go_on(folder: str | Path, *, quiet: bool = False, on_step: OnStep | None = None) -> Result:
+    """Resumes a run from its newest intact checkpoint."""
+    run_folder, recipe, name = resume(Path(folder))
+    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step)
 
 
-def run(place: RunFolder, recipe: Recipe, name: str, *, quiet: bool = False) -> Result:
-    """Prepares, trains, scores and describes."""
-    talk = ProgressLog(recipe.train.steps, quiet)
+def run(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    name: str,
+    *,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+) -> Result:
+    """Prepares the data, trains, scores, and writes the model card."""
+    progress_bar = ProgressBar(recipe.train.steps, quiet)
     keep_large_blocks()
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    made = job(place, recipe, talk)
-    parameters = sum(parameter.numel() for parameter in made.task.model.parameters())
-    where = choose_device(recipe.train.device)
-    talk.say(
-        f"model: {parameters:,} parameters, {recipe.train.precision} on {where}; run folder: {place.folder}"
+    job = make_job(run_folder, recipe, progress_bar)
+    model = job.objective.model
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    progress_bar.say(
+        f"model: {parameters:,} parameters, {recipe.train.precision} "
+        f"on {choose_device(recipe.train.device)}; run folder: {run_folder.folder}"
     )
-    metrics = MetricsLog(
-        place.metrics, place.folder / "tensorboard" if recipe.train.tensorboard else None
-    )
-    stores = Checkpoints(place.state / "checkpoints"), Snapshots(place.state / "snapshots")
+    tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
+    metrics = MetricsLog(run_folder.metrics, tensorboard)
     loop = Loop(
-        recipe, made.task, _updater(recipe, made.task.model, made.d_model), stores, metrics, talk
+        recipe,
+        job.objective,
+        make_optimizer(recipe, model, job.d_model),
+        (Checkpoints(run_folder.checkpoints), Snapshots(run_folder.snapshots)),
+        metrics,
+        progress_bar,
+        after_save=job.export,
+        on_step=on_step,
     )
-    saved = loop.checkpoints.newest(talk.say)
+    saved = loop.checkpoints.newest(progress_bar.say)
     if saved is not None:
         loop.restore(saved)
-        talk.say(f"resuming at step {saved.step}")
+        progress_bar.say(f"resuming at step {saved.step}")
     else:
-        metrics.cut(0)
-    loop.after_save = made.export
+        metrics.truncate(0)  # of a run that ended before its first checkpoint
     try:
         loop.run()
-    except Interrupted as interruption:
-        talk.say(
-            f"saved at step {loop.progress.step}; go on with: regard train --resume {place.folder}"
-        )
-        raise SystemExit(interruption.exit_code) from None
     finally:
         metrics.close()
+    if loop.interrupted:
+        raise _interruption(loop, run_folder, progress_bar)
     with loop.exported():
-        scores = made.scores()
-    model_card.write(
-        place,
-        recipe,
-        name,
-        model_card.Facts(parameters, loop.progress.step, loop.progress.seconds, scores),
+        scores = job.scores()
+    progress = loop.progress
+    facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
+    model_card.write(run_folder, recipe, name, facts)
+    return Result(run_folder.folder, scores, progress.seconds, progress.compiling, parameters)
+
+
+def _interruption(
+    loop: Loop, run_folder: RunFolder, progress_bar: ProgressBar
+) -> TrainingInterrupted:
+    step = loop.progress.step
+    repair = f"go on with: regard train --resume {run_folder.folder}"
+    progress_bar.say(f"saved at step {step}; {repair}")
+    stopped_by = signal.Signals(loop.stop_signal).name
+    return TrainingInterrupted(
+        f"{stopped_by} stopped the run; it is saved at step {step}", repair, loop.stop_signal
     )
-    return Result(place.folder, scores, loop.progress.seconds, loop.progress.compiling, parameters)
 
 
-def job(place: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
-    """What a recipe trains, with its data prepared and its first weights drawn."""
+def make_job(run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar) -> Job:
+    """The job of a recipe, with its data prepared and its model initialized."""
     if recipe.tune:
-        return tuning.job(place, recipe, talk)
-    return (
-        _translation(place, recipe, talk)
-        if recipe.train.objective == "translate"
-        else language(place, recipe, talk)
+        return finetuning.make_job(run_folder, recipe, progress_bar)
+    if recipe.train.objective == "translate":
+        return _translation_job(run_folder, recipe, progress_bar)
+    return language_job(run_folder, recipe, progress_bar)
+
+
+# --- translation ----------------------------------------------------------------------------------
+
+
+def _translation_job(run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar) -> Job:
+    data = parallel_corpora(run_folder, recipe, progress_bar.say)
+    translator = make_translator(recipe, data, progress_bar.say)
+    _write_config_files(run_folder, recipe, translator)
+    objective = SequenceToSequence(
+        translator,
+        data,
+        recipe.train,
+        pad_to_multiple_of(recipe, translator.device),
+        translation_teacher(recipe, translator),
+    )
+    return Job(
+        objective,
+        translator.spec.d_model,
+        lambda: folders.write_weights(run_folder.weights, translator.model, translator.spec),
+        lambda: final_scores(test_sets(recipe), translator, recipe, progress_bar),
     )
 
 
 def describe(
     recipe: Recipe, source_vocabulary: int, target_vocabulary: int
 ) -> spec.EncoderDecoder | spec.SequenceToSequence:
-    """The spec of a recipe's model."""
-    choice = recipe.model
+    """The spec of a recipe's translation model."""
+    settings = recipe.model
     joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
-    share = choice.share or ("all" if joint else "target")
-    if recipe.came_before:
-        own = {
-            key: value
-            for key in ("d_model", "layers", "dropout")
-            if (value := getattr(choice, key)) is not None
-        }
-        more = {"share": share, "max_length": recipe.data.max_length}
-        return recurrent.preset(
-            str(choice.model), recipe.preset, source_vocabulary, target_vocabulary, **own, **more
-        )
-    changes = {
-        key: value
-        for key in ("d_model", "d_ff", "heads", "layers", "decoder_layers", "dropout", "attention_dropout",
-                    "feedforward_dropout", "activation",
-                    "attention", "decoder_attention")
-        if (value := getattr(choice, key)) is not None
-    }  # fmt: skip
-    changes["max_length"] = recipe.data.max_length
+    share = settings.share or ("all" if joint else "target")
+    keys = _BASELINE_CHANGES if recipe.is_baseline else _TRANSFORMER_CHANGES
+    values = {key: getattr(settings, key) for key in keys}
+    changes = {key: value for key, value in values.items() if value is not None}
+    changes |= {"share": share, "max_length": recipe.data.max_length}
+    vocabularies = (source_vocabulary, target_vocabulary)
+    if recipe.is_baseline:
+        return recurrent.preset(str(settings.model), recipe.preset, *vocabularies, **changes)
     changes |= _positions(recipe)
-    changes["residual"] = spec.PreNorm() if choice.residual == "pre" else spec.PostNorm()
-    return transformer.preset(
-        recipe.preset, source_vocabulary, target_vocabulary, share=share, **changes
-    )
+    changes["residual"] = spec.PreNorm() if settings.residual == "pre" else spec.PostNorm()
+    return transformer.preset(recipe.preset, *vocabularies, **changes)
 
 
 def _positions(recipe: Recipe) -> dict[str, Any]:
-    """Where places are told: at the input, or inside attention."""
+    """Position encodings: at the input (`position`), or inside attention (`relative`)."""
     at_input: dict[str, spec.InputPosition] = {
         "sinusoidal": spec.Sinusoidal(),
         "learned": spec.LearnedPosition(recipe.data.max_length),
@@ -208,107 +265,96 @@ def _positions(recipe: Recipe) -> dict[str, Any]:
         "alibi": spec.Alibi(),
         "rope": spec.Rope(),
     }
-    word = recipe.model.position or "sinusoidal"
-    return {"position": at_input.get(word), "relative": inside.get(word)}
+    kind = recipe.model.position or "sinusoidal"
+    return {"position": at_input.get(kind), "relative": inside.get(kind)}
 
 
-def _translator(recipe: Recipe, data: Prepared, say: Callable[[str], None]) -> Translator:
-    """A new model with its first weights, on its device."""
-    description = describe(recipe, len(data.source), len(data.target))
+def make_translator(
+    recipe: Recipe, data: ParallelCorpora, say: Callable[[str], None]
+) -> Translator:
+    """A new translator with its initial weights, on its device."""
+    source = data.source_tokenizer
+    target = data.target_tokenizer
+    description = describe(recipe, len(source), len(target))
     torch.manual_seed(recipe.train.seed)
     model = build(description)
-    draw(model, recipe.first_weights)
+    initialize(model, recipe.initialization)
     assert isinstance(model.source, Embedding), "recipes are of text"
+    source_table = model.source.table
+    target_table = model.target.table
     if recipe.model.vectors:
-        read_vectors(Path(recipe.model.vectors), data.source, model.source.table.weight.data, say)
-        if model.target.table is not model.source.table:
-            read_vectors(
-                Path(recipe.model.vectors), data.target, model.target.table.weight.data, say
-            )
+        path = Path(recipe.model.vectors)
+        read_vectors(path, source, source_table.weight.data, say)
+        if target_table is not source_table:
+            read_vectors(path, target, target_table.weight.data, say)
     if recipe.model.freeze_embeddings:
-        model.source.table.weight.requires_grad_(False)
-        model.target.table.weight.requires_grad_(False)
+        source_table.weight.requires_grad_(False)
+        target_table.weight.requires_grad_(False)
     for side in (model.encoder, model.decoder):
-        if isinstance(side, Stack):
+        if isinstance(side, Stack):  # recurrent and convolutional sides store few activations
             side.activation_checkpointing = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
-    return Translator(
-        model, description, data.source, data.target, data.target.required_token_id("bos")
-    )
+    return Translator(model, description, source, target, target.required_token_id("bos"))
 
 
-def _describe_folder(place: RunFolder, recipe: Recipe, translator: Translator) -> None:
-    """What makes the run folder a Hugging Face repository, besides weights and card."""
-    source, target = translator.source_tokenizer, translator.target_tokenizer
+def _write_config_files(run_folder: RunFolder, recipe: Recipe, translator: Translator) -> None:
+    """Writes what makes the run folder a Hugging Face repository, besides weights and card."""
+    source = translator.source_tokenizer
+    target = translator.target_tokenizer
     ids = folders.SpecialTokenIds(
         target.required_token_id("pad"),
         translator.start,
         target.required_token_id("eos"),
         target.special_token_id("unk"),
     )
-    alpha, kind = (
-        recipe.penalty.alpha,
-        "gnmt" if isinstance(recipe.penalty, GNMTPenalty) else "power",
-    )
-    generation = folders.generation_config(
-        ids, beam=recipe.decode.beam, length_penalty=alpha, search={kind: alpha}
+    penalty = recipe.length_penalty
+    kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
+    generation_config = folders.generation_config(
+        ids, beam=recipe.decode.beam, length_penalty=penalty.alpha, search={kind: penalty.alpha}
     )
     tokens = source.special_tokens
-    names = folders.tokenizer_config(tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"))
-    for name, content in {
-        "config.json": folders.describe(translator.spec, ids),
-        "generation_config.json": generation,
-        "tokenizer_config.json": names,
-    }.items():
-        disk.write_json(place.folder / name, content)
-
-
-def _translation(place: RunFolder, recipe: Recipe, talk: ProgressLog) -> Job:
-    data = prepared(place, recipe, talk.say)
-    translator = _translator(recipe, data, talk.say)
-    _describe_folder(place, recipe, translator)
-    return Job(
-        SequenceToSequence(
-            translator,
-            data,
-            recipe.train,
-            multiple(recipe, translator.device),
-            distillation.of_translator(recipe, translator),
-        ),
-        translator.spec.d_model,
-        lambda: folders.write_weights(place.weights, translator.model, translator.spec),
-        lambda: final_scores(test_sets(recipe), translator, recipe, talk),
+    tokenizer_config = folders.tokenizer_config(
+        tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk")
     )
+    files = {
+        "config.json": folders.describe(translator.spec, ids),
+        "generation_config.json": generation_config,
+        "tokenizer_config.json": tokenizer_config,
+    }
+    for name, content in files.items():
+        disk.write_json(run_folder.folder / name, content)
 
 
-def _updater(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
+# --- optimization ---------------------------------------------------------------------------------
+
+
+def make_optimizer(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
     train = recipe.train
+    lr_multipliers = None
+    if recipe.tune:
+        lr_multipliers = layerwise_lr_decay.lr_multipliers(model, recipe.tune.layer_decay)
     return Optimizer(
         model.named_parameters(),
-        schedule(recipe, d_model),
-        kind=train.optimizer,
-        betas=train.betas,
-        eps=train.adam_eps,
-        weight_decay=train.weight_decay,
-        clip=train.clip,
+        lr_schedule(recipe, d_model),
+        AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
+        max_grad_norm=train.clip,
         loss_scaling=train.precision == "fp16",
-        rates=layerwise_lr_decay.rates(model, recipe.tune.layer_decay) if recipe.tune else None,
+        lr_multipliers=lr_multipliers,
     )
 
 
-def schedule(recipe: Recipe, d_model: int) -> Schedule:
-    """The learning-rate curve a recipe asks for."""
+def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:
+    """The learning-rate schedule of a recipe."""
     train = recipe.train
+    peak = train.learning_rate
     if train.schedule == "paper":
-        return (
-            InverseSquareRoot.with_peak(train.learning_rate, train.warmup)
-            if train.learning_rate
-            else InverseSquareRoot(d_model, train.warmup)
-        )
-    if train.learning_rate is None:
+        if peak:
+            return InverseSquareRoot.with_peak(peak, train.warmup)
+        return InverseSquareRoot(d_model, train.warmup)
+    if peak is None:
         raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
     if train.schedule == "linear":
-        return LinearDecay(train.learning_rate, train.warmup, train.steps)
+        return LinearDecay(peak, train.warmup, train.steps)
     if train.schedule == "cosine":
-        return CosineDecay(train.learning_rate, train.warmup, train.steps, train.floor)
-    return ConstantRate(train.learning_rate, train.warmup)
+        return CosineDecay(peak, train.warmup, train.steps, train.floor)
+    return ConstantRate(peak, train.warmup)

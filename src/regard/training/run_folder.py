@@ -1,4 +1,4 @@
-"""A run's folder before torch is needed: where it is, what it holds, and the recipe it was started with."""
+"""The run folder: where a run's files are, and the recipe it was started with. No torch here."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ class RunFolder:
         return self.state / "data"
 
     @property
+    def checkpoints(self) -> Path:
+        return self.state / "checkpoints"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.state / "snapshots"
+
+    @property
     def recipe(self) -> Path:
         return self.state / "recipe.json"
 
@@ -39,40 +47,43 @@ class RunFolder:
 
 
 def begin(recipe: Recipe, out: Path | None, name: str) -> RunFolder:
-    """A new run folder with its recipe in it: from here on the run can be resumed, whatever happens."""
-    folder = out if out is not None else _fresh(name)
+    """A new run folder with its recipe in it: from here on the run can be resumed."""
+    folder = out if out is not None else _unused_folder(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingError(
             f"{folder} already exists and is not empty",
             f"go on with `regard train --resume {folder}`, or choose another --out",
         )
-    place = RunFolder(folder)
-    with disk.writing(str(folder)):
-        place.state.mkdir(parents=True, exist_ok=True)
-    disk.write_json(place.recipe, {"name": name, **recipe.model_dump(mode="json")})
-    return place
+    run_folder = RunFolder(folder)
+    with disk.disk_errors(str(folder)):
+        run_folder.state.mkdir(parents=True, exist_ok=True)
+    disk.write_json(run_folder.recipe, {"name": name, **recipe.model_dump(mode="json")})
+    return run_folder
 
 
 def resume(folder: Path) -> tuple[RunFolder, Recipe, str]:
-    """A run folder that was begun before, and the recipe it was begun with."""
-    place = RunFolder(folder)
-    if not place.recipe.is_file():
+    """An existing run folder, with the recipe and the name it was started with."""
+    run_folder = RunFolder(folder)
+    if not run_folder.recipe.is_file():
         raise CheckpointError(
             f"{folder} is not a run: it has no state/recipe.json",
             "give the folder that `regard train` printed, or start a new run",
         )
     try:
-        values = json.loads(place.recipe.read_text(encoding="utf-8"))
+        values = json.loads(run_folder.recipe.read_text(encoding="utf-8"))
         name = values.pop("name")
     except (ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{place.recipe} cannot be read: {error}", "start a new run"
+            f"{run_folder.recipe} cannot be read: {error}", "start a new run"
         ) from None
-    return place, parse(values), name
+    return run_folder, parse(values), name
 
 
-def _fresh(name: str) -> Path:
+def _unused_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2 and so on if that exists."""
+    folder = Path("runs") / name
     number = 1
-    while (folder := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
+    while folder.exists():
         number += 1
+        folder = Path("runs") / f"{name}-{number}"
     return folder

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core import softmax_attention
 from regard.families import folder as folders
 from regard.families.folder import write_model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.baselines.memory_network import MemoryNetwork
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.model import (
     Decoder,

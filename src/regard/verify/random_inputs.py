@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.errors import ModelError
 
 ROWS = 3  # of every batch

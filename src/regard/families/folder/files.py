@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,20 +29,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"{folder} is not a model or run folder", "give the folder that holds config.json"
         )
-    config = read_json(path)
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} holds no object", "fetch or write the folder again")
-    return config
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file of the folder."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(
-            f"{path} is not valid JSON: {error}", "fetch or write the folder again"
-        ) from None
+    return disk.read_json_object(path, ModelError)
 
 
 # ------------------------------------------------------------------ weights
@@ -59,7 +45,7 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / _INDEX).is_file():
-        return _shards(folder, read_json(folder / _INDEX))
+        return _shards(folder, disk.read_json(folder / _INDEX, ModelError))
     pickles = sorted(path.name for suffix in _PICKLES for path in folder.glob(f"*.{suffix}"))
     if pickles:
         raise ModelError(
@@ -108,8 +94,8 @@ def load_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in files:
         with _checking(path):
-            content = disk.mapped(path)
-            is_altered = disk.altered(path)  # by the hash that our own files carry
+            content = disk.mmap_tensors(path)
+            is_altered = disk.is_altered(path)  # by the hash that our own files carry
         if is_altered:
             raise CheckpointError(
                 f"{path} is damaged: its content is not what was written", _FETCH_AGAIN

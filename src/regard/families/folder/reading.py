@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as specs
-from regard.build import CoreModel, outline, trainable
+from regard.builder import CoreModel, outline, trainable
 from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.errors import ModelError, did_you_mean
 from regard.families.folder.files import (

@@ -10,8 +10,8 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
+from regard.disk import read_json
 from regard.errors import DataError, ModelError
-from regard.families.folder.files import read_json
 
 # transformers prepares tables for a fixed number of positions where ours grow as needed; a large
 # number costs memory there, and nothing here.
@@ -42,7 +42,7 @@ def read_generation_config(folder: Path) -> dict[str, Any] | None:
     path = folder / "generation_config.json"
     if not path.is_file():
         return None
-    content = read_json(path)
+    content = read_json(path, ModelError)
     return content if isinstance(content, dict) else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import disk, spec
-from regard.build import CoreModel
+from regard.builder import CoreModel
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.folder.files import WEIGHTS
 from regard.families.folder.reading import ModelFolder
@@ -81,7 +81,7 @@ def write_weights(
     parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     tensors = to_hf(table, parameters)
     # A reader sees the old file or the new one, never a part.
-    with disk.writing(path.name), disk.replacing(path) as temporary:
+    with disk.disk_errors(path.name), disk.atomic_file(path) as temporary:
         disk.write_tensors(temporary, tensors)
 
 

@@ -1,9 +1,8 @@
-"""From a recipe's text to tokenizers and corpora inside the run folder."""
+"""Parallel text: from the pairs a recipe names to tokenizers and corpora in the run folder."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,48 +22,54 @@ from regard.text.tokenizer_files import (
     translation_tokenizer_from_json,
 )
 from regard.text.tokenizer_training import train_tokenizer
-from regard.training.objectives.distillation import found
-from regard.training.recipe.schema import Data, Recipe
+from regard.training.objectives.distillation import teacher_folder
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Data
 from regard.training.run_folder import RunFolder
 
 Pair = tuple[str, str]
-KINDS = ("bpe", "unigram", "words", "characters")
-BUILTIN_VALID, BUILTIN_TEST = 500, 1000
-HELD_OUT_EVERY, HELD_OUT_MOST = 100, 1000
-TAUGHT = 2000  # sentences that a teacher translates between two reports
+Pairs = Callable[[], Iterator[Pair]]  # from the beginning, as often as it is called
+Say = Callable[[str], None]
+
+TOKENIZER_KINDS = ("bpe", "unigram", "words", "characters")
+BUILTIN_VALIDATION = 500  # sentences
+BUILTIN_TEST = 1000
+# Without validation files, every 100th pair validates, but not more than 1,000.
+HOLD_OUT_EVERY = 100
+MAX_HELD_OUT = 1000
+TRANSLATED_AT_ONCE = 2000  # sentences that a teacher translates between two reports
 
 
 @dataclass(frozen=True)
-class Prepared:
-    source: Tokenizer
-    target: Tokenizer
-    corpus: Corpus
+class ParallelCorpora:
+    """Tokenizers and tokenized pairs of a run; the validation pairs as text too."""
+
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    train: Corpus
     valid: Corpus | None
     valid_pairs: list[Pair]
 
 
-def prepared(place: RunFolder, recipe: Recipe, say: Callable[[str], None]) -> Prepared:
-    """Tokenizers and corpora of a run: made on the first call, found by later ones."""
-    done = place.data / "train"
-    if not (done / "corpus.json").exists():
-        _make(place, recipe, say)
-    source, target = open_translation_tokenizers(place.folder)
-    valid = place.data / "valid"
-    return Prepared(
-        source,
-        target,
-        Corpus.open(done),
-        Corpus.open(valid) if valid.exists() else None,
-        list(_jsonl(place.data / "valid.jsonl")) if valid.exists() else [],
-    )
+def parallel_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> ParallelCorpora:
+    """Prepares tokenizers and corpora on the first call; later calls open them."""
+    train = run_folder.data / "train"
+    if not (train / "corpus.json").exists():
+        _prepare(run_folder, recipe, say)
+    source, target = open_translation_tokenizers(run_folder.folder)
+    valid = run_folder.data / "valid"
+    if not valid.exists():
+        return ParallelCorpora(source, target, Corpus.open(train), None, [])
+    pairs = list(text_files.pairs(run_folder.data / "valid.jsonl"))
+    return ParallelCorpora(source, target, Corpus.open(train), Corpus.open(valid), pairs)
 
 
 def test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
-    """What the finished model is scored on, by name."""
+    """The pairs that the finished model is scored on, by name of the set."""
     if recipe.builtin:
         return {
-            "test": _builtin("test", BUILTIN_TEST),
-            "pronouns": _builtin("test", BUILTIN_TEST, pronouns=True),
+            "test": _builtin_pairs("test", BUILTIN_TEST),
+            "pronouns": _builtin_pairs("test", BUILTIN_TEST, pronouns=True),
         }
     data = recipe.data
     if data.test_source and data.test_target:
@@ -72,119 +77,96 @@ def test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     return {}
 
 
-def _builtin(split: str, lines: int, pronouns: bool = False) -> list[Pair]:
-    found = itertools.islice(builtin.sentences(split, pronouns=pronouns), lines)
-    return [(sentence.source, sentence.target) for sentence in found]
+def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> list[Pair]:
+    sentences = itertools.islice(builtin.sentences(split, pronouns=pronouns), lines)
+    return [(sentence.source, sentence.target) for sentence in sentences]
 
 
-def _make(place: RunFolder, recipe: Recipe, say: Callable[[str], None]) -> None:
-    """The training corpus is committed last, so its presence means that all of this is there."""
-    place.data.mkdir(parents=True, exist_ok=True)
-    train, valid = _texts(place, recipe.data, say)
+def _prepare(run_folder: RunFolder, recipe: Recipe, say: Say) -> None:
+    run_folder.data.mkdir(parents=True, exist_ok=True)
+    train, valid = _splits(run_folder, recipe.data, say)
+    # The tokenizer learns from the original targets, which have more words than the teacher's.
     source, target = _tokenizers(recipe, train, say)
-    if (
-        recipe.train.teacher_translates
-    ):  # its words may be fewer: tokens are learnt from the text itself
-        train = _taught(place, recipe, train, say)
-    disk.write_file(place.folder / "tokenizer.json", source.to_json())
+    if recipe.train.teacher_translates:
+        train = _teacher_translations(run_folder, recipe, train, say)
+    disk.write_file(run_folder.folder / "tokenizer.json", source.to_json())
     if target is not source:
-        disk.write_file(place.folder / "target_tokenizer.json", target.to_json())
-    limit = recipe.data.max_length
+        disk.write_file(run_folder.folder / "target_tokenizer.json", target.to_json())
+    max_length = recipe.data.max_length
     if valid:
-        _write_jsonl(place.data / "valid.jsonl", valid)
-        report = prepare(valid, source, target, place.data / "valid", max_length=limit)
-        say(f"validation: {report}")
+        _write_jsonl(run_folder.data / "valid.jsonl", valid)
+        folder = run_folder.data / "valid"
+        say(f"validation: {prepare(valid, source, target, folder, max_length=max_length)}")
     else:
         say("no validation text: nothing to choose the best weights by, so the last ones are kept")
-    report = prepare(train(), source, target, place.data / "train", max_length=limit)
-    say(f"training: {report}")
+    # Last: the presence of the training corpus says that everything is there.
+    folder = run_folder.data / "train"
+    say(f"training: {prepare(train(), source, target, folder, max_length=max_length)}")
 
 
-def _texts(
-    place: RunFolder, data: Data, say: Callable[[str], None]
-) -> tuple[Callable[[], Iterator[Pair]], list[Pair]]:
-    """The training pairs, as often as they are asked for, and the validation pairs."""
+# --- where the pairs come from --------------------------------------------------------------------
+
+
+def _splits(run_folder: RunFolder, data: Data, say: Say) -> tuple[Pairs, list[Pair]]:
+    """Training and validation pairs."""
     if data.source is None and data.pairs is None:
         lines = data.builtin_lines
         say(f"data: the built-in English–German language, {lines:,} sentences")
         # Generated once and read back: the same sentences for the tokenizer and the corpus.
-        _write_jsonl(place.data / "train.jsonl", _builtin("train", lines))
-        return lambda: _jsonl(place.data / "train.jsonl"), _builtin("valid", BUILTIN_VALID)
-    everything = _training_pairs(place, data)
+        path = run_folder.data / "train.jsonl"
+        _write_jsonl(path, _builtin_pairs("train", lines))
+        return lambda: text_files.pairs(path), _builtin_pairs("valid", BUILTIN_VALIDATION)
+    pairs = _training_pairs(run_folder, data)
     valid = _validation_pairs(data)
-    if valid is None:
-        held = list(
-            itertools.islice(
-                (pair for i, pair in enumerate(everything()) if _held_out(i)), HELD_OUT_MOST
-            )
-        )
-        say(
-            f"no validation files: every {HELD_OUT_EVERY}th pair, {len(held):,} in all, is held out for validation"
-        )
-        return lambda: _without_held_out(everything()), held
-    return everything, valid
+    if valid is not None:
+        return pairs, valid
+    candidates = (pair for i, pair in enumerate(pairs()) if _is_held_out(i))
+    valid = list(itertools.islice(candidates, MAX_HELD_OUT))
+    say(
+        f"no validation files: every {HOLD_OUT_EVERY}th pair, {len(valid):,} in all, "
+        "is held out for validation"
+    )
+    return lambda: _without_held_out(pairs()), valid
 
 
-def _taught(
-    place: RunFolder,
-    recipe: Recipe,
-    train: Callable[[], Iterator[Pair]],
-    say: Callable[[str], None],
-) -> Callable[[], Iterator[Pair]]:
-    """The training sources with what the teacher makes of them by beam search (Kim and Rush 2016): such targets are fewer and
-    more alike, so that a small model can learn them. What validates stays as it is."""
-    path = place.data / "taught.jsonl"
-    if not path.exists():
-        teacher = load_translator(found(recipe), device=recipe.train.device, say=say)
-        teacher.freeze()
-        settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.penalty))
-        pairs: list[Pair] = []
-        sources = (source for source, _ in train())
-        while chunk := list(itertools.islice(sources, TAUGHT)):
-            best = teacher.hypotheses(chunk, settings, before=len(pairs))
-            pairs += [
-                (source, teacher.text(h[0]) if h else "")
-                for source, h in zip(chunk, best, strict=True)
-            ]
-            say(f"the teacher has translated {len(pairs):,} sentences")
-        _write_jsonl(path, pairs)
-    return lambda: _jsonl(path)
-
-
-def _held_out(index: int) -> bool:
-    return index % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+def _is_held_out(index: int) -> bool:
+    return index % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
 
 
 def _without_held_out(pairs: Iterator[Pair]) -> Iterator[Pair]:
-    held = 0
+    held_out = 0
     for i, pair in enumerate(pairs):
-        if _held_out(i) and held < HELD_OUT_MOST:
-            held += 1
+        if _is_held_out(i) and held_out < MAX_HELD_OUT:
+            held_out += 1
         else:
             yield pair
 
 
-def _training_pairs(place: RunFolder, data: Data) -> Callable[[], Iterator[Pair]]:
+def _training_pairs(run_folder: RunFolder, data: Data) -> Pairs:
     languages = _languages(data)
     if data.pairs is None:
         if data.source is None or data.target is None:
             raise SettingError(
                 "training needs both sides", "give --source and --target, or --pairs"
             )
-        source, target = data.source, data.target
+        source = data.source
+        target = data.target
         return lambda: text_files.pairs(source, target)
+    if data.pairs == "-":
+        return _spooled_stdin(run_folder, languages)
     pairs = data.pairs
-    if pairs == "-":
-        # Standard input can be read once; what follows, and a resumed run, need it again.
-        spool = place.data / "train.jsonl"
-        if not spool.exists():
-            typed = sys.stdin.isatty()
-            _write_jsonl(
-                spool,
-                [] if typed else list(text_files.pairs("-", format="tsv", languages=languages)),
-            )
-        return lambda: _jsonl(spool)
     return lambda: text_files.pairs(pairs, languages=languages)
+
+
+def _spooled_stdin(run_folder: RunFolder, languages: tuple[str, str] | None) -> Pairs:
+    """Standard input can be read once; what follows, and a resumed run, read the copy."""
+    path = run_folder.data / "train.jsonl"
+    if not path.exists():
+        pairs: list[Pair] = []
+        if not sys.stdin.isatty():  # nobody types a corpus
+            pairs = list(text_files.pairs("-", format="tsv", languages=languages))
+        _write_jsonl(path, pairs)
+    return lambda: text_files.pairs(path)
 
 
 def _validation_pairs(data: Data) -> list[Pair] | None:
@@ -208,43 +190,26 @@ def _languages(data: Data) -> tuple[str, str] | None:
     return source, target
 
 
-def _tokenizers(
-    recipe: Recipe, train: Callable[[], Iterator[Pair]], say: Callable[[str], None]
-) -> tuple[Tokenizer, Tokenizer]:
-    choice = recipe.tokens
-    if choice.tokenizer.endswith(".json"):
-        source = _ended(load_translation_tokenizer(choice.tokenizer))
-        target = (
-            _ended(load_translation_tokenizer(choice.target_tokenizer))
-            if choice.target_tokenizer
-            else source
-        )
-    elif recipe.teaching:
-        source, target = open_translation_tokenizers(found(recipe))
-    elif choice.tokenizer not in KINDS:
-        raise SettingError(
-            f"there is no tokenizer {choice.tokenizer!r}",
-            f"{', '.join(KINDS)}, or a path to a tokenizer.json",
-        )
-    elif choice.joint:
-        both = (side for pair in train() for side in pair)
-        source = target = train_tokenizer(both, choice.tokenizer, choice.vocabulary)
-    else:
-        source = train_tokenizer((pair[0] for pair in train()), choice.tokenizer, choice.vocabulary)
-        target = train_tokenizer((pair[1] for pair in train()), choice.tokenizer, choice.vocabulary)
-    sizes = (
-        f"{len(source):,} tokens"
-        if source is target
-        else f"{len(source):,} source and {len(target):,} target tokens"
-    )
-    say(f"tokenizer: {'that of the teacher' if recipe.teaching else choice.tokenizer}, {sizes}")
-    return source, target
+def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Pairs, say: Say) -> Pairs:
+    """Sequence-level knowledge distillation (Kim and Rush 2016).
 
-
-def _ended(tokenizer: Tokenizer) -> Tokenizer:
-    """A model that is trained from nothing has its sources with the end token behind them, whatever the file says."""
-    end = tokenizer.special_tokens["eos"]
-    return translation_tokenizer_from_json(append_end_token(tokenizer.to_json(), end))
+    The training sources with the teacher's translations by beam search: such targets are less
+    diverse, so that a small model can learn them. Validation pairs stay as they are.
+    """
+    path = run_folder.data / "taught.jsonl"
+    if not path.exists():
+        teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
+        teacher.freeze()
+        settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
+        pairs: list[Pair] = []
+        sources = (source for source, _ in train())
+        while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
+            hypotheses = teacher.hypotheses(chunk, settings, before=len(pairs))
+            for source, best in zip(chunk, hypotheses, strict=True):
+                pairs.append((source, teacher.text(best[0]) if best else ""))
+            say(f"the teacher has translated {len(pairs):,} sentences")
+        _write_jsonl(path, pairs)
+    return lambda: text_files.pairs(path)
 
 
 def _write_jsonl(path: Path, pairs: list[Pair]) -> None:
@@ -252,13 +217,51 @@ def _write_jsonl(path: Path, pairs: list[Pair]) -> None:
         raise DataError(
             "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
         )
-    disk.write_file(
-        path,
-        "".join(
-            json.dumps({"source": s, "target": t}, ensure_ascii=False) + "\n" for s, t in pairs
-        ),
-    )
+    lines = [disk.json_line({"source": source, "target": target}) for source, target in pairs]
+    disk.write_file(path, "".join(lines))
 
 
-def _jsonl(path: Path) -> Iterator[Pair]:
-    return text_files.pairs(path)
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+def _tokenizers(recipe: Recipe, train: Pairs, say: Say) -> tuple[Tokenizer, Tokenizer]:
+    """Source and target tokenizer; one object if they share a vocabulary."""
+    choice = recipe.tokens
+    if choice.tokenizer.endswith(".json"):
+        source = _with_end_token(load_translation_tokenizer(choice.tokenizer))
+        target = source
+        if choice.target_tokenizer:
+            target = _with_end_token(load_translation_tokenizer(choice.target_tokenizer))
+    elif recipe.distillation_weight:
+        source, target = open_translation_tokenizers(teacher_folder(recipe))
+    else:
+        source, target = _learn_tokenizers(recipe, train)
+    origin = "that of the teacher" if recipe.distillation_weight else choice.tokenizer
+    sizes = f"{len(source):,} tokens"
+    if source is not target:
+        sizes = f"{len(source):,} source and {len(target):,} target tokens"
+    say(f"tokenizer: {origin}, {sizes}")
+    return source, target
+
+
+def _learn_tokenizers(recipe: Recipe, train: Pairs) -> tuple[Tokenizer, Tokenizer]:
+    kind = recipe.tokens.tokenizer
+    vocabulary = recipe.tokens.vocabulary
+    if kind not in TOKENIZER_KINDS:
+        raise SettingError(
+            f"there is no tokenizer {kind!r}",
+            f"{', '.join(TOKENIZER_KINDS)}, or a path to a tokenizer.json",
+        )
+    if recipe.tokens.joint:
+        both_sides = (text for pair in train() for text in pair)
+        joint = train_tokenizer(both_sides, kind, vocabulary)
+        return joint, joint
+    source = train_tokenizer((source for source, _ in train()), kind, vocabulary)
+    target = train_tokenizer((target for _, target in train()), kind, vocabulary)
+    return source, target
+
+
+def _with_end_token(tokenizer: Tokenizer) -> Tokenizer:
+    """Models trained from scratch read sources with an end token, whatever the file says."""
+    end = tokenizer.special_tokens["eos"]
+    return translation_tokenizer_from_json(append_end_token(tokenizer.to_json(), end))

@@ -1,4 +1,4 @@
-"""How widely a model looks while it learns: attention entropy, measured when it is validated."""
+"""Attention entropy, measured at each validation: how widely every attention spreads its weights."""
 
 from __future__ import annotations
 
@@ -11,32 +11,38 @@ from torch import Tensor
 from regard.core.probe import Probe
 from regard.look.recording import weights_in_chunks
 
-ROWS = 16  # of a batch that are looked at; explicit weights of more would tell the same
+ROWS = 16  # of a batch that are measured: explicit weights of more would cost and show no more
 
 
 @torch.inference_mode()
-def gaze(
-    forward: Callable[[Probe], object], padding_mask: Mapping[str, Tensor | None]
+def attention_entropy(
+    forward: Callable[[Probe], object], padding_masks: Mapping[str, Tensor | None]
 ) -> dict[str, Any]:
-    """The mean entropy in nats over heads and places: of each attention, and of all of them together.
+    """The mean entropy in nats over heads and positions: of each attention, and of all together.
 
-    `forward` runs a few rows through the model with a trace; `real` says, by the stack that looks, which places are none of
-    padding ([B, T], or None for all). The model must be at rest, so that no random number is drawn.
+    `forward` runs a few rows through the model with a probe. `padding_masks` has, for each stack
+    whose positions attend, its mask [B, T] (True = token), or None if nothing is padded. The model
+    must be in eval mode, so that no random number is drawn.
     """
     probe = Probe(["*.weights"])
     forward(probe)
-    found = {}
+    entropies: dict[str, float] = {}
     for name, call in probe.attentions.items():
-        places = padding_mask[name.split(".")[0]]
-        total = count = 0.0
-        for rows, weights in weights_in_chunks(call):
-            p = weights.double().clamp_min(0)
-            nll = (
-                -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)
-            )  # [B, rows]; entr would be compiled at its first use
-            seen = torch.ones_like(nll) if places is None else places[:, rows].double()
-            total, count = total + (nll * seen).sum().item(), count + seen.sum().item()
-        found[name] = total / max(1.0, count)
-    if not found:
+        padding_mask = padding_masks[name.split(".")[0]]
+        total = 0.0
+        count = 0.0
+        for positions, weights in weights_in_chunks(call):
+            p = weights.double().clamp_min(0)  # [B, H, positions, keys]
+            # Not torch.special.entr: on a GPU that is compiled at its first use.
+            entropy = -torch.xlogy(p, p).sum(dim=-1).mean(dim=1)  # [B, positions]
+            if padding_mask is None:
+                counted = torch.ones_like(entropy)
+            else:
+                counted = padding_mask[:, positions].double()
+            total += (entropy * counted).sum().item()
+            count += counted.sum().item()
+        entropies[name] = total / max(1.0, count)
+    if not entropies:
         return {}
-    return {"attention_entropy": sum(found.values()) / len(found), "attention_entropies": found}
+    mean = sum(entropies.values()) / len(entropies)
+    return {"attention_entropy": mean, "attention_entropies": entropies}

@@ -1,4 +1,4 @@
-"""The first weights, where a recipe asks for others than the parts draw themselves."""
+"""Weight initialization, where a recipe asks for another than the modules' own (Xavier)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,42 @@ from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear
 from regard.core.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.relative_position import T5Bias
-from regard.training.recipe.options import Normal, Scaled, StartChoice, Xavier
+from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
 
 
 @torch.no_grad()
-def draw(model: nn.Module, choice: StartChoice) -> None:
-    """Draws every matrix and table anew from torch's default generator; biases stay 0 and norms 1."""
+def initialize(model: nn.Module, choice: Initialization) -> None:
+    """Draws every matrix and table from torch's default generator; biases stay 0 and norms 1."""
     match choice:
         case Xavier():
-            return
-        case Normal(deviation) | Scaled(deviation):
-            for module in model.modules():
-                if isinstance(module, Linear | Table):
-                    module.weight.normal_(std=deviation)
-                elif isinstance(module, LearnedPosition | T5Bias):
-                    module.table.normal_(std=deviation)
-                elif isinstance(module, AxialPosition):
-                    for table in module.tables:
-                        table.normal_(std=deviation)
+            pass
+        case Normal(deviation):
+            _normal(model, deviation)
+        case Scaled(deviation):
+            _normal(model, deviation)
+            _scale_residual_projections(model)
         case _:
             assert_never(choice)
-    if isinstance(choice, Scaled):
-        added = [m.output if isinstance(m, Attention) else m.outer for m in model.modules()
-                 if isinstance(m, Attention | FeedForward | GatedFeedForward)]  # fmt: skip
-        for linear in added:
-            linear.weight.div_(math.sqrt(len(added)))
+
+
+def _normal(model: nn.Module, deviation: float) -> None:
+    for module in model.modules():
+        if isinstance(module, Linear | Table):
+            module.weight.normal_(std=deviation)
+        elif isinstance(module, LearnedPosition | T5Bias):
+            module.table.normal_(std=deviation)
+        elif isinstance(module, AxialPosition):
+            for table in module.tables:
+                table.normal_(std=deviation)
+
+
+def _scale_residual_projections(model: nn.Module) -> None:
+    """GPT-2, Section 2.3: weights of residual layers are divided by √N, their number."""
+    projections = []
+    for module in model.modules():
+        if isinstance(module, Attention):
+            projections.append(module.output)
+        elif isinstance(module, FeedForward | GatedFeedForward):
+            projections.append(module.outer)
+    for linear in projections:
+        linear.weight.div_(math.sqrt(len(projections)))

@@ -1,4 +1,8 @@
-"""How far a parameter is from the top of its stack: what is lower is more general, and changes less or not at all."""
+"""Layer-wise learning-rate decay, and freezing of the lowest layers, for fine-tuning.
+
+Lower layers are more general: they are to change less than higher ones (Howard and Ruder 2018), or
+not at all.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +16,43 @@ _BLOCK = re.compile(r"^(?P<stack>.*?)blocks\.(?P<number>\d+)\.")
 _INPUTS = ("input.", "source.", "target.", "tokens.")
 
 
-def places(model: nn.Module) -> dict[str, int]:
-    """By name: 0 for what a model reads with (embeddings, and positions that all blocks share), i + 1 for block i of its
-    stack, one more than the longest stack has for what stands on top."""
+def depths(model: nn.Module) -> dict[str, int]:
+    """The depth of each parameter, by name.
+
+    0 for embeddings and for positions that all blocks share, i + 1 for block i of its stack, and one
+    more than the deepest stack has for the heads on top.
+    """
     names = [name for name, _ in model.named_parameters()]
-    top = 1 + max((int(m["number"]) + 1 for name in names if (m := _BLOCK.match(name))), default=0)
-    return {name: _place(name, top) for name in names}
+    numbers = [int(match["number"]) for name in names if (match := _BLOCK.match(name))]
+    top = 2 + max(numbers, default=-1)
+    return {name: _depth(name, top) for name in names}
 
 
-def _place(name: str, top: int) -> int:
+def _depth(name: str, top: int) -> int:
     block = _BLOCK.match(name)
     if block is not None:
         return int(block["number"]) + 1
-    return 0 if name.startswith(_INPUTS) or ".position." in name else top
+    if name.startswith(_INPUTS) or ".position." in name:
+        return 0
+    return top
 
 
-def rates(model: nn.Module, decay: float) -> dict[str, float]:
-    """The share of the learning rate of each parameter: decay^(distance from the top)."""
-    found = places(model)
-    top = max(found.values())
-    return {name: decay ** (top - place) for name, place in found.items()}
+def lr_multipliers(model: nn.Module, decay: float) -> dict[str, float]:
+    """The factor on the learning rate of each parameter: decay^(distance from the top)."""
+    by_name = depths(model)
+    top = max(by_name.values())
+    return {name: decay ** (top - depth) for name, depth in by_name.items()}
 
 
 def freeze(model: nn.Module, blocks: int) -> None:
-    """Fixes the embeddings and the lowest blocks, of each stack."""
-    found = places(model)
-    most = max(found.values()) - 1
-    if blocks > most:
+    """Freezes the embeddings and this many of the lowest blocks of each stack."""
+    by_name = depths(model)
+    available = max(by_name.values()) - 1
+    if blocks > available:
         raise SettingError(
-            f"{blocks} blocks cannot be frozen: there are {most}", f"give a number up to {most}"
+            f"{blocks} blocks cannot be frozen: there are {available}",
+            f"give a number up to {available}",
         )
     for name, parameter in model.named_parameters():
-        if found[name] <= blocks:
+        if by_name[name] <= blocks:
             parameter.requires_grad_(False)

@@ -1,255 +1,288 @@
-"""The training loop: batches in, updates out, and at any moment enough on disk to go on bit for bit."""
+"""The training loop: batches in, updates out, with validation, logging and checkpoints.
+
+What a run does between two checkpoints is a function of the first of them: a resumed run equals an
+uninterrupted one, bit for bit.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.checkpoint import Checkpoints, Saved, Snapshots, Tensors
+from regard.checkpoint import Checkpoints, Saved, Snapshots
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
 from regard.errors import DivergenceError
-from regard.training.engine.logging import MetricsLog, ProgressLog
+from regard.training.engine import stop_signals
+from regard.training.engine.early_stopping import EarlyStopping
+from regard.training.engine.metrics_log import MetricsLog
+from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.progress import Progress
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.engine.step import Step
+from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState, Objective
-from regard.training.recipe.options import Average, Best, Ema, Last
 from regard.training.recipe.schema import Recipe
 
-BAD_STEPS_IN_A_ROW = 3
+MAX_SKIPPED_UPDATES = 3  # in a row, before the run has diverged
+EXAMPLES_IN_A_REPORT = 3
 
 
-@dataclass
-class Progress:
-    """Where a run stands; plain data that is saved with every checkpoint."""
+@dataclass(frozen=True)
+class _PendingStep:
+    """A step that the device may still be working on."""
 
-    step: int = 0
-    epoch: int = 0
-    index: int = 0  # the next batch of the epoch
-    tokens: int = 0
-    seconds: float = 0.0
-    best: float | None = None
-    best_step: int = 0
-    stale: int = 0  # validations since the best one
-    averaged: list[int] = field(default_factory=list)
-    bad: int = 0  # updates skipped in a row
-    finished: bool = False
-    window: tuple[float, float, float] = (
-        0.0,
-        0.0,
-        0.0,
-    )  # loss, −log p and tokens since the last line of the log
-    metrics_position: int = 0
-    compiling: float = 0.0  # seconds of them in which programs were compiled and recorded
-    threads: int = 0
-
-
-class Interrupted(Exception):
-    """A signal asked the run to stop; the state is saved."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
+    step: int
+    batches: list[Batch]
+    outcome: Tensor  # [skipped, gradient norm, loss, −log p], on the device
 
 
 class Loop:
-    """One run. Everything it does between two checkpoints follows from the first of them."""
+    """One run.
+
+    `after_save` is called after each checkpoint, with the weights to export in the model. `on_step`
+    is called after each update, once its logging, validation and saving are done: it may read
+    `progress`, or end the run with `request_stop()`.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
-        task: Objective,
-        updater: Optimizer,
+        objective: Objective,
+        optimizer: Optimizer,
         stores: tuple[Checkpoints, Snapshots],
         metrics: MetricsLog,
-        talk: ProgressLog,
+        progress_bar: ProgressBar,
+        after_save: Callable[[], None] | None = None,
+        on_step: Callable[[Loop], None] | None = None,
     ) -> None:
         self.settings = recipe.train
-        self.kept = recipe.kept_weights
-        self.task, self.model, self.updater = task, task.model, updater
-        self.step = Step(task.loss, updater, self._autocast, record=not self.settings.recompute)
+        self.objective = objective
+        self.model = objective.model
+        self.optimizer = optimizer
         self.checkpoints, self.snapshots = stores
-        self.metrics, self.talk = metrics, talk
-        self.progress = Progress(threads=torch.get_num_threads())
-        self.device = next(self.model.parameters()).device
-        self.parameters = dict(self.model.named_parameters())
-        self.ema = (
-            {n: p.detach().clone() for n, p in self.parameters.items()}
-            if isinstance(self.kept, Ema)
-            else None
-        )
-        self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
-        self.unread: tuple[int, list[Batch], Tensor] | None = None
-        self.norm = 0.0  # of the last gradient, before clipping
-        self.signal = 0
-        self.clock = time.perf_counter()
-        self.after_save: Callable[[], None] = lambda: (
-            None
-        )  # called with the selected weights in the model
-        self.logged = (0.0, 0)  # seconds and tokens at the last line of the log
+        self.metrics = metrics
+        self.progress_bar = progress_bar
+        self.after_save = after_save
+        self.on_step = on_step
 
-    # -------------------------------------------------------------- the run
+        self.device = next(self.model.parameters()).device
+        self.progress = Progress(threads=torch.get_num_threads())
+        self.averaging = WeightAveraging(recipe.exported_weights, self.model, self.snapshots)
+        self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
+        # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph.
+        self.step = Step(
+            objective.loss, optimizer, self._autocast, cuda_graphs=not self.settings.recompute
+        )
+        # Sums of loss, −log p and tokens since the last line of the metrics log.
+        self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
+        self.gradient_norm = 0.0  # of the last inspected step, before clipping
+        self.stop_signal = 0
+        self._pending: _PendingStep | None = None
+        self._clock = time.perf_counter()
+        self._logged_seconds = 0.0  # at the last line of the metrics log
+        self._logged_tokens = 0
+
+    # --- the run ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Trains to the last step, or until patience ends, or until a signal; the state is saved in every case."""
-        progress, settings = self.progress, self.settings
-        self.logged = (progress.seconds, progress.tokens)
-        with self._signals(), self._compiled(), closing(self._batches()) as batches:
-            self.talk.start(progress.step)
+        """Trains to the last step, until early stopping, or until a stop is requested.
+
+        The state is saved in every case; after a requested stop `interrupted` is true.
+        """
+        progress = self.progress
+        self._logged_seconds = progress.seconds
+        self._logged_tokens = progress.tokens
+        with (
+            stop_signals.handled(self._on_signal),
+            self._compiled(),
+            closing(self._batches()) as batches,
+        ):
+            self.progress_bar.start(progress.step)
             try:
-                self.clock = time.perf_counter()
+                self._clock = time.perf_counter()
                 self._warm_up()
-                while progress.step < settings.steps and not progress.finished:
-                    self._step(list(itertools.islice(batches, settings.accumulate)))
+                while not (self._at_end or self.interrupted):
+                    # Gradient accumulation: so many batches make up one update.
+                    self.train_step(list(itertools.islice(batches, self.settings.accumulate)))
                     self._after_step()
             finally:
-                self.talk.stop()
+                self.progress_bar.stop()
+
+    @property
+    def _at_end(self) -> bool:
+        return self.progress.step >= self.settings.steps or self.progress.finished
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a stop was requested before the end of the run."""
+        return bool(self.stop_signal) and not self._at_end
+
+    def request_stop(self, signal_number: int = signal.SIGTERM) -> None:
+        """Ends the run after the current step, with its state saved, as that signal would."""
+        self.stop_signal = signal_number
+
+    def _on_signal(self, number: int) -> None:
+        self.request_stop(number)
+        self.progress_bar.say(f"{signal.Signals(number).name}: finishing the step and saving")
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        """Batches from the saved position on, prepared in a thread of their own."""
+
+        def prepared() -> Iterator[tuple[tuple[int, int], Batch]]:
+            for position, batch in self.objective.batches(self.progress.epoch, self.progress.index):
+                # Only from pinned memory is the copy to a GPU asynchronous.
+                yield position, batch.pin() if self.device.type == "cuda" else batch
+
+        with closing(prefetch(prepared())) as batches:
+            for position, batch in batches:
+                self.progress.epoch, self.progress.index = position
+                yield batch
+
+    def _after_step(self) -> None:
+        step = self.progress.step
+        last = step == self.settings.steps
+        if step % self.settings.log_every == 0 or last:
+            self._log()
+        if step % self.settings.validate_every == 0 or last:
+            self._validate()
+        saved = step % self.settings.save_every == 0 or self._at_end
+        if saved:
+            self.save()
+        if self.on_step is not None:
+            self.on_step(self)
+        if self.interrupted and not saved:
+            self.save()
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def train_step(self, batches: list[Batch]) -> None:
+        progress = self.progress
+        progress.step += 1
+        self.model.train()
+        redraw(self.model, progress.step)  # the random features of Performers
+        with self._compilation_timed():
+            outcome = self.step(batches, progress.step, self.settings.seed)
+        skipped, _, loss, nll = outcome.unbind()
+        counted = torch.stack([loss, nll, self.step.tokens])
+        self.window += torch.where(skipped.bool(), 0.0, counted)
+        self.averaging.after_update()
+        progress.tokens += sum(batch.tokens for batch in batches)
+        # The outcome of a step is read when the next one has been launched: the device never idles.
+        self._inspect()
+        self._pending = _PendingStep(progress.step, batches, outcome)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return autocast(self.settings.precision, self.device)
+
+    def _inspect(self) -> None:
+        """Reads the outcome of the pending step; reports a skipped update with its examples."""
+        if self._pending is None:
+            return
+        pending = self._pending
+        self._pending = None
+        skipped, norm, loss, _ = pending.outcome.tolist()
+        self.gradient_norm = norm
+        if skipped:
+            self._report_skipped(pending, loss, norm)
+        else:
+            self.progress.bad = 0
+
+    def _report_skipped(self, pending: _PendingStep, loss: float, norm: float) -> None:
+        scaler = self.optimizer.scaler
+        overflow = scaler.enabled and math.isfinite(loss)
+        examples = self._examples(pending.batches)
+        record = {
+            "event": "skipped",
+            "step": pending.step,
+            "loss": loss,
+            "gradient_norm": norm,
+            "examples": examples,
+        }
+        if overflow:
+            record |= {"event": "overflow", "loss_scale": scaler.scale.item()}
+            what = "fp16 gradients overflowed; the loss scale was halved"
+            shown = ""
+        else:
+            what = "loss or gradient is not finite"
+            shown = "".join("\n    " + " ⇒ ".join(_texts(example)) for example in examples)
+        self.metrics.write(record)
+        self.progress_bar.say(
+            f"step {pending.step}: {what}; update skipped "
+            f"(loss {loss}, gradient norm {norm}){shown}"
+        )
+        # An overflow is normal while the loss scale still has room to fall.
+        if not (overflow and scaler.scale.item() >= 1):
+            self.progress.bad += 1
+        if self.progress.bad >= MAX_SKIPPED_UPDATES:
+            raise DivergenceError(
+                f"loss or gradients were not finite {MAX_SKIPPED_UPDATES} steps in a row, "
+                f"last at step {pending.step}",
+                "lower learning_rate, set clip = 1.0 or a longer warmup; "
+                "metrics.jsonl names the batches",
+            )
+
+    def _examples(self, batches: list[Batch]) -> list[dict[str, Any]]:
+        rows = [int(row) for batch in batches for row in batch.rows]
+        examples = self.objective.examples(rows[:EXAMPLES_IN_A_REPORT])
+        more = len(rows) - EXAMPLES_IN_A_REPORT
+        if more > 0:
+            examples = [*examples, {"row": -1, "text": f"… {more} more"}]
+        return examples
+
+    # --- torch.compile ----------------------------------------------------------------------------
+
+    @property
+    def compiles(self) -> bool:
+        return self.settings.compile and self.device.type == "cuda"
 
     @contextmanager
     def _compiled(self) -> Iterator[None]:
         if not self.compiles:
             yield
             return
-        self.talk.say("compiling the blocks: the first steps take longer")
+        self.progress_bar.say("compiling the blocks: the first steps take longer")
         with compiled(self.model):
             yield
 
-    @property
-    def compiles(self) -> bool:
-        return self.settings.compile and self.device.type == "cuda"
-
     def _warm_up(self) -> None:
-        """Kernels that only validation needs are compiled before the first step, with the time of compiling."""
+        """Compiles what only validation needs before the first step, and counts that time apart."""
         if not self.compiles:
             return
-        self._measured()
-        self.progress.compiling += time.perf_counter() - self.clock
-
-    def _after_step(self) -> None:
-        progress, settings = self.progress, self.settings
-        last = progress.step == settings.steps
-        if progress.step % settings.log_every == 0 or last:
-            self._log()
-        if progress.step % settings.validate_every == 0 or last:
-            self._validate()
-            last = last or progress.finished
-        if progress.step % settings.save_every == 0 or last or self.signal:
-            self.save()
-        if self.signal and not last:
-            raise Interrupted(self.signal)
-
-    def _batches(self) -> Generator[Batch, None, None]:
-        def prepared() -> Iterator[tuple[tuple[int, int], Batch]]:
-            for position, batch in self.task.batches(self.progress.epoch, self.progress.index):
-                yield position, batch.pin() if self.device.type == "cuda" else batch
-
-        with closing(prefetch(prepared())) as ready:
-            for position, batch in ready:
-                self.progress.epoch, self.progress.index = position
-                yield batch
-
-    # -------------------------------------------------------------- one step
-
-    def _step(self, batches: list[Batch]) -> None:
-        progress = self.progress
-        tokens = sum(batch.tokens for batch in batches)
-        progress.step += 1
-        self.model.train()
-        redraw(self.model, progress.step)
-        with self._watched():
-            verdict = self.step(batches, progress.step, self.settings.seed)
-        skipped, _, loss, nll = verdict.unbind()
-        counted = torch.stack([loss, nll, self.step.tokens])
-        self.window += torch.where(skipped.bool(), 0.0, counted)
-        if self.ema is not None:
-            assert isinstance(self.kept, Ema)
-            torch._foreach_lerp_(
-                list(self.ema.values()),
-                [p.detach() for p in self.parameters.values()],
-                1 - self.kept.decay,
-            )
-        progress.tokens += tokens
-        # The device is left to work: what it says of this step is read when the next one has been handed over.
-        self._inspect()
-        self.unread = (progress.step, batches, verdict)
+        self._evaluate()
+        self.progress.compiling += time.perf_counter() - self._clock
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Counts the time of a step as spent on compiling if anything was compiled or recorded in it."""
+    def _compilation_timed(self) -> Iterator[None]:
+        """Counts a step's time as compilation if anything was compiled or captured in it."""
         if not self.compiles:
             yield
             return
-        known, began = _programs(), time.perf_counter()
+        graphs = _compiled_graphs()
+        started = time.perf_counter()
         yield
-        if _programs() > known or not self.step.ready:
+        if _compiled_graphs() > graphs or not self.step.warm:
             torch.cuda.synchronize()
-            self.progress.compiling += time.perf_counter() - began
+            self.progress.compiling += time.perf_counter() - started
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        if self.settings.precision not in kinds:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=kinds[self.settings.precision])
+    # --- logging and validation -------------------------------------------------------------------
 
-    def _inspect(self) -> None:
-        """Reads the verdict on the step before; a bad one is reported with its examples, and repeated ones end the run."""
-        if self.unread is None:
-            return
-        step, batches, verdict = self.unread
-        self.unread = None
-        skipped, norm, loss, _ = verdict.tolist()
-        self.norm = norm
-        if not skipped:
-            self.progress.bad = 0
-            return
-        overflow = self.updater.loss_scaling and loss == loss and abs(loss) != float("inf")
-        examples = self._examples(batches)
-        record = {
-            "event": "skipped",
-            "step": step,
-            "loss": loss,
-            "gradient_norm": norm,
-            "examples": examples,
-        }
-        if overflow:
-            record |= {"event": "overflow", "loss_scale": self.updater.scale.item()}
-        self.metrics.write(record)
-        what = (
-            "fp16 gradients overflowed; the loss scale was halved"
-            if overflow
-            else "loss or gradient is not finite"
-        )
-        shown = "" if overflow else "".join("\n    " + " ⇒ ".join(_words(e)) for e in examples)
-        self.talk.say(
-            f"step {step}: {what}; update skipped (loss {loss}, gradient norm {norm}){shown}"
-        )
-        self.progress.bad += 0 if overflow and self.updater.scale.item() >= 1 else 1
-        if self.progress.bad >= BAD_STEPS_IN_A_ROW:
-            raise DivergenceError(
-                f"loss or gradients were not finite {BAD_STEPS_IN_A_ROW} steps in a row, last at step {step}",
-                "lower learning_rate, set clip = 1.0 or a longer warmup; metrics.jsonl names the batches",
-            )
-
-    def _examples(self, batches: list[Batch], most: int = 3) -> list[dict[str, Any]]:
-        rows = [int(row) for batch in batches for row in batch.rows]
-        more = [{"row": -1, "text": f"… {len(rows) - most} more"}] if len(rows) > most else []
-        return self.task.examples(rows[:most]) + more
-
-    # -------------------------------------------------------------- between steps
-
-    def _tick(self) -> float:
+    def _update_clock(self) -> float:
+        """Adds the time since the last call to the seconds of training."""
         now = time.perf_counter()
-        self.progress.seconds += now - self.clock
-        self.clock = now
+        self.progress.seconds += now - self._clock
+        self._clock = now
         return self.progress.seconds
 
     def _log(self) -> None:
@@ -257,174 +290,124 @@ class Loop:
         progress = self.progress
         loss, nll, tokens = self.window.tolist()
         self.window.zero_()
-        seconds = self._tick()
-        rate = (progress.tokens - self.logged[1]) / max(1e-9, seconds - self.logged[0])
-        self.logged = (seconds, progress.tokens)
+        seconds = self._update_clock()
+        new_tokens = progress.tokens - self._logged_tokens
+        rate = new_tokens / max(1e-9, seconds - self._logged_seconds)
+        self._logged_seconds = seconds
+        self._logged_tokens = progress.tokens
+        mean_loss = loss / max(1.0, tokens)
+        unit = self.objective.unit
         self.metrics.write(
             {
                 "step": progress.step,
-                "loss": loss / max(1.0, tokens),
+                "loss": mean_loss,
                 "nll": nll / max(1.0, tokens),
-                "gradient_norm": self.norm,
-                "learning_rate": self.updater.schedule(progress.step),
+                "gradient_norm": self.gradient_norm,
+                "learning_rate": self.optimizer.schedule(progress.step),
                 "epoch": progress.epoch,
                 "tokens": progress.tokens,
                 "seconds": round(seconds, 3),
                 "tokens_per_second": round(rate, 1),
-                "unit": self.task.unit,  # of what the names above call tokens
+                "unit": unit,  # of what the keys above call tokens
             }
         )
-        left = (
-            (seconds - progress.compiling) / progress.step * (self.settings.steps - progress.step)
-        )
-        self.talk.step(progress.step, loss / max(1.0, tokens), rate, self.task.unit, seconds, left)
+        seconds_per_step = (seconds - progress.compiling) / progress.step
+        remaining = seconds_per_step * (self.settings.steps - progress.step)
+        note = f"loss {mean_loss:.3f}  {rate:,.0f} {unit}/s"
+        self.progress_bar.update(progress.step, note, seconds, remaining)
 
     def _validate(self) -> None:
         self._inspect()
-        progress, settings = self.progress, self.settings
-        found = self._measured()
-        if found is None:
+        progress = self.progress
+        validation = self._evaluate()
+        if validation is None:
             return
-        score = found["loss"] if settings.metric == "loss" else found[settings.metric]
-        better = progress.best is None or (
-            score < progress.best if settings.metric == "loss" else score > progress.best
+        improved = self.early_stopping.update(progress, validation)
+        self.averaging.after_validation(progress, improved)
+        self.metrics.write(
+            {"event": "validation", "step": progress.step, **validation, "best": improved}
         )
-        if better:
-            progress.best, progress.best_step, progress.stale = score, progress.step, 0
-        else:
-            progress.stale += 1
-        if isinstance(self.kept, Average):
-            progress.averaged = [*progress.averaged, progress.step][-self.kept.count :]
-        if isinstance(self.kept, Average) or (better and isinstance(self.kept, Best)):
-            self.snapshots.write(progress.step, self._current())
-        self.metrics.write({"event": "validation", "step": progress.step, **found, "best": better})
-        shown = "  ".join(
-            f"{key} {value:.3f}" for key, value in found.items() if isinstance(value, float)
-        )
-        self.talk.say(f"step {progress.step}  validation: {shown}{'  (best)' if better else ''}")
-        for sample in found.get("samples", []):
-            self.talk.say("    " + "\n⇒ ".join(_words(sample)[:2]).replace("\n", "\n    "))
-        if settings.patience and progress.stale >= settings.patience:
-            progress.finished = True
-            self.talk.say(
+        self._say_validation(validation, improved)
+        if progress.finished:
+            self.progress_bar.say(
                 f"no improvement in {progress.stale} validations: stopping at step {progress.step}"
             )
-        self._tick()
+        self._update_clock()
 
-    def _measured(self) -> dict[str, Any] | None:
-        # What is only measured now and then is not worth a program of its own.
-        plain = torch.compiler.set_stance("force_eager") if self.compiles else nullcontext()
-        with plain, self._weights(self.ema):
-            return self.task.validate(self._autocast())
+    def _say_validation(self, validation: dict[str, Any], improved: bool) -> None:
+        numbers = [f"{key} {v:.3f}" for key, v in validation.items() if isinstance(v, float)]
+        mark = "  (best)" if improved else ""
+        say = self.progress_bar.say
+        say(f"step {self.progress.step}  validation: {'  '.join(numbers)}{mark}")
+        for sample in validation.get("samples", []):
+            say("    " + "\n⇒ ".join(_texts(sample)[:2]).replace("\n", "\n    "))
 
-    # -------------------------------------------------------------- state
+    def _evaluate(self) -> dict[str, Any] | None:
+        # Validation comes rarely: compiling kernels of its own would not pay.
+        eager: AbstractContextManager[Any] = nullcontext()
+        if self.compiles:
+            eager = torch.compiler.set_stance("force_eager")
+        with eager, self.averaging.swapped_in(self.averaging.ema):
+            return self.objective.validate(self._autocast())
+
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def save(self) -> None:
         """Commits a checkpoint of everything the next step depends on."""
         self._inspect()
-        self._tick()
+        self._update_clock()
         progress = self.progress
         loss, nll, tokens = self.window.tolist()
         progress.window = (loss, nll, tokens)
         progress.metrics_position = self.metrics.position()
-        groups = {"weights": self._current(), "optimizer": self.updater.state()}
-        if self.ema is not None:
-            groups["ema"] = self.ema
-        if isinstance(self.task, CarriesState):
-            groups["carry"] = self.task.carry
+        groups = {"weights": self.averaging.current(), "optimizer": self.optimizer.state()}
+        if self.averaging.ema is not None:
+            groups["ema"] = self.averaging.ema
+        if isinstance(self.objective, CarriesState):
+            groups["carry"] = self.objective.carry
         self.checkpoints.save(progress.step, groups, asdict(progress))
-        kept = self.checkpoints.progresses()
-        self.snapshots.forget_all_but(
-            {step for saved in kept for step in (saved["best_step"], *saved["averaged"])}
-        )
-        with self.exported():
-            self.after_save()
-        self._tick()
+        self._delete_unused_snapshots()
+        if self.after_save is not None:
+            with self.exported():
+                self.after_save()
+        self._update_clock()
+
+    def _delete_unused_snapshots(self) -> None:
+        # Any checkpoint on disk may be the one to resume from, so the snapshots of all stay.
+        used: set[int] = set()
+        for progress in self.checkpoints.progresses():
+            used |= {progress["best_step"], *progress["averaged"]}
+        self.snapshots.delete_all_but(used)
 
     def restore(self, saved: Saved) -> None:
-        """Takes up a checkpoint: weights, optimizer, averages, position, log and threads."""
+        """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
         self.progress = Progress(**saved.progress)
         self.progress.window = tuple(saved.progress["window"])
         torch.set_num_threads(self.progress.threads)
-        self._assign(saved.groups["weights"])
-        self.updater.load(saved.groups["optimizer"])
-        if self.ema is not None:
-            self.ema = {name: saved.groups["ema"][name].to(self.device) for name in self.parameters}
-        if isinstance(self.task, CarriesState):
-            for name, part in saved.groups["carry"].items():
-                self.task.carry[name].copy_(part)
+        self.averaging.assign(saved.groups["weights"])
+        self.optimizer.load(saved.groups["optimizer"])
+        if self.averaging.ema is not None:
+            for name, average in self.averaging.ema.items():
+                average.copy_(saved.groups["ema"][name])
+        if isinstance(self.objective, CarriesState):
+            for name, tensor in saved.groups["carry"].items():
+                self.objective.carry[name].copy_(tensor)
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
-        self.metrics.cut(self.progress.metrics_position)
-
-    def selected(self) -> Tensors:
-        """The weights the recipe keeps, as far as the run has come."""
-        match self.kept:
-            case Ema() if self.ema is not None:
-                return self.ema
-            case Average() if self.progress.averaged:
-                return self.snapshots.mean(self.progress.averaged)
-            case Best() if self.progress.best_step:
-                return self.snapshots.mean([self.progress.best_step])
-            case Last() | _:
-                return self._current()
-
-    def _current(self) -> Tensors:
-        return {name: parameter.detach() for name, parameter in self.parameters.items()}
-
-    def _assign(self, weights: Tensors) -> None:
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(weights[name])
-
-    @contextmanager
-    def _weights(self, weights: Tensors | None) -> Iterator[None]:
-        """Other weights in the model for a while."""
-        if weights is None:
-            yield
-            return
-        own = {name: tensor.clone() for name, tensor in self._current().items()}
-        self._assign(weights)
-        try:
-            yield
-        finally:
-            self._assign(own)
+        self.metrics.truncate(self.progress.metrics_position)
 
     @contextmanager
     def exported(self) -> Iterator[None]:
-        """The selected weights in the model for a while."""
-        with self._weights(self.selected()):
+        """The weights to export in the model, for the duration of the block."""
+        with self.averaging.swapped_in(self.averaging.selected(self.progress)):
             yield
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM lets the step finish and the state be saved; a second one is not waited for."""
 
-        def remember(number: int, _: Any) -> None:
-            if self.signal:
-                signal.signal(number, signal.SIG_DFL)
-            self.signal = number
-            self.talk.say(f"{signal.Signals(number).name}: finishing the step and saving")
-
-        try:
-            before = {
-                number: signal.signal(number, remember)
-                for number in (signal.SIGINT, signal.SIGTERM)
-            }
-        except ValueError:  # not the main thread: the caller's signals are not ours
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _words(example: dict[str, Any]) -> list[str]:
-    """What an example or a sample says, in its order."""
+def _texts(example: dict[str, Any]) -> list[str]:
+    """The texts of an example or a sample, in their order."""
     return [value for value in example.values() if isinstance(value, str)]
 
 
-def _programs() -> int:
+def _compiled_graphs() -> int:
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])

@@ -1,4 +1,7 @@
-"""The learning rate as a function of the step, counted from 1. No torch here."""
+"""Learning-rate schedules: the learning rate as a function of the step, counted from 1.
+
+No torch here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class InverseSquareRoot:
-    """Equation 3: factor · d_model^-½ · min(step^-½, step · warmup^-1½)."""
+    """Equation 3 of the paper: factor · d_model^-½ · min(step^-½, step · warmup^-1½)."""
 
     d_model: int
     warmup: int = 4000
@@ -35,13 +38,14 @@ class CosineDecay:
     def __call__(self, step: int) -> float:
         if step < self.warmup:
             return self.peak * step / self.warmup
-        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        return self.peak * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done)))
+        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))  # 0 to 1
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))  # 1 to 0
+        return self.peak * (self.floor + (1 - self.floor) * cosine)
 
 
 @dataclass(frozen=True)
 class ConstantRate:
-    """Linear warm-up, then level."""
+    """Linear warm-up, then constant."""
 
     peak: float
     warmup: int
@@ -52,7 +56,7 @@ class ConstantRate:
 
 @dataclass(frozen=True)
 class LinearDecay:
-    """Linear warm-up, then straight down to 0 just after `steps`: the usual curve of fine-tuning."""
+    """Linear warm-up, then linear decay to 0 just after `steps`: the usual one for fine-tuning."""
 
     peak: float
     warmup: int
@@ -61,6 +65,7 @@ class LinearDecay:
     def __call__(self, step: int) -> float:
         if step < self.warmup:
             return self.peak * step / self.warmup
+        # + 1: the last update still learns something.
         return self.peak * max(0.0, (self.steps + 1 - step) / (self.steps + 1 - self.warmup))
 
 

@@ -1,111 +1,128 @@
-"""One update: unscale, clip, skip if anything is not finite, Adam. Nothing here waits for the device."""
+"""Adam with gradient clipping and loss scaling; an update with non-finite gradients is skipped.
+
+Nothing here waits for the device: clipping, unscaling and skipping are tensors that PyTorch's fused
+Adam kernel takes, so that one update can also be captured into a CUDA graph.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.training.engine.lr_schedule import Schedule
+from regard.training.engine.mixed_precision import LossScaler
+
+
+@dataclass(frozen=True)
+class AdamConfig:
+    """Hyperparameters of Adam; `kind` "adamw" decouples the weight decay. Defaults: Section 5.3."""
+
+    kind: str = "adam"
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 0.0
 
 
 class Optimizer:
-    """Adam with what surrounds it. The fused kernel takes the factor and the skip as tensors on the device.
+    """Adam or AdamW, driven by a learning-rate schedule.
 
-    `rates`: the share of the learning rate that a parameter gets, by its name; the whole of it unless said.
+    `max_grad_norm` clips the gradient norm (0: no clipping). `lr_multipliers` scale the learning
+    rate of single parameters, by name (layer-wise learning-rate decay).
     """
 
     def __init__(
         self,
         parameters: Iterable[tuple[str, nn.Parameter]],
         schedule: Schedule,
+        config: AdamConfig | None = None,
         *,
-        kind: str = "adam",
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-9,
-        weight_decay: float = 0.0,
-        clip: float = 0.0,
+        max_grad_norm: float = 0.0,
         loss_scaling: bool = False,
-        rates: Mapping[str, float] | None = None,
+        lr_multipliers: Mapping[str, float] | None = None,
     ) -> None:
         self.named = [(name, p) for name, p in parameters if p.requires_grad]
         self.schedule = schedule
-        self.clip = clip
+        self.max_grad_norm = max_grad_norm
         device = self.named[0][1].device
-        make = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
-        on_gpu = device.type == "cuda"
-        # Norms, biases and other vectors are not decayed; matrices are.
-        groups: dict[tuple[bool, float], list[nn.Parameter]] = defaultdict(list)
-        for name, p in self.named:
-            groups[p.ndim <= 1, (rates or {}).get(name, 1.0)].append(p)
-        order = sorted(groups)
-        self.rates = [(torch.zeros((), device=device), share) for _, share in order]
-        self.adam = make(
-            [
-                {"params": groups[key], "weight_decay": 0.0 if key[0] else weight_decay}
-                for key in order
-            ],
-            lr=self.rates[0][0],
-            betas=betas,
-            eps=eps,
-            fused=True,
-            capturable=on_gpu,
-        )
-        for group, (rate, _) in zip(self.adam.param_groups, self.rates, strict=True):
-            group["lr"] = rate
-        self.scale = torch.tensor(65536.0 if loss_scaling else 1.0, device=device)
-        self.streak = torch.zeros((), device=device)  # good steps since the loss scale last changed
-        self.loss_scaling = loss_scaling
+        self.scaler = LossScaler(loss_scaling, device)
+        config = config or AdamConfig()
 
-    def prepare(self, step: int) -> None:
-        """Sets what the next update takes from the host."""
-        for rate, share in self.rates:
-            rate.fill_(self.schedule(step) * share)
+        # One parameter group for each weight decay and learning-rate multiplier. Norms, biases and
+        # other vectors are not decayed.
+        groups: dict[tuple[bool, float], list[nn.Parameter]] = defaultdict(list)
+        multipliers = lr_multipliers or {}
+        for name, parameter in self.named:
+            is_vector = parameter.ndim <= 1
+            groups[is_vector, multipliers.get(name, 1.0)].append(parameter)
+
+        # Learning rates are tensors on the device: a captured CUDA graph reads them anew each step.
+        self.learning_rates: list[tuple[Tensor, float]] = []
+        param_groups = []
+        for is_vector, multiplier in sorted(groups):
+            learning_rate = torch.zeros((), device=device)
+            self.learning_rates.append((learning_rate, multiplier))
+            param_groups.append(
+                {
+                    "params": groups[is_vector, multiplier],
+                    "weight_decay": 0.0 if is_vector else config.weight_decay,
+                    "lr": learning_rate,
+                }
+            )
+        make = torch.optim.AdamW if config.kind == "adamw" else torch.optim.Adam
+        self.adam = make(
+            param_groups,
+            lr=self.learning_rates[0][0],
+            betas=config.betas,
+            eps=config.eps,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+
+    def set_learning_rate(self, step: int) -> None:
+        """Sets the learning rate of the update to come."""
+        for learning_rate, multiplier in self.learning_rates:
+            learning_rate.fill_(self.schedule(step) * multiplier)
 
     def update(self, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Applies the gradients; returns the gradient norm and whether the update was skipped (1.0), both on the device."""
+        """Applies the gradients, clipped; returns the gradient norm, and 1.0 if it was skipped.
+
+        Both stay on the device. The norm is that of the unscaled gradient before clipping.
+        """
         gradients = [p.grad for _, p in self.named if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients) / self.scale
+        norm = torch.nn.utils.get_total_norm(gradients) / self.scaler.scale
         skipped = (~(norm.isfinite() & loss.isfinite())).float()
-        shrink = (norm / self.clip).clamp_min(1.0) if self.clip else torch.ones_like(norm)
-        self.adam.grad_scale = torch.where(skipped.bool(), 1.0, self.scale * shrink)  # type: ignore[attr-defined]
+        # Gradient clipping: divide by norm / max_grad_norm where that is more than 1.
+        divisor = torch.ones_like(norm)
+        if self.max_grad_norm:
+            divisor = (norm / self.max_grad_norm).clamp_min(1.0)
+        # The fused kernel divides gradients by `grad_scale` and does nothing where `found_inf` is 1.
+        grad_scale = torch.where(skipped.bool(), 1.0, self.scaler.scale * divisor)
+        self.adam.grad_scale = grad_scale  # type: ignore[attr-defined]
         self.adam.found_inf = skipped  # type: ignore[attr-defined]
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
-        if self.loss_scaling:
-            self._rescale(skipped)
+        self.scaler.update(skipped)
         return norm, skipped
-
-    def _rescale(self, skipped: Tensor) -> None:
-        """Halve after an overflow, double after 2,000 good steps in a row (Micikevicius et al. 2018)."""
-        streak = (self.streak + 1) * (1 - skipped)
-        grow = streak >= 2000
-        self.scale.mul_(torch.where(skipped.bool(), 0.5, torch.where(grow, 2.0, 1.0)))
-        self.streak.copy_(streak.masked_fill(grow, 0.0))
 
     def state(self) -> dict[str, Tensor]:
         """Everything the next update depends on, by name."""
-        tensors = {"scale": self.scale, "streak": self.streak}
+        tensors = {"scale": self.scaler.scale, "streak": self.scaler.streak}
         for name, parameter in self.named:
             for key, value in self.adam.state[parameter].items():
                 tensors[f"{key}/{name}"] = value
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self.scale.copy_(tensors["scale"])
-        self.streak.copy_(tensors["streak"])
+        self.scaler.scale.copy_(tensors["scale"])
+        self.scaler.streak.copy_(tensors["streak"])
         for name, parameter in self.named:
-            keys = ("step", "exp_avg", "exp_avg_sq")
-            if f"step/{name}" in tensors:
-                self.adam.state[parameter] = {
-                    key: tensors[f"{key}/{name}"].to(parameter.device) for key in keys
-                }
-
-
-def perplexity(nll: float, tokens: int) -> float:
-    """exp of the mean unsmoothed −log p, infinity rather than an overflow."""
-    mean = nll / max(1, tokens)
-    return math.exp(mean) if mean < 700 else math.inf
+            if f"step/{name}" not in tensors:
+                continue  # it had no gradient yet
+            self.adam.state[parameter] = {
+                key: tensors[f"{key}/{name}"].to(parameter.device)
+                for key in ("step", "exp_avg", "exp_avg_sq")
+            }

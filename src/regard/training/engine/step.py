@@ -1,20 +1,21 @@
-"""One update, from batches to changed weights. Nothing in it waits for the device.
+"""One training step: gradient accumulation over batches, then one optimizer update.
 
-On a GPU the whole update of a shape that was seen before is recorded once and then replayed: a small model spends more
-time on being told what to do than on doing it. A replayed update does the same arithmetic with the same dropout.
+Nothing in it waits for the device. On a GPU the whole step is captured into a CUDA graph, one for
+each shape of batch that comes again, and replayed: launching the kernels of a small model one by one
+takes longer than running them. A replayed step does the same arithmetic with the same dropout.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
 from regard.training.engine.optimizer import Optimizer
 
@@ -23,85 +24,98 @@ Shape = tuple[tuple[str, torch.Size], ...]
 
 
 class Step:
-    """`loss` gives sums over tokens; the gradient is that of the mean over all tokens of the update."""
+    """`loss` returns sums over tokens; the gradient is that of the mean over all tokens of the step.
+
+    Gradient accumulation over several batches therefore equals one large batch, however unevenly
+    the tokens are spread over them. `autocast` makes the context of the forward pass.
+    """
 
     def __init__(
         self,
         loss: Loss,
-        updater: Optimizer,
-        precision: Callable[[], AbstractContextManager[Any]],
+        optimizer: Optimizer,
+        autocast: Callable[[], AbstractContextManager[Any]],
         *,
-        record: bool,
+        cuda_graphs: bool,
     ) -> None:
-        self.loss, self.updater, self.precision = loss, updater, precision
-        self.device = updater.scale.device
+        self.loss = loss
+        self.optimizer = optimizer
+        self.autocast = autocast
+        self.device = optimizer.scaler.scale.device
         self.tokens = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.record = record and self.device.type == "cuda"
-        self.recorded: dict[Shape, _Recorded | None] = {}
-        self.ready = True  # whether nothing had to be made for the last step: programs of its shape, or its recording
+        self.cuda_graphs = cuda_graphs and self.device.type == "cuda"
+        # None: the shape was seen once, and is captured when it comes again.
+        self.captured: dict[Shape, _CapturedStep | None] = {}
+        self.warm = True  # whether the last step had nothing to compile or to capture
 
     def __call__(self, batches: Sequence[Batch], step: int, seed: int) -> Tensor:
         """[skipped, gradient norm, loss, −log p] of the update, on the device."""
-        self.updater.prepare(step)
+        self.optimizer.set_learning_rate(step)
         self.tokens.fill_(sum(batch.tokens for batch in batches))
-        if self.record and len(batches) == 1:
-            torch.manual_seed(chance(seed, step, 0))
-            return self._replayed(batches[0])
+        if self.cuda_graphs and len(batches) == 1:
+            torch.manual_seed(dropout_seed(seed, step, 0))
+            return self._replay(batches[0])
+        # Gradient accumulation: backward adds to .grad, the optimizer steps once at the end.
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for micro, batch in enumerate(batches):
-            torch.manual_seed(chance(seed, step, micro))
-            totals += self._gradients(batch.to(self.device, non_blocking=True).tensors)
+        for micro_step, batch in enumerate(batches):
+            torch.manual_seed(dropout_seed(seed, step, micro_step))
+            totals += self._backward(batch.to(self.device, non_blocking=True).tensors)
         return self._update(totals)
 
-    def _gradients(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        with self.precision():
+    def _backward(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Adds the gradients of a batch; returns [loss, −log p], summed over its tokens."""
+        with self.autocast():
             loss, nll = self.loss(tensors)
-        (loss * (self.updater.scale / self.tokens)).backward()
+        (loss * (self.optimizer.scaler.scale / self.tokens)).backward()
         return torch.stack([loss.detach(), nll]).double()
 
     def _update(self, totals: Tensor) -> Tensor:
-        norm, skipped = self.updater.update(totals[0])
+        norm, skipped = self.optimizer.update(totals[0])
         return torch.cat([torch.stack([skipped.double(), norm.double()]), totals])
 
-    def _replayed(self, batch: Batch) -> Tensor:
+    # --- CUDA graphs ------------------------------------------------------------------------------
+
+    def _replay(self, batch: Batch) -> Tensor:
         shape = tuple((name, tensor.shape) for name, tensor in batch.tensors.items())
-        self.ready = self.recorded.get(shape) is not None
-        if shape not in self.recorded:
-            # The first time is a plain step, which also makes ready all that a recording must find ready.
-            self.recorded[shape] = None
-            return self._update(self._gradients(batch.to(self.device, non_blocking=True).tensors))
-        known = self.recorded[shape]
-        if known is None:
-            known = self.recorded[shape] = self._recording(batch)
+        self.warm = self.captured.get(shape) is not None
+        if shape not in self.captured:
+            # The first step of a shape runs eagerly: it also initializes what a capture must find
+            # initialized (cuBLAS handles, optimizer state, compiled kernels).
+            self.captured[shape] = None
+            return self._update(self._backward(batch.to(self.device, non_blocking=True).tensors))
+        captured = self.captured[shape]
+        if captured is None:
+            captured = self._capture(batch)
+            self.captured[shape] = captured
         for name, tensor in batch.tensors.items():
-            known.tensors[name].copy_(tensor, non_blocking=True)
-        known.graph.replay()
-        return known.verdict.clone()
+            captured.inputs[name].copy_(tensor, non_blocking=True)
+        captured.graph.replay()
+        return captured.outcome.clone()
 
-    def _recording(self, batch: Batch) -> _Recorded:
-        tensors = {name: tensor.to(self.device) for name, tensor in batch.tensors.items()}
+    def _capture(self, batch: Batch) -> _CapturedStep:
+        inputs = {name: tensor.to(self.device) for name, tensor in batch.tensors.items()}
         graph = torch.cuda.CUDAGraph()
-        pool = next(
-            (known.graph.pool() for known in self.recorded.values() if known is not None), None
-        )
+        # All graphs share one memory pool: only one of them runs at a time.
+        pool = None
+        for other in self.captured.values():
+            if other is not None:
+                pool = other.graph.pool()
+                break
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            verdict = self._update(self._gradients(tensors))
-        return _Recorded(graph, tensors, verdict)
+            outcome = self._update(self._backward(inputs))
+        return _CapturedStep(graph, inputs, outcome)
 
 
-class _Recorded:
-    def __init__(
-        self, graph: torch.cuda.CUDAGraph, tensors: dict[str, Tensor], verdict: Tensor
-    ) -> None:
-        self.graph, self.tensors, self.verdict = graph, tensors, verdict
+@dataclass(frozen=True)
+class _CapturedStep:
+    """A CUDA graph with its input buffers and the tensor it writes its outcome to."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: dict[str, Tensor]
+    outcome: Tensor
 
 
-def chance(seed: int, step: int, micro: int, rank: int = 0) -> int:
+def dropout_seed(seed: int, step: int, micro_step: int, rank: int = 0) -> int:
     """The seed of one micro-step: a pure function, so that a resumed run draws the same dropout."""
-    return (
-        int.from_bytes(
-            hashlib.blake2b(struct.pack("<4q", seed, step, micro, rank), digest_size=8).digest(),
-            "little",
-        )
-        >> 1
-    )
+    # 63 bits: torch.manual_seed takes a signed 64-bit number.
+    return derive_seed(seed, step, micro_step, rank) >> 1

@@ -1,4 +1,4 @@
-"""The task of a language model: the next token, at every place of a text."""
+"""Causal language modelling: the next token, at every position of a text (GPT)."""
 
 from __future__ import annotations
 
@@ -11,128 +11,150 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
+from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sampling
+from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import Decoder
 from regard.models.language_model import LanguageModel
-from regard.training.data.plain_text import Texts
-from regard.training.engine.attention_entropy import ROWS, gaze
-from regard.training.engine.optimizer import perplexity
+from regard.training.data.plain_text import TextCorpora
+from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import Teacher
-from regard.training.objectives.loss import beside, over_vocabulary
-from regard.training.recipe.schema import Recipe, Train
+from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.recipe.schema import Recipe
 
-SAMPLE = 200  # tokens written at a validation
-POSITIONS, LOGITS = 1 << 14, 1 << 24  # at once, when nothing has to be remembered for gradients
+SAMPLE_TOKENS = 200  # generated for each sample of a validation
+# Limits of a validation batch: without gradients, few activations have to be stored.
+MAX_POSITIONS = 1 << 14
+MAX_LOGITS = 1 << 24
 
 
 class CausalLM:
-    """Windows of `context` tokens at places of the text that chance chooses, as nanoGPT does it: there are no epochs. Which
-    ones make up batch i follows from the seed and i alone. A `teacher` says besides how likely it finds each token."""
+    """Windows of `context` tokens at random positions of the text, as in nanoGPT: no epochs.
+
+    Which windows make up batch i is a function of the seed and i. With a `teacher`, its
+    distributions are learnt besides the tokens (knowledge distillation).
+    """
 
     unit = "tokens"
 
     def __init__(
-        self, writer: LanguageModel, data: Texts, recipe: Recipe, teacher: Teacher | None = None
+        self,
+        language_model: LanguageModel,
+        data: TextCorpora,
+        recipe: Recipe,
+        teacher: Teacher | None = None,
     ) -> None:
+        self.language_model = language_model
         self.teacher = teacher
-        self.writer, self.settings, self.context = writer, recipe.train, recipe.data.context
-        self.tokens, self.held_out = stream(data.train), stream(data.valid)
+        self.settings = recipe.train
+        self.context = recipe.data.context
+        self.train_tokens = token_stream(data.train)
+        self.validation_tokens = token_stream(data.valid)
         self.rows = max(1, recipe.train.batch_tokens // self.context)
 
     @property
     def model(self) -> Decoder:
-        return self.writer.model
+        return self.language_model.model
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        seed = self.settings.seed
+        possible = np.uint64(len(self.train_tokens) - self.context)  # starts of a window
         while True:
-            chance = np.random.Philox(key=np.array([seed, index], dtype=np.uint64))
-            places = (
-                chance.random_raw(self.rows) % np.uint64(len(self.tokens) - self.context)
-            ).astype(np.int64)
+            bits = philox(self.settings.seed, index).random_raw(self.rows)
+            starts = (bits % possible).astype(np.int64)
             index += 1
-            yield (epoch, index), windows(self.tokens, places, self.context)
+            yield (epoch, index), windows(self.train_tokens, starts, self.context)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, others = self.model(tensors["tokens"])
+        hidden, auxiliary = self.model(tensors["tokens"])
         labels = tensors["labels"]
-        if self.teacher is None or not self.model.training:  # a validation is of the labels alone
-            loss, nll = over_vocabulary(self.model.head, hidden, labels)
+        # Validation measures the labels alone, without the teacher.
+        if self.teacher is None or not self.model.training:
+            loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
         else:
             loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors)
-        return beside(loss, others, labels.numel()), nll
+        return add_auxiliary_losses(loss, auxiliary, labels.numel()), nll
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        decode = self.writer.words.decode
-        return [
-            {"row": row, "text": decode(self.tokens[row : row + self.context].tolist())}
-            for row in rows
-        ]
+        examples = []
+        for row in rows:
+            ids = self.train_tokens[row : row + self.context].tolist()
+            examples.append({"row": row, "text": self.language_model.tokenizer.decode(ids)})
+        return examples
 
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """loss (per token) over the whole held-out text, perplexity, and some text."""
-        return (
-            told(self.writer, self.settings, self.held_out[:1].tolist(), *self.nll(precision))
-            | self._gaze()
-        )
+    # --- validation -------------------------------------------------------------------------------
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+        """Loss per token and perplexity of the validation text, attention entropy, and samples."""
+        nll, tokens = self.nll(autocast)
+        metrics: dict[str, Any] = {
+            "loss": nll / tokens,
+            "perplexity": perplexity(nll, tokens),
+            "tokens": tokens,
+        }
+        if self.settings.samples:
+            metrics["samples"] = self._samples()
+        return metrics | self._attention_entropy()
 
     @torch.inference_mode()
-    def nll(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
-        """−log p of every held-out token but the first, read in windows that do not overlap."""
+    def nll(self, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
+        """−log p of every validation token but the first, in windows that do not overlap."""
         self.model.eval()
-        device, length = self.writer.device, self.context
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        count = len(self.held_out) - 1
-        whole = np.arange(0, count - length + 1, length)
-        rows = max(self.rows, min(POSITIONS, LOGITS // len(self.writer.words)) // length)
-        parts = [(whole[i : i + rows], length) for i in range(0, len(whole), rows)]
+
+        def batch_nll(starts: Any, length: int) -> tuple[Tensor, int]:
+            batch = windows(self.validation_tokens, starts, length).to(self.language_model.device)
+            with autocast:
+                _, nll = self.loss(batch.tensors)
+            return nll, batch.tokens
+
+        return corpus_nll(batch_nll(starts, length) for starts, length in self._window_batches())
+
+    def _window_batches(self) -> Iterator[tuple[Any, int]]:
+        """(starts, length) of windows that cover the validation text; the last may be shorter."""
+        length = self.context
+        count = len(self.validation_tokens) - 1
+        positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.tokenizer))
+        rows = max(self.rows, positions // length)
+        starts = np.arange(0, count - length + 1, length)
+        for first in range(0, len(starts), rows):
+            yield starts[first : first + rows], length
         rest = count % length
-        parts += [(np.array([count - rest]), rest)] if rest else []
-        for places, width in parts:
-            batch = windows(self.held_out, places, width).to(device)
-            with precision:
-                total += self.loss(batch.tensors)[1].double()
-        return total.item(), count
+        if rest:
+            yield np.array([count - rest]), rest
 
-    def _gaze(self) -> dict[str, Any]:
-        """Attention entropy on the first windows of the held-out text."""
-        width = min(self.context, len(self.held_out) - 1)
-        places = np.arange(0, len(self.held_out) - width, width)[:ROWS]
-        few = windows(self.held_out, places, width).to(self.writer.device).tensors
-        return gaze(
-            lambda probe: self.model(few["tokens"], None, Context(probe=probe)), {"decoder": None}
+    def _samples(self) -> list[dict[str, str]]:
+        """Texts sampled from the model, starting with the first validation token."""
+        prompt = self.language_model.tokenizer.decode(self.validation_tokens[:1].tolist())
+        texts = self.language_model.generate(
+            [prompt] * self.settings.samples,
+            Sampling(seed=self.settings.seed),
+            max_new_tokens=SAMPLE_TOKENS,
+        )
+        return [{"text": prompt + text} for text in texts]
+
+    def _attention_entropy(self) -> dict[str, Any]:
+        """Attention entropy on the first windows of the validation text."""
+        length = min(self.context, len(self.validation_tokens) - 1)
+        starts = np.arange(0, len(self.validation_tokens) - length, length)[:ROWS]
+        batch = windows(self.validation_tokens, starts, length).to(self.language_model.device)
+        tokens = batch.tensors["tokens"]
+        return attention_entropy(
+            lambda probe: self.model(tokens, None, Context(probe=probe)),
+            padding_masks={"decoder": None},
         )
 
 
-def told(
-    writer: LanguageModel, settings: Train, first: list[int], nll: float, tokens: int
-) -> dict[str, Any]:
-    """What a validation says: loss a token, perplexity, and some text that begins with these tokens."""
-    found: dict[str, Any] = {
-        "loss": nll / tokens,
-        "perplexity": perplexity(nll, tokens),
-        "tokens": tokens,
-    }
-    if settings.samples:
-        start = writer.words.decode(first)
-        written = writer.generate(
-            [start] * settings.samples, Sampling(seed=settings.seed), max_new_tokens=SAMPLE
-        )
-        found["samples"] = [{"text": start + text} for text in written]
-    return found
-
-
-def windows(tokens: Any, places: Any, length: int) -> Batch:
-    """`tokens` and `labels` [B, T]: what is seen, and what comes next."""
-    cells = tokens[places[:, None] + np.arange(length + 1)].astype(np.int64)
+def windows(tokens: Any, starts: Any, length: int) -> Batch:
+    """`tokens` and `labels` [B, T]: windows of a text, and the same one token later."""
+    cells = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # [B, T + 1]
     tensors = {
         "tokens": torch.from_numpy(cells[:, :-1].copy()),
         "labels": torch.from_numpy(cells[:, 1:].copy()),
     }
-    return Batch(tensors, len(places) * length, places)
+    return Batch(tensors, len(starts) * length, starts)
 
 
-def stream(corpus: Corpus) -> Any:
+def token_stream(corpus: Corpus) -> Any:
+    """All token ids of a corpus, one after the other, memory-mapped."""
     return corpus.columns["text"].tokens

@@ -1,8 +1,8 @@
-"""The tasks of T5 and BART: an encoder–decoder reads a damaged text and writes what was lost, or the whole text."""
+"""Denoising: an encoder–decoder restores a corrupted text (T5's span corruption, BART's infilling)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,109 +11,138 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.batching import IGNORED, Batch, Rows
+from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
+from regard.data.padding import IGNORED
 from regard.data.text_corruption import denoise, spans
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError
+from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import EncoderDecoder
-from regard.training.data.plain_text import Texts
-from regard.training.engine.optimizer import perplexity
-from regard.training.objectives.loss import beside, over_vocabulary
-from regard.training.objectives.text_rows import TextRows
+from regard.training.data.plain_text import TextCorpora
+from regard.training.objectives.corrupted_text import CorruptedText
+from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
 from regard.training.recipe.schema import Recipe
 
 SENTINELS = 100
 
 
-class Denoising(TextRows):
-    """`span`: sentinels for spans, the spans for the target. `denoise`: masks and mixed sentences, the text for the target."""
+class Denoising(CorruptedText):
+    """The objective `span` (T5) or `denoise` (BART).
+
+    T5 replaces spans by sentinels, and its target is the spans. BART masks spans and permutes
+    sentences, and its target is the whole text.
+    """
 
     def __init__(
         self,
         model: EncoderDecoder,
-        data: Texts,
+        data: TextCorpora,
         recipe: Recipe,
         device: torch.device,
-        multiple: int,
+        pad_to_multiple_of: int,
     ) -> None:
-        super().__init__(data, recipe, device, multiple)
+        super().__init__(data, recipe, device, pad_to_multiple_of)
         self.model = model
-        self.pad = self.words.required_token_id("pad")
-        self.end = self.words.required_token_id("eos")
-        self.spans = recipe.train.objective == "span"
-        found = [self.words.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
-        self.sentinels = [token for token in found if token is not None]
-        if self.spans and not self.sentinels:
+        self.pad_id = self.tokenizer.required_token_id("pad")
+        self.end_id = self.tokenizer.required_token_id("eos")
+        self.span_corruption = recipe.train.objective == "span"
+        if self.span_corruption:
+            self.sentinels = self._find_sentinels()
+            self.opening_id = None
+            self.mask_id = -1
+            self.start_id = self.pad_id  # T5's decoder starts from padding,
+        else:
+            self.sentinels = []
+            self.opening_id = self.tokenizer.required_token_id("bos")
+            self.mask_id = self.tokenizer.required_token_id("mask")
+            self.start_id = self.end_id  # BART's from the end token.
+
+    def _find_sentinels(self) -> list[int]:
+        candidates = [self.tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
+        sentinels = [token for token in candidates if token is not None]
+        if not sentinels:
             raise DataError(
                 "the tokenizer has no sentinels (<extra_id_0> …)", "use T5's, or learn one"
             )
-        self.opening = None if self.spans else self.words.required_token_id("bos")
-        self.mask = -1 if self.spans else self.words.required_token_id("mask")
-        # T5 begins its targets with padding, BART with the end token.
-        self.start = self.pad if self.spans else self.end
+        return sentinels
 
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
-        """`source`, `real` [B, S]; `target`, `labels` [B, T]."""
-        made = [self._damaged(corpus, int(row), epoch) for row in rows]
-        least = self.context if self.multiple > 1 else 0
-        source = self.padded([seen for seen, _ in made], self.pad, least=least)
-        labels = self.padded(
-            [target for _, target in made], IGNORED, least=0 if self.spans else least
-        )
-        lengths = torch.tensor([len(seen) for seen, _ in made])
-        shifted = functional.pad(
-            torch.where(labels < 0, self.pad, labels)[:, :-1], (1, 0), value=self.start
-        )
-        padding_mask = torch.arange(source.shape[1]) < lengths[:, None]
+        """`source`, `padding_mask` [B, S]; `target`, `labels` [B, T]."""
+        pairs = [self._corrupt(corpus, int(row), epoch) for row in rows]
+        sources = [source for source, _ in pairs]
+        targets = [target for _, target in pairs]
+        source, padding_mask = self.pad(sources, self.pad_id, min_width=self.min_width)
+        # T5's targets are short: they are not widened to the context.
+        target_width = 0 if self.span_corruption else self.min_width
+        labels, _ = self.pad(targets, IGNORED, min_width=target_width)
+        # Teacher forcing: the decoder reads the labels shifted right, after the start token.
+        target = torch.where(labels < 0, self.pad_id, labels)[:, :-1]
         tensors = {
             "source": source,
             "padding_mask": padding_mask,
-            "target": shifted,
+            "target": functional.pad(target, (1, 0), value=self.start_id),
             "labels": labels,
         }
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
-    def _damaged(self, corpus: Corpus, row: int, epoch: int) -> tuple[list[int], list[int]]:
-        ids, chance = self.row(corpus, row), self.chance(epoch, row)
+    def _corrupt(self, corpus: Corpus, row: int, epoch: int) -> tuple[list[int], list[int]]:
+        """Source and target of a row, with their special tokens."""
+        ids = self.row(corpus, row)
+        random_numbers = self.random_numbers(epoch, row)
+        share = self.corrupted_share
         mean = self.settings.span_length
-        if self.spans:
-            seen, target = spans(ids, chance, share=self.share, mean=mean, sentinels=self.sentinels)
-        else:
-            breaks = self.breaks(corpus, row)
-            seen, target, _ = denoise(
-                ids, breaks, chance, share=self.share, mean=mean, token=self.mask
+        if self.span_corruption:
+            source, target = spans(
+                ids, random_numbers, share=share, mean=mean, sentinels=self.sentinels
             )
-        first = [] if self.opening is None else [self.opening]
-        return [*first, *seen.tolist(), self.end], [*first, *target.tolist(), self.end]
+        else:
+            starts = self.sentence_starts(corpus, row)
+            source, target, _ = denoise(
+                ids, starts, random_numbers, share=share, mean=mean, token=self.mask_id
+            )
+        opening = [] if self.opening_id is None else [self.opening_id]
+        return (
+            [*opening, *source.tolist(), self.end_id],
+            [*opening, *target.tolist(), self.end_id],
+        )
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, others = self.model(tensors["source"], tensors["target"], tensors["padding_mask"])
-        loss, nll = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        return beside(loss, others, (tensors["labels"] >= 0).sum()), nll
+        hidden, auxiliary = self.model(
+            tensors["source"], tensors["target"], tensors["padding_mask"]
+        )
+        labels = tensors["labels"]
+        loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
+        return add_auxiliary_losses(loss, auxiliary, (labels >= 0).sum()), nll
 
     @torch.inference_mode()
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """loss (per target token) over the held-out rows, perplexity, and some restored texts."""
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+        """Loss per target token, perplexity, and some restored texts."""
         self.model.eval()
-        total, count = 0.0, 0
-        for batch in self.held_out_batches():
-            with precision:
-                total += self.loss(batch.tensors)[1].item()
-            count += batch.tokens
-        rows = range(min(self.settings.samples, len(self.held_out)))
+        nll, tokens = corpus_nll(self._batch_nlls(autocast))
+        samples = range(min(self.settings.samples, len(self.validation_corpus)))
         return {
-            "loss": total / count,
-            "perplexity": perplexity(total, count),
-            "tokens": count,
-            "samples": [self._sample(row) for row in rows],
+            "loss": nll / tokens,
+            "perplexity": perplexity(nll, tokens),
+            "tokens": tokens,
+            "samples": [self._sample(row) for row in samples],
         }
 
+    def _batch_nlls(self, autocast: AbstractContextManager[Any]) -> Iterator[tuple[Tensor, int]]:
+        for batch in self.validation_batches():
+            with autocast:
+                _, nll = self.loss(batch.tensors)
+            yield nll, batch.tokens
+
     def _sample(self, row: int) -> dict[str, Any]:
-        source, _ = self._damaged(self.held_out, row, 0)
-        ends = SpecialTokens(self.pad, self.start, self.end, forced_bos=self.opening)
-        best = decode(
-            self.model, [source], ends, DecodingSettings(Greedy(), Limit(0.0, self.context))
-        )[0][0]
-        return {"text": self.shown(source), "restored": self.shown(best.tokens)}
+        """A validation row and what greedy decoding restores of it."""
+        source, _ = self._corrupt(self.validation_corpus, row, 0)
+        special = SpecialTokens(self.pad_id, self.start_id, self.end_id, forced_bos=self.opening_id)
+        settings = DecodingSettings(Greedy(), Limit(0.0, self.context))
+        hypotheses = decode(self.model, [source], special, settings)
+        best = hypotheses[0][0]
+        return {
+            "text": self.decode_visibly(source),
+            "restored": self.decode_visibly(best.tokens),
+        }

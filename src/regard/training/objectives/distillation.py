@@ -1,7 +1,7 @@
-"""Distillation: a finished model says how likely each answer is, and a smaller one learns that besides the labels.
+"""Knowledge distillation: a student learns a teacher's distributions besides the labels.
 
-The teacher is no part of the task's model: it is never trained, saved or counted, and draws no chance. Its folder is named in
-the recipe, so that a resumed run finds it again.
+The teacher is not part of the objective's model: it is never trained, saved or counted, and draws no
+random numbers. Its folder is named in the recipe, so that a resumed run finds it again.
 """
 
 from __future__ import annotations
@@ -13,108 +13,120 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard import spec as kinds
+from regard import spec
 from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator, load
 from regard.models.base import Model
 from regard.models.text_encoder import TextEncoder
-from regard.training.objectives.loss import cross_entropy, divergence
+from regard.training.objectives.loss import cross_entropy, distillation_loss
 from regard.training.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """`ask` gives the teacher's scores of a batch; `share` is how much of the loss they make up."""
+    """`logits` computes the teacher's logits of a batch; `weight` is their share in the loss."""
 
-    ask: Callable[[Mapping[str, Tensor]], Tensor]
-    share: float
+    logits: Callable[[Mapping[str, Tensor]], Tensor]
+    weight: float
     temperature: float
 
     def loss(
         self, logits: Tensor, labels: Tensor, tensors: Mapping[str, Tensor], smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        """What training minimises, and −log p of the labels, summed over the real ones."""
+        """The loss of the student's logits and −log p, summed over the labels that count.
+
+        (1 − weight) · cross-entropy + weight · distillation.
+        """
         with torch.no_grad():
-            lesson = self.ask(tensors)
-        loss, nll = cross_entropy(logits, labels, smoothing)
-        return (1 - self.share) * loss + self.share * divergence(
-            lesson, logits, labels, self.temperature
-        ), nll
+            teacher_logits = self.logits(tensors)
+        hard_loss, nll = cross_entropy(logits, labels, smoothing)
+        soft_loss = distillation_loss(teacher_logits, logits, labels, self.temperature)
+        return (1 - self.weight) * hard_loss + self.weight * soft_loss, nll
 
 
-def of_translator(recipe: Recipe, student: Translator) -> Teacher | None:
-    held = _opened(recipe, student)
-    if held is None:
+# --- the teacher of each kind of student ----------------------------------------------------------
+
+
+def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
+    teacher = _load_teacher(recipe, student)
+    if teacher is None:
         return None
-    if not isinstance(held, Translator):
-        raise _other(recipe, "translates")
-    sides = (
-        (held.source_tokenizer, student.source_tokenizer),
-        (held.target_tokenizer, student.target_tokenizer),
-    )
-    _understood(recipe, all(theirs.same_vocabulary(ours) for theirs, ours in sides))
-    ends = [(each.start, each.target_tokenizer.special_token_id("eos")) for each in (held, student)]
-    if ends[0] != ends[1]:
+    if not isinstance(teacher, Translator):
+        raise _wrong_kind(recipe, "translates")
+    same_source = teacher.source_tokenizer.same_vocabulary(student.source_tokenizer)
+    same_target = teacher.target_tokenizer.same_vocabulary(student.target_tokenizer)
+    _check_vocabulary(recipe, same_source and same_target)
+    teacher_frame = (teacher.start, teacher.target_tokenizer.special_token_id("eos"))
+    student_frame = (student.start, student.target_tokenizer.special_token_id("eos"))
+    if teacher_frame != student_frame:
         raise ModelError(
-            f"the teacher frames its targets by the tokens {ends[0]}, not {ends[1]}",
+            f"the teacher frames its targets by the tokens {teacher_frame}, not {student_frame}",
             "take another teacher",
         )
+    max_length = recipe.data.max_length
     for side in ("source", "target"):
-        _long_enough(
-            getattr(held.spec, side),
-            getattr(student.spec, side),
-            recipe.data.max_length,
-            "--max-length",
-        )
-    model = held.model
+        teacher_tokens = getattr(teacher.spec, side)
+        student_tokens = getattr(student.spec, side)
+        _check_positions(teacher_tokens, student_tokens, max_length, "--max-length")
+    model = teacher.model
 
-    def ask(tensors: Mapping[str, Tensor]) -> Tensor:
-        return model.head(
-            model(tensors["source"], tensors["target"], tensors.get("padding_mask"))[0]
-        )
+    def logits(tensors: Mapping[str, Tensor]) -> Tensor:
+        hidden, _ = model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
+        return model.head(hidden)
 
-    return Teacher(ask, recipe.teaching, recipe.temperature)
+    return Teacher(logits, recipe.distillation_weight, recipe.temperature)
 
 
-def of_writer(recipe: Recipe, student: LanguageModel) -> Teacher | None:
-    held = _opened(recipe, student)
-    if held is None:
+def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | None:
+    teacher = _load_teacher(recipe, student)
+    if teacher is None:
         return None
-    if not isinstance(held, LanguageModel):
-        raise _other(recipe, "writes")
-    _understood(recipe, held.words.same_vocabulary(student.words))
-    _long_enough(held.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
-    model = held.model
-    return Teacher(
-        lambda tensors: model.head(model(tensors["tokens"])[0]), recipe.teaching, recipe.temperature
-    )
+    if not isinstance(teacher, LanguageModel):
+        raise _wrong_kind(recipe, "writes")
+    _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
+    _check_positions(teacher.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
+    model = teacher.model
+
+    def logits(tensors: Mapping[str, Tensor]) -> Tensor:
+        hidden, _ = model(tensors["tokens"])
+        return model.head(hidden)
+
+    return Teacher(logits, recipe.distillation_weight, recipe.temperature)
 
 
-def of_reader(recipe: Recipe, student: TextEncoder) -> Teacher | None:
-    """Of classes, of whole texts or of tokens."""
-    held = _opened(recipe, student)
-    if held is None:
+def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | None:
+    """The teacher of a classifier, of texts or of tokens."""
+    teacher = _load_teacher(recipe, student)
+    if teacher is None:
         return None
-    if not isinstance(held, TextEncoder) or held.model.labels is None:
-        raise _other(recipe, "has labels")
-    _understood(recipe, held.text.same_vocabulary(student.text))
-    if list(held.labels) != list(student.labels):
+    if not isinstance(teacher, TextEncoder) or teacher.model.labels is None:
+        raise _wrong_kind(recipe, "has labels")
+    _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
+    if list(teacher.labels) != list(student.labels):
         raise ModelError(
-            f"the teacher knows the labels {', '.join(held.labels)}, the student {', '.join(student.labels)}",
+            f"the teacher knows the labels {', '.join(teacher.labels)}, "
+            f"the student {', '.join(student.labels)}",
             "fine-tune the teacher on data with the same labels first",
         )
-    _long_enough(held.spec.tokens, student.spec.tokens, recipe.data.max_length, "--max-length")
-    model, segments = held.model, held.spec.tokens.segments > 1
+    max_length = recipe.data.max_length
+    _check_positions(teacher.spec.tokens, student.spec.tokens, max_length, "--max-length")
+    model = teacher.model
+    takes_segments = teacher.spec.tokens.segments > 1
 
-    def ask(tensors: Mapping[str, Tensor]) -> Tensor:
-        beside = {"segments": tensors["segments"]} if segments and "segments" in tensors else {}
-        hidden, _ = model(tensors["tokens"], tensors["padding_mask"], **beside)
+    def logits(tensors: Mapping[str, Tensor]) -> Tensor:
+        segments = {}
+        if takes_segments and "segments" in tensors:
+            segments = {"segments": tensors["segments"]}
+        hidden, _ = model(tensors["tokens"], tensors["padding_mask"], **segments)
         return model.classes(hidden, tensors["padding_mask"], tensors["tokens"])
 
-    return Teacher(ask, recipe.teaching, recipe.temperature)
+    return Teacher(logits, recipe.distillation_weight, recipe.temperature)
 
 
-def found(recipe: Recipe) -> Path:
+# --- loading and checking -------------------------------------------------------------------------
+
+
+def teacher_folder(recipe: Recipe) -> Path:
     """The folder of a recipe's teacher."""
     folder = Path(str(recipe.train.teacher))
     if not folder.is_dir():
@@ -125,43 +137,47 @@ def found(recipe: Recipe) -> Path:
     return folder
 
 
-def _opened(recipe: Recipe, student: Model) -> Model | None:
-    """The teacher, if its distributions are asked for; it is on the student's device and only answers."""
-    if not recipe.teaching:
+def _load_teacher(recipe: Recipe, student: Model) -> Model | None:
+    """The frozen teacher on the student's device; None if its distributions are not asked for."""
+    if not recipe.distillation_weight:
         return None
-    held = load(found(recipe), device=str(student.device)).freeze()
-    held.model.requires_grad_(False)
-    return held
+    teacher = load(teacher_folder(recipe), device=str(student.device)).freeze()
+    teacher.model.requires_grad_(False)
+    return teacher
 
 
-def _other(recipe: Recipe, does: str) -> ModelError:
+def _wrong_kind(recipe: Recipe, ability: str) -> ModelError:
     return ModelError(
-        f"the teacher {recipe.train.teacher} is no model that {does}",
+        f"the teacher {recipe.train.teacher} is no model that {ability}",
         "take one of the student's kind",
     )
 
 
-def _understood(recipe: Recipe, alike: bool) -> None:
-    if not alike:
+def _check_vocabulary(recipe: Recipe, same: bool) -> None:
+    if not same:
         raise ModelError(
-            f"the teacher {recipe.train.teacher} has other tokens than the student, so their scores are of different things",
-            "leave --tokenizer out to take the teacher's, or only its translations: --teacher-translates --teaching 0",
+            f"the teacher {recipe.train.teacher} has other tokens than the student, "
+            "so their scores are of different things",
+            "leave --tokenizer out to take the teacher's, or only its translations: "
+            "--teacher-translates --teaching 0",
         )
 
 
-def _long_enough(theirs: kinds.Tokens, ours: kinds.Tokens, most: int, flag: str) -> None:
-    """Whether the teacher has a position for all that the student reads."""
-    room, needed = (min(most, _positions(part, most)) for part in (theirs, ours))
-    if room < needed:
+def _check_positions(
+    teacher: spec.Tokens, student: spec.Tokens, max_length: int, flag: str
+) -> None:
+    """Whether the teacher has a position for every token that the student reads."""
+    available = _positions(teacher, max_length)
+    needed = _positions(student, max_length)
+    if available < needed:
         raise SettingError(
-            f"the teacher has positions for {room} tokens, and {needed} may come",
-            f"say {flag} {room}",
+            f"the teacher has positions for {available} tokens, and {needed} may come",
+            f"say {flag} {available}",
         )
 
 
-def _positions(part: kinds.Tokens, most: int) -> int:
-    return (
-        part.position.length
-        if isinstance(part.position, kinds.LearnedPosition | kinds.FixedPosition)
-        else most
-    )
+def _positions(tokens: spec.Tokens, max_length: int) -> int:
+    """How many positions of `max_length` there are."""
+    if isinstance(tokens.position, spec.LearnedPosition | spec.FixedPosition):
+        return min(max_length, tokens.position.length)
+    return max_length

@@ -1,5 +1,8 @@
-"""Cross-entropy with label smoothing, R-Drop and distillation, summed over tokens; the caller divides by the tokens of the
-whole step."""
+"""Losses: cross-entropy with label smoothing, R-Drop, and knowledge distillation.
+
+All are sums over tokens. The training step divides by the tokens of all its batches, so that
+gradient accumulation equals one large batch.
+"""
 
 from __future__ import annotations
 
@@ -12,83 +15,93 @@ from torch.nn import functional
 
 from regard.core.head import LMHead
 from regard.core.softmax_attention import HAS_TRITON
+from regard.data.padding import IGNORED
 
-IGNORED = -100  # the label of padding
+# --- label smoothing ------------------------------------------------------------------------------
 
 
-class _Smoothed(torch.autograd.Function):
-    """Σ_k q(k) · −log p(k) with q = 1−ε on the label and ε/(K−1) on the other classes (Section 5.4; Szegedy et al. 2015).
+class _LabelSmoothing(torch.autograd.Function):
+    """Label smoothing: Σ_k q(k) · −log p(k) with q = 1−ε on the label, ε/(K−1) on other classes.
 
-    One pass over the logits forward, one backward: the gradient is p − q.
+    Section 5.4 of the paper; Szegedy et al. 2015. One pass over the logits forward and one backward:
+    the gradient is p − q.
     """
 
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, labels: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        rest = smoothing / (logits.shape[-1] - 1)
-        padding_mask = labels != IGNORED
-        index = labels.clamp_min(0)[:, None]
-        wide = logits.float()
-        normaliser = wide.logsumexp(dim=-1)  # [N]
-        nll = normaliser - wide.gather(1, index)[:, 0]  # −log p(label)
-        everyone = wide.shape[-1] * normaliser - wide.sum(dim=-1) if smoothing else nll  # Σ −log p
-        loss = (1 - smoothing - rest) * nll + rest * everyone
-        ctx.save_for_backward(logits, normaliser, index, padding_mask)
-        ctx.smoothing, ctx.rest = smoothing, rest
-        surprise_sum = torch.where(padding_mask, nll, 0.0).sum()
-        ctx.mark_non_differentiable(surprise_sum)
-        return torch.where(padding_mask, loss, 0.0).sum(), surprise_sum
+        others = smoothing / (logits.shape[-1] - 1)  # q of every class but the label
+        is_token = labels != IGNORED  # [N]
+        index = labels.clamp_min(0)[:, None]  # [N, 1]
+        scores = logits.float()  # [N, V]
+        normalizer = scores.logsumexp(dim=-1)  # [N]
+        nll = normalizer - scores.gather(1, index)[:, 0]  # −log p(label)
+        loss = nll
+        if smoothing:
+            all_classes = scores.shape[-1] * normalizer - scores.sum(dim=-1)  # Σ_k −log p(k)
+            loss = (1 - smoothing - others) * nll + others * all_classes
+        ctx.save_for_backward(logits, normalizer, index, is_token)
+        ctx.smoothing = smoothing
+        ctx.others = others
+        total_nll = torch.where(is_token, nll, 0.0).sum()
+        ctx.mark_non_differentiable(total_nll)
+        return torch.where(is_token, loss, 0.0).sum(), total_nll
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits, normaliser, index, padding_mask = ctx.saved_tensors
-        gradient = (logits.float() - normaliser[:, None]).exp_()  # p
-        gradient.sub_(ctx.rest) if ctx.rest else None
-        gradient.scatter_add_(
-            1, index, gradient.new_full(index.shape, -(1 - ctx.smoothing - ctx.rest))
-        )
-        gradient.mul_((grads[0] * padding_mask)[:, None])
+        logits, normalizer, index, is_token = ctx.saved_tensors
+        gradient = (logits.float() - normalizer[:, None]).exp_()  # p, [N, V]
+        if ctx.others:
+            gradient.sub_(ctx.others)
+        on_label = gradient.new_full(index.shape, -(1 - ctx.smoothing - ctx.others))
+        gradient.scatter_add_(1, index, on_label)  # p − q
+        gradient.mul_((grads[0] * is_token)[:, None])
         return gradient.to(logits.dtype), None, None
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """logits [..., V], labels [...] → (smoothed loss, unsmoothed −log p), both summed over the real tokens."""
-    loss, nll = _Smoothed.apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), smoothing)
+    """Cross-entropy with label smoothing: logits [..., V], labels [...].
+
+    Returns the smoothed loss and the unsmoothed −log p, both summed over the labels that count.
+    """
+    flat = logits.reshape(-1, logits.shape[-1])
+    loss, nll = _LabelSmoothing.apply(flat, labels.reshape(-1), smoothing)
     return loss, nll
 
 
-def disagreement(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
-    """(KL(p‖q) + KL(q‖p)) / 2 of two passes over the same tokens with different dropout, summed over the real ones
-    (R-Drop, Liang et al. 2021)."""
-    p, q = (functional.log_softmax(logits.float(), dim=-1) for logits in (one, other))
-    apart = ((p.exp() - q.exp()) * (p - q)).sum(dim=-1) / 2
-    return torch.where(labels != IGNORED, apart, 0.0).sum()
+# --- R-Drop ---------------------------------------------------------------------------------------
 
 
-def beside(loss: Tensor, others: Mapping[str, Tensor], count: int | Tensor) -> Tensor:
-    """A loss that is a sum over `count` tokens, and what parts of the model want minimised besides (experts, halting,
-    compression), which are means."""
-    for other in others.values():
-        loss = loss + other * count
-    return loss
+def r_drop(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
+    """R-Drop (Liang et al. 2021): (KL(p‖q) + KL(q‖p)) / 2, summed over the labels that count.
+
+    p and q are two passes over the same tokens with different dropout.
+    """
+    log_p = functional.log_softmax(one.float(), dim=-1)
+    log_q = functional.log_softmax(other.float(), dim=-1)
+    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1) / 2
+    return torch.where(labels != IGNORED, divergence, 0.0).sum()
 
 
-class _Softened(torch.autograd.Function):
-    """The gradient is made with the loss, so that it alone is kept, and neither distribution."""
+# --- knowledge distillation -----------------------------------------------------------------------
+
+
+class _Distillation(torch.autograd.Function):
+    """τ² KL(teacher‖student). Its gradient is computed with it: one tensor is kept, not two."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, lesson: Tensor, padding_mask: Tensor, temperature: float
+        ctx: Any, logits: Tensor, teacher_logits: Tensor, is_token: Tensor, temperature: float
     ) -> Tensor:
-        told, own = (
-            functional.log_softmax(each.float() / temperature, dim=-1) for each in (lesson, logits)
-        )
-        likely = told.exp()
-        apart = (told.sub_(own).mul_(likely)).sum(dim=-1)
-        gradient = own.exp_().sub_(likely).mul_((temperature * padding_mask)[:, None])
+        log_p = functional.log_softmax(teacher_logits.float() / temperature, dim=-1)  # [N, V]
+        log_q = functional.log_softmax(logits.float() / temperature, dim=-1)
+        p = log_p.exp()
+        divergence = (log_p.sub_(log_q).mul_(p)).sum(dim=-1)  # [N]
+        # d/dlogits of τ² KL = τ (q − p); in place, for [N, V] is the largest tensor of training.
+        gradient = log_q.exp_().sub_(p).mul_((temperature * is_token)[:, None])
         ctx.save_for_backward(gradient.to(logits.dtype))
-        return temperature**2 * torch.where(padding_mask, apart, 0.0).sum()
+        return temperature**2 * torch.where(is_token, divergence, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
@@ -96,40 +109,70 @@ class _Softened(torch.autograd.Function):
         return gradient * grads[0], None, None, None
 
 
-def divergence(lesson: Tensor, logits: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
-    """τ² KL(teacher‖student) of both distributions softened by the temperature τ, summed over the real tokens; τ² keeps the
-    gradients at their size (Hinton et al. 2015). `lesson` and `logits` are [..., V], and only the latter learn."""
-    width = logits.shape[-1]
-    padding_mask = labels.reshape(-1) != IGNORED
-    return _Softened.apply(
-        logits.reshape(-1, width), lesson.reshape(-1, width), padding_mask, temperature
-    )  # type: ignore[no-any-return]
+def distillation_loss(
+    teacher_logits: Tensor, logits: Tensor, labels: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Knowledge distillation (Hinton et al. 2015): τ² KL(teacher‖student), logits [..., V].
 
-
-def over_vocabulary(
-    head: LMHead, hidden: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """(what training minimises, unsmoothed −log p), both summed over the real tokens, of hidden states [..., D].
-
-    With an `agreement`, the two halves of the batch are two passes over the same tokens: the mean of their losses, and that
-    much of their disagreement.
+    Both distributions are softened by the temperature τ; τ² keeps the gradients at their size.
+    Summed over the labels that count; no gradient goes to the teacher.
     """
-    hidden, labels = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    vocabulary = logits.shape[-1]
+    loss: Tensor = _Distillation.apply(
+        logits.reshape(-1, vocabulary),
+        teacher_logits.reshape(-1, vocabulary),
+        labels.reshape(-1) != IGNORED,
+        temperature,
+    )
+    return loss
+
+
+# --- from hidden states ---------------------------------------------------------------------------
+
+
+def linear_cross_entropy(
+    head: LMHead,
+    hidden: Tensor,
+    labels: Tensor,
+    smoothing: float = 0.0,
+    r_drop_weight: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of hidden states [..., D] through the LM head, fused into one kernel on a GPU.
+
+    Returns the loss and the unsmoothed −log p, both summed over the labels that count. With an
+    `r_drop_weight`, the two halves of the batch are two passes over the same tokens: the result is
+    the mean of their losses plus that much R-Drop.
+    """
+    hidden = hidden.reshape(-1, hidden.shape[-1])  # [N, D]
+    labels = labels.reshape(-1)
     if hidden.is_cuda and HAS_TRITON:
         from regard.core.kernels.cross_entropy import FusedLinearCrossEntropy
 
         return FusedLinearCrossEntropy.apply(  # type: ignore[no-any-return]
-            head.transformed(hidden), head.table.weight, head.bias, labels, smoothing, agreement
+            head.transformed(hidden), head.table.weight, head.bias, labels, smoothing, r_drop_weight
         )
-    padding_mask = labels != IGNORED
-    if (
-        hidden.device.type == "cpu" and not padding_mask.all()
-    ):  # nobody waits for a device: no scores are made for padding
-        rows = padding_mask.nonzero()[:, 0]
-        hidden, labels = hidden.index_select(0, rows), labels.index_select(0, rows)
-    logits = head(hidden)
+    is_token = labels != IGNORED
+    if hidden.device.type == "cpu" and not is_token.all():
+        # On a CPU, reading the mask waits for nothing: no logits are computed for padding.
+        rows = is_token.nonzero()[:, 0]
+        hidden = hidden.index_select(0, rows)
+        labels = labels.index_select(0, rows)
+    logits = head(hidden)  # [N, V]
     loss, nll = cross_entropy(logits, labels, smoothing)
-    if not agreement:
+    if not r_drop_weight:
         return loss, nll
     one, other = logits.chunk(2)
-    return loss / 2 + agreement * disagreement(one, other, labels.chunk(2)[0]), nll / 2
+    divergence = r_drop(one, other, labels.chunk(2)[0])
+    return loss / 2 + r_drop_weight * divergence, nll / 2
+
+
+def add_auxiliary_losses(
+    loss: Tensor, auxiliary: Mapping[str, Tensor], count: int | Tensor
+) -> Tensor:
+    """Adds the auxiliary losses of the model's parts (experts, halting, compression).
+
+    They are means, while `loss` is a sum over `count` tokens.
+    """
+    for part in auxiliary.values():
+        loss = loss + part * count
+    return loss

@@ -1,9 +1,10 @@
-"""The task of BERT: guess hidden tokens from both sides, and perhaps whether the second part follows the first."""
+"""Masked language modelling, and next-sentence prediction (BERT)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,140 +14,188 @@ from torch.nn import functional
 
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, NullProbe
-from regard.data.batching import IGNORED, Batch, Rows
+from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
+from regard.data.padding import IGNORED
 from regard.data.text_corruption import Fate, mask, pair
+from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
-from regard.training.data.plain_text import Texts, room
-from regard.training.engine.attention_entropy import ROWS, gaze
-from regard.training.engine.optimizer import perplexity
-from regard.training.objectives.loss import beside, cross_entropy
-from regard.training.objectives.text_rows import TextRows
+from regard.training.data.plain_text import TextCorpora, max_row_tokens
+from regard.training.engine.attention_entropy import ROWS, attention_entropy
+from regard.training.objectives.corrupted_text import CorruptedText
+from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
 from regard.training.recipe.schema import Recipe
 
 
-class Hiding(TextRows):
-    """Rows framed by the start and the end token, with some of their tokens hidden."""
+@dataclass(frozen=True)
+class MaskedRow:
+    """A framed row with masked tokens; its labels are IGNORED except at those."""
+
+    tokens: list[int]
+    labels: list[int]
+    segments: list[int]  # 0 in the first sentence, 1 in the second
+    is_random: int  # 1 if the second sentence is a random one, not the next
+
+
+class MaskedText(CorruptedText):
+    """Rows framed by the start and the end token, with some of their tokens masked."""
 
     fate = Fate()
 
-    def __init__(self, data: Texts, recipe: Recipe, device: torch.device, multiple: int) -> None:
-        super().__init__(data, recipe, device, multiple)
-        self.pad = self.words.required_token_id("pad")
-        self.first = self.words.required_token_id("bos")
-        self.last = self.words.required_token_id("eos")
-        self.mask = self.words.required_token_id("mask")
-        self.ordinary = np.array(
-            [i for i in range(len(self.words)) if i not in self.words.special_ids], dtype=np.int64
-        )
-        self.room = room(recipe)
+    def __init__(
+        self, data: TextCorpora, recipe: Recipe, device: torch.device, pad_to_multiple_of: int
+    ) -> None:
+        super().__init__(data, recipe, device, pad_to_multiple_of)
+        self.pad_id = self.tokenizer.required_token_id("pad")
+        self.start_id = self.tokenizer.required_token_id("bos")
+        self.end_id = self.tokenizer.required_token_id("eos")
+        self.mask_id = self.tokenizer.required_token_id("mask")
+        special = self.tokenizer.special_ids
+        ordinary = [token for token in range(len(self.tokenizer)) if token not in special]
+        self.ordinary_ids = np.array(ordinary, dtype=np.int64)  # a replacement is one of these
+        self.max_row_tokens = max_row_tokens(recipe)
 
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
-        """`tokens`, `labels`, `real` [B, T]; with next sentences, `segments` [B, T] and `stranger` [B]."""
-        made = [self._hidden(corpus, int(row), epoch) for row in rows]
-        least = self.context if self.multiple > 1 else 0
-        tokens = self.padded([seen for seen, *_ in made], self.pad, least=least)
-        labels = self.padded([labels for _, labels, *_ in made], IGNORED, least=least)
-        tensors = {"tokens": tokens, "labels": labels}
-        lengths = torch.tensor([len(seen) for seen, *_ in made])
-        tensors["padding_mask"] = torch.arange(tokens.shape[1]) < lengths[:, None]
+        """`tokens`, `labels`, `padding_mask` [B, T].
+
+        With next-sentence prediction, also `segments` [B, T] and `stranger` [B], 1 for a second
+        sentence that is not the next one.
+        """
+        masked = [self._mask(corpus, int(row), epoch) for row in rows]
+        width = self.min_width
+        tokens, padding_mask = self.pad(
+            [row.tokens for row in masked], self.pad_id, min_width=width
+        )
+        labels, _ = self.pad([row.labels for row in masked], IGNORED, min_width=width)
+        tensors = {"tokens": tokens, "labels": labels, "padding_mask": padding_mask}
         if self.settings.next_sentence:
-            tensors["segments"] = self.padded(
-                [segments for _, _, segments, _ in made], 0, least=least
-            )
-            tensors["stranger"] = torch.tensor([stranger for *_, stranger in made])
+            segments, _ = self.pad([row.segments for row in masked], 0, min_width=width)
+            tensors["segments"] = segments
+            tensors["stranger"] = torch.tensor([row.is_random for row in masked])
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
-    def _hidden(
-        self, corpus: Corpus, row: int, epoch: int
-    ) -> tuple[list[int], list[int], list[int], int]:
-        """A row's tokens, labels and segments, and whether its second part is a stranger."""
-        chance, ids, stranger = self.chance(epoch, row), self.row(corpus, row), 0
-        cut = 0
+    def _mask(self, corpus: Corpus, row: int, epoch: int) -> MaskedRow:
+        random_numbers = self.random_numbers(epoch, row)
+        ids = self.row(corpus, row)
+        is_random = 0
+        parts = [slice(None)]
         if self.settings.next_sentence:
-            other = int(chance.below(len(corpus), 1)[0])
-            theirs = self.row(corpus, other), self.breaks(corpus, other)
-            first, second, stranger = pair(
-                ids, self.breaks(corpus, row), *theirs, chance, room=self.room
+            other = int(random_numbers.below(len(corpus), 1)[0])
+            first, second, is_random = pair(
+                ids,
+                self.sentence_starts(corpus, row),
+                self.row(corpus, other),
+                self.sentence_starts(corpus, other),
+                random_numbers,
+                room=self.max_row_tokens,
             )
-            ids, cut = np.concatenate([first, second]), len(first)
-        seen, labels = mask(
-            ids, chance, share=self.share, token=self.mask, ordinary=self.ordinary, fate=self.fate
+            ids = np.concatenate([first, second])
+            parts = [slice(0, len(first)), slice(len(first), None)]
+        visible, masked_labels = mask(
+            ids,
+            random_numbers,
+            share=self.corrupted_share,
+            token=self.mask_id,
+            ordinary=self.ordinary_ids,
+            fate=self.fate,
         )
-        tokens, asked, segments = [self.first], [IGNORED], [0]
-        parts = [slice(0, cut), slice(cut, None)] if self.settings.next_sentence else [slice(None)]
-        for number, part in enumerate(parts):
-            tokens += [*seen[part].tolist(), self.last]
-            asked += [*labels[part].tolist(), IGNORED]
-            segments += [number] * (len(tokens) - len(segments))
-        return tokens, asked, segments, stranger
+        # [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
+        tokens = [self.start_id]
+        labels = [IGNORED]
+        segments = [0]
+        for segment, part in enumerate(parts):
+            tokens += [*visible[part].tolist(), self.end_id]
+            labels += [*masked_labels[part].tolist(), IGNORED]
+            segments += [segment] * (len(tokens) - len(segments))
+        return MaskedRow(tokens, labels, segments, is_random)
 
 
-class MaskedLM(Hiding):
+class MaskedLM(MaskedText):
+    """The objective of BERT."""
+
     def __init__(
-        self, model: Encoder, data: Texts, recipe: Recipe, device: torch.device, multiple: int
+        self,
+        model: Encoder,
+        data: TextCorpora,
+        recipe: Recipe,
+        device: torch.device,
+        pad_to_multiple_of: int,
     ) -> None:
-        super().__init__(data, recipe, device, multiple)
+        super().__init__(data, recipe, device, pad_to_multiple_of)
         self.model = model
 
     def _forward(
         self, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-        """Scores of tokens [B, T, V], and of whether the second part is a stranger [B, 2]; and the losses beside."""
+        """Logits of tokens [B, T, V], of the next sentence [B, 2] if asked, auxiliary losses."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        hidden, others = self.model(
-            tensors["tokens"], tensors["padding_mask"], Context(probe=probe), **segments
+        padding_mask = tensors["padding_mask"]
+        hidden, auxiliary = self.model(
+            tensors["tokens"], padding_mask, Context(probe=probe), **segments
         )
         assert self.model.head is not None
-        strangers = (
-            self.model.classes(hidden, tensors["padding_mask"]) if "stranger" in tensors else None
-        )
-        return self.model.head(hidden), strangers, others
+        next_sentence = None
+        if "stranger" in tensors:
+            next_sentence = self.model.classes(hidden, padding_mask)
+        return self.model.head(hidden), next_sentence, auxiliary
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean over guessed tokens plus the mean over pairs; as a sum over tokens, for the step divides by them."""
-        logits, strangers, others = self._forward(tensors)
+        """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
+        logits, next_sentence, auxiliary = self._forward(tensors)
         loss, nll = cross_entropy(logits, tensors["labels"])
-        if strangers is not None:
-            others = {
-                **others,
-                "pairs": functional.cross_entropy(strangers.float(), tensors["stranger"]),
-            }
-        return beside(loss, others, (tensors["labels"] >= 0).sum()), nll
+        if next_sentence is not None:
+            pairs = functional.cross_entropy(next_sentence.float(), tensors["stranger"])
+            auxiliary = {**auxiliary, "pairs": pairs}
+        return add_auxiliary_losses(loss, auxiliary, (tensors["labels"] >= 0).sum()), nll
 
     @torch.inference_mode()
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """Of the held-out rows: loss and perplexity of the guesses, how many are right, and how many pairs; and how widely
-        the model looks at the first of them."""
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+        """Loss, perplexity and accuracy of masked tokens, accuracy of pairs, attention entropy."""
         self.model.eval()
-        few = {
-            name: tensor[:ROWS] for name, tensor in next(self.held_out_batches()).tensors.items()
-        }
-        total, count, right, pairs, known = 0.0, 0, 0, 0, 0
+        nll = 0.0
+        tokens = 0
+        correct = 0
+        pairs = 0
+        correct_pairs = 0
         samples: list[dict[str, Any]] = []
-        for batch in self.held_out_batches():
-            with precision:
-                logits, strangers, _ = self._forward(batch.tensors)
-            labels, best = batch.tensors["labels"], logits.argmax(dim=-1)
-            total += cross_entropy(logits, labels)[1].item()
-            count, right = count + batch.tokens, right + int((best == labels).sum())
-            if strangers is not None:
-                pairs += len(strangers)
-                known += int((strangers.argmax(dim=-1) == batch.tensors["stranger"]).sum())
+        for batch in self.validation_batches():
+            with autocast:
+                logits, next_sentence, _ = self._forward(batch.tensors)
+            labels = batch.tensors["labels"]
+            predicted = logits.argmax(dim=-1)  # [B, T]
+            nll += cross_entropy(logits, labels)[1].item()
+            tokens += batch.tokens
+            correct += int((predicted == labels).sum())
+            if next_sentence is not None:
+                pairs += len(next_sentence)
+                right = next_sentence.argmax(dim=-1) == batch.tensors["stranger"]
+                correct_pairs += int(right.sum())
             if len(samples) < self.settings.samples:
-                tokens, padding_mask = batch.tensors["tokens"][0], batch.tensors["padding_mask"][0]
-                filled = torch.where(labels[0] >= 0, best[0], tokens)[padding_mask]
-                samples.append(
-                    {
-                        "text": self.shown(tokens[padding_mask].tolist()),
-                        "guess": self.shown(filled.tolist()),
-                    }
-                )
-        found = {
-            "loss": total / count,
-            "perplexity": perplexity(total, count),
-            "accuracy": 100.0 * right / count,
+                samples.append(self._sample(batch, predicted[0]))
+        metrics: dict[str, Any] = {
+            "loss": nll / tokens,
+            "perplexity": perplexity(nll, tokens),
+            "accuracy": 100.0 * correct / tokens,
         }
-        found |= {"next_accuracy": 100.0 * known / pairs} if pairs else {}
-        found |= gaze(lambda probe: self._forward(few, probe), {"encoder": few["padding_mask"]})
-        return {**found, "tokens": count, "samples": samples}
+        if pairs:
+            metrics["next_accuracy"] = 100.0 * correct_pairs / pairs
+        return {**metrics, **self._attention_entropy(), "tokens": tokens, "samples": samples}
+
+    def _sample(self, batch: Batch, predicted: Tensor) -> dict[str, Any]:
+        """The first row of a batch, masked and filled in."""
+        padding_mask = batch.tensors["padding_mask"][0]
+        tokens = batch.tensors["tokens"][0]
+        filled = torch.where(batch.tensors["labels"][0] >= 0, predicted, tokens)
+        return {
+            "text": self.decode_visibly(tokens[padding_mask].tolist()),
+            "guess": self.decode_visibly(filled[padding_mask].tolist()),
+        }
+
+    def _attention_entropy(self) -> dict[str, Any]:
+        """Attention entropy on the first validation rows."""
+        batch = next(self.validation_batches())
+        tensors = {name: tensor[:ROWS] for name, tensor in batch.tensors.items()}
+        return attention_entropy(
+            lambda probe: self._forward(tensors, probe),
+            padding_masks={"encoder": tensors["padding_mask"]},
+        )

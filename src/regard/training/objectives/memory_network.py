@@ -1,12 +1,14 @@
-"""The objective of a memory network: the word that answers a question about a story.
+"""Story question answering with a memory network: the word that answers a question.
 
-Without a file, stories are generated. A file has a story that ends with its question, a tab, and the answer, a line.
+Without a file, stories are generated (as in bAbI). A file has, on each line, a story that ends with
+its question, a tab, and the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,165 +17,193 @@ from torch import Tensor
 
 from regard import disk
 from regard.baselines.memory_network import MemoryNetwork
-from regard.build import build
+from regard.builder import build
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed
 from regard.families import folder as folders
 from regard.families import memory_network
-from regard.metrics.classification import (
-    ClassificationAgainstMajority,
-    ClassificationScore,
-    classification_score,
-)
+from regard.metrics.classification import ClassificationScore, classification_score
+from regard.metrics.perplexity import corpus_nll
 from regard.metrics.scores import AnyScore
 from regard.models import choose_device
-from regard.models.memory_network import MemoryNetworkModel, laid_out, sentences
+from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import word_level_json
-from regard.training.engine.logging import ProgressLog
-from regard.training.job import Job, multiple
-from regard.training.objectives.loss import beside, cross_entropy
-from regard.training.objectives.text_classification import files, majority
-from regard.training.recipe.schema import Recipe, Train
+from regard.training.engine.progress_bar import ProgressBar
+from regard.training.job import Job, pad_to_multiple_of
+from regard.training.objectives.classifier_from_scratch import (
+    example_files,
+    scores_with_majority,
+)
+from regard.training.objectives.head_objective import EVALUATION_BATCH_FACTOR
+from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Train
 from regard.training.run_folder import RunFolder
 
 
-def asked(place: RunFolder, recipe: Recipe, talk: ProgressLog, changes: dict[str, object]) -> Job:
-    given = files(place, recipe, "stories", lambda split: babi_stories.stories(split), talk.say)
-    sets = {name: labelled.classed(path) for name, path in given.items()}
-    text = _tokenizer(place, sets["train"])
-    description = memory_network.preset(recipe.preset, len(text), **changes)
+def memory_network_job(
+    run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar, changes: dict[str, object]
+) -> Job:
+    say = progress_bar.say
+    paths = example_files(run_folder, recipe, "stories", babi_stories.stories, say)
+    sets = {name: labelled.classed(path) for name, path in paths.items()}
+    tokenizer = _tokenizer(run_folder, sets["train"])
+    description = memory_network.preset(recipe.preset, len(tokenizer), **changes)
     config = folders.describe(description)
-    disk.write_json(place.folder / "config.json", config)
+    disk.write_json(run_folder.folder / "config.json", config)
     torch.manual_seed(recipe.train.seed)
     device = choose_device(recipe.train.device)
-    recaller = MemoryNetworkModel(build(description), description, text, config).to(device)
-    task = StoryQuestions(
-        recaller, sets["train"], sets.get("valid", []), recipe.train, multiple(recipe, device)
+    network = MemoryNetworkModel(build(description), description, tokenizer, config).to(device)
+    objective = StoryQuestions(
+        network,
+        sets["train"],
+        sets.get("valid", []),
+        recipe.train,
+        pad_to_multiple_of(recipe, device),
     )
-    talk.say(
-        f"data: {len(sets['train']):,} stories to train on, {len(task.held_out):,} to validate"
+    say(
+        f"data: {len(sets['train']):,} stories to train on, "
+        f"{len(objective.validation_rows):,} to validate"
     )
 
-    def scores() -> dict[str, AnyScore]:
-        found: dict[str, AnyScore] = {}
-        for name in (name for name in ("valid", "test") if name in sets):
-            score, most = (
-                task.score(task.rows(sets[name]), torch.no_grad()),
-                majority(sets["train"], sets[name]),
-            )
-            found[name] = ClassificationAgainstMajority(**vars(score), majority=most)
-            talk.say(
-                f"{name}: accuracy {score.accuracy:.2f}  (majority {most:.2f}, {score.examples:,} stories)"
-            )
-        return found
+    def final_scores() -> dict[str, AnyScore]:
+        return scores_with_majority(
+            sets,
+            lambda examples: objective.score(objective.rows(examples), torch.no_grad()),
+            lambda name, score: say(
+                f"{name}: accuracy {score.accuracy:.2f}  "
+                f"(majority {score.majority:.2f}, {score.examples:,} stories)"
+            ),
+        )
 
     return Job(
-        task,
+        objective,
         description.d_model,
-        lambda: folders.write_weights(place.weights, recaller.model, description),
-        scores,
+        lambda: folders.write_weights(run_folder.weights, network.model, description),
+        final_scores,
     )
+
+
+@dataclass(frozen=True)
+class StoryRow:
+    """Token ids of a story's sentences, the question last, and of its answer."""
+
+    sentences: list[list[int]]
+    answer: int
 
 
 class StoryQuestions:
-    """Batches of stories of like lengths."""
+    """Batches of stories of similar lengths."""
 
     unit = "stories"
 
     def __init__(
         self,
-        recaller: MemoryNetworkModel,
+        network: MemoryNetworkModel,
         train: Sequence[Classed],
         valid: Sequence[Classed],
         settings: Train,
-        multiple: int,
+        pad_to_multiple_of: int,
     ) -> None:
-        self.recaller, self.settings, self.multiple = recaller, settings, multiple
-        self.told, self.train, self.held_out = train, self.rows(train), self.rows(valid)
+        self.network = network
+        self.settings = settings
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.train_examples = train
+        self.train_rows = self.rows(train)
+        self.validation_rows = self.rows(valid)
 
     @property
     def model(self) -> MemoryNetwork:
-        return self.recaller.model
+        return self.network.model
 
-    def rows(self, examples: Sequence[Classed]) -> list[tuple[list[list[int]], int]]:
-        """The words of stories, and of their answers."""
-        answers = self.recaller.text.encode_with_template([example.label for example in examples])
+    def rows(self, examples: Sequence[Classed]) -> list[StoryRow]:
+        answers = self.network.tokenizer.encode_with_template(
+            [example.label for example in examples]
+        )
         return [
-            (self.recaller.words(e.text), a.ids[0]) for e, a in zip(examples, answers, strict=True)
+            StoryRow(self.network.sentence_ids(example.text), answer.ids[0])
+            for example, answer in zip(examples, answers, strict=True)
         ]
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         order = Order(
-            _lengths(self.train),
+            _lengths(self.train_rows),
             self.settings.batch_tokens,
             seed=self.settings.seed,
-            multiple=self.multiple,
+            multiple=self.pad_to_multiple_of,
         )
-        for now, i, chosen in order.iterate(epoch, index):
-            yield (now, i + 1), self.collate(self.train, chosen)
+        for now, i, indices in order.iterate(epoch, index):
+            yield (now, i + 1), self.collate(self.train_rows, indices)
 
-    def collate(self, rows: Sequence[tuple[list[list[int]], int]], chosen: Rows) -> Batch:
+    def collate(self, rows: Sequence[StoryRow], indices: Rows) -> Batch:
         """`text` [B, N + 1, S], the question last, and `labels` [B]."""
-        taken = [rows[i] for i in chosen]
-        text = laid_out([story for story, _ in taken], self.multiple)
-        labels = torch.tensor([answer for _, answer in taken])
-        return Batch({"text": text, "labels": labels}, len(taken), np.asarray(chosen))
+        selected = [rows[i] for i in indices]
+        text = pad_stories([row.sentences for row in selected], self.pad_to_multiple_of)
+        labels = torch.tensor([row.answer for row in selected])
+        return Batch({"text": text, "labels": labels}, len(selected), np.asarray(indices))
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        scores, others = self.scores(tensors)
-        loss, nll = cross_entropy(scores, tensors["labels"], self.settings.label_smoothing)
-        return beside(loss, others, len(tensors["labels"])), nll
+        logits, auxiliary = self.logits(tensors)
+        loss, nll = cross_entropy(logits, tensors["labels"], self.settings.label_smoothing)
+        return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"])), nll
 
-    def scores(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden, others = self.model(*MemoryNetwork.split_inputs(tensors["text"]))
-        return self.model.head(hidden), others
+    def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of the answer, [B, V], and the auxiliary losses."""
+        hidden, auxiliary = self.model(*MemoryNetwork.split_inputs(tensors["text"]))
+        return self.model.head(hidden), auxiliary
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return [
-            {"row": row, "text": self.told[row].text, "answer": self.told[row].label}
-            for row in rows
-        ]
+        examples = []
+        for row in rows:
+            example = self.train_examples[row]
+            examples.append({"row": row, "text": example.text, "answer": example.label})
+        return examples
 
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        if not self.held_out:
+    # --- validation -------------------------------------------------------------------------------
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        if not self.validation_rows:
             return None
-        total = 0.0
-        for batch in self.in_order(self.held_out):
-            with torch.inference_mode(), precision:
-                total += self.loss(batch.tensors)[1].item()
-        return {"loss": total / len(self.held_out), **vars(self.score(self.held_out, precision))}
+        nll, count = corpus_nll(self._batch_nlls(autocast))
+        return {"loss": nll / count, **vars(self.score(self.validation_rows, autocast))}
+
+    def _batch_nlls(self, autocast: AbstractContextManager[Any]) -> Iterator[tuple[Tensor, int]]:
+        for batch in self.evaluation_batches(self.validation_rows):
+            with torch.inference_mode(), autocast:
+                _, nll = self.loss(batch.tensors)
+            yield nll, batch.tokens
 
     def score(
-        self, rows: Sequence[tuple[list[list[int]], int]], precision: AbstractContextManager[Any]
+        self, rows: Sequence[StoryRow], autocast: AbstractContextManager[Any]
     ) -> ClassificationScore:
-        found = [0] * len(rows)
-        for batch in self.in_order(rows):
-            with torch.inference_mode(), precision:
-                best = self.scores(batch.tensors)[0].argmax(dim=-1).tolist()
-            for row, word in zip(batch.rows, best, strict=True):
-                found[row] = word
-        return classification_score(found, [answer for _, answer in rows])
+        predictions = [0] * len(rows)
+        for batch in self.evaluation_batches(rows):
+            with torch.inference_mode(), autocast:
+                logits, _ = self.logits(batch.tensors)
+            best = logits.argmax(dim=-1).tolist()
+            for row, token in zip(batch.rows, best, strict=True):
+                predictions[row] = token
+        return classification_score(predictions, [row.answer for row in rows])
 
-    def in_order(self, rows: Sequence[tuple[list[list[int]], int]]) -> Iterator[Batch]:
-        """Once over rows, on the device."""
+    def evaluation_batches(self, rows: Sequence[StoryRow]) -> Iterator[Batch]:
+        """Once over the rows, on the device, with the model in eval mode."""
         self.model.eval()
-        for chosen in plan(
-            _lengths(rows), 4 * self.settings.batch_tokens, seed=0, epoch=0, shuffle=False
-        ):
-            yield self.collate(rows, chosen).to(self.recaller.device)
+        budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
+        for indices in plan(_lengths(rows), budget, seed=0, epoch=0, shuffle=False):
+            yield self.collate(rows, indices).to(self.network.device)
 
 
-def _lengths(rows: Sequence[tuple[list[list[int]], int]]) -> Any:
-    """[rows, 1]: words of each story, as if all its sentences were as long as the longest."""
-    return np.array([[len(story) * max(map(len, story))] for story, _ in rows])
+def _lengths(rows: Sequence[StoryRow]) -> Any:
+    """[rows, 1]: tokens of each story when all its sentences are padded to the longest."""
+    return np.array([[len(row.sentences) * max(map(len, row.sentences))] for row in rows])
 
 
-def _tokenizer(place: RunFolder, train: Sequence[Classed]) -> Tokenizer:
-    path = place.folder / "tokenizer.json"
+def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Tokenizer:
+    path = run_folder.folder / "tokenizer.json"
     if not path.exists():
-        told = (" ".join([*sentences(example.text), example.label]) for example in train)
-        disk.write_file(path, word_level_json(told, cls_token=False))
-    return open_encoder_tokenizer(place.folder)
+        texts = (" ".join([*split_sentences(example.text), example.label]) for example in train)
+        disk.write_file(path, word_level_json(texts, cls_token=False))
+    return open_encoder_tokenizer(run_folder.folder)

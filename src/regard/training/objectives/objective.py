@@ -1,4 +1,7 @@
-"""What a run learns: where its batches come from and what their loss is. The loop knows nothing else about it."""
+"""The training objective: where batches come from, and what their loss is.
+
+The training loop knows nothing else about what is learnt.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from regard.data.batching import Batch
 
 @runtime_checkable
 class CarriesState(Protocol):
-    """A task whose next batch depends on more than the weights: what it carries is saved with the checkpoint."""
+    """An objective with state from batch to batch (truncated back-propagation through time).
+
+    What it carries is saved with the checkpoint.
+    """
 
     carry: dict[str, Tensor]
 
@@ -26,16 +32,19 @@ class Objective(Protocol):
 
     @property
     def unit(self) -> str:
-        """What its batches count (`Batch.tokens`) and its loss is a mean over, in the plural."""
+        """What `Batch.tokens` counts and the loss is a mean over, in the plural."""
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        """Batches without end from a position on, each with the position after it: a pure function of the recipe."""
+        """Batches without end from a position on, each with the position after it.
+
+        A pure function of the recipe, so that a resumed run sees the same batches.
+        """
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """What is minimised, and −log p of the labels, both summed over the units that count."""
+        """The loss and −log p of the labels, both summed over the units that count."""
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """These rows in words, for a report about them."""
+        """These training rows as text, for a report about them."""
 
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        """`loss` and whatever else is looked at, on held-out data; None when there is none."""
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        """`loss` and other metrics on the validation data; None if there is none."""

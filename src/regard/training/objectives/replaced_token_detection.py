@@ -1,9 +1,14 @@
-"""The task of ELECTRA: a generator fills hidden places, a discriminator says of every token whether it was replaced."""
+"""Replaced token detection (ELECTRA, Clark et al. 2020).
+
+A generator fills in masked positions, and a discriminator says of every token whether it was
+replaced.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,112 +17,142 @@ from torch.nn import functional
 
 from regard.core.embedding import Embedding
 from regard.data.text_corruption import Fate
+from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
-from regard.training.data.plain_text import Texts
-from regard.training.engine.optimizer import perplexity
-from regard.training.objectives.loss import beside, cross_entropy
-from regard.training.objectives.masked_lm import Hiding
+from regard.training.data.plain_text import TextCorpora
+from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.masked_lm import MaskedText
 from regard.training.recipe.schema import Recipe
 
-WEIGHT = 50.0  # of the discriminator's loss, which is of two classes only (Clark et al. 2020)
+DISCRIMINATOR_WEIGHT = 50.0  # λ in the paper: its loss, over two classes, is small
 
 
-class ReplacedTokenDetection(Hiding):
-    """Both are trained together on the sum of their losses, with the same embeddings. What the generator puts in is drawn by
-    chance, through which no gradient goes."""
+@dataclass(frozen=True)
+class _Output:
+    generator_loss: Tensor
+    generator_nll: Tensor
+    logits: Tensor  # [B, T], of the discriminator; above 0: replaced
+    replaced: Tensor  # [B, T], True where a token was replaced
+    auxiliary: dict[str, Tensor]
 
-    fate = Fate(1.0, 0.0)
+
+class ReplacedTokenDetection(MaskedText):
+    """Generator and discriminator learn together, with shared embeddings.
+
+    The loss is the sum of theirs. What the generator fills in is sampled, and no gradient goes
+    through sampling.
+    """
+
+    fate = Fate(1.0, 0.0)  # every chosen token is masked; none is kept or replaced at random
 
     def __init__(
         self,
         discriminator: Encoder,
         generator: Encoder,
-        data: Texts,
+        data: TextCorpora,
         recipe: Recipe,
         device: torch.device,
-        multiple: int,
+        pad_to_multiple_of: int,
     ) -> None:
-        super().__init__(data, recipe, device, multiple)
-        self.discriminator, self.generator = discriminator, generator
-        ours, theirs = generator.input, discriminator.input
-        assert isinstance(ours, Embedding)
-        assert isinstance(theirs, Embedding)
-        assert generator.head is not None
-        ours.table, ours.position, ours.segments, ours.norm = (
-            theirs.table,
-            theirs.position,
-            theirs.segments,
-            theirs.norm,
-        )
-        generator.head.table = theirs.table
+        super().__init__(data, recipe, device, pad_to_multiple_of)
+        self.discriminator = discriminator
+        self.generator = generator
+        _share_embeddings(generator, discriminator)
         self.model = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean over guessed tokens plus 50 times the mean over all; as a sum over guessed ones, as the step divides."""
-        guesses, nll, scores, replaced, others = self._forward(tensors)
-        judged = {"judged": WEIGHT * _mean(scores, replaced, tensors["padding_mask"])}
-        return beside(guesses, judged | others, (tensors["labels"] >= 0).sum()), nll
+        """Generator's mean over masked tokens + λ · discriminator's over all, times masked tokens."""
+        output = self._forward(tensors)
+        discriminator_loss = _binary_loss(output, tensors["padding_mask"])
+        auxiliary = {"judged": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
+        masked = (tensors["labels"] >= 0).sum()
+        loss = add_auxiliary_losses(output.generator_loss, auxiliary, masked)
+        return loss, output.generator_nll
 
-    def _forward(
-        self, tensors: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        """The generator's loss and −log p, the discriminator's scores [B, T], and where it should say yes; and the losses
-        beside, of both."""
-        tokens, labels, padding_mask = tensors["tokens"], tensors["labels"], tensors["padding_mask"]
-        hidden, ours = self.generator(tokens, padding_mask)
+    def _forward(self, tensors: Mapping[str, Tensor]) -> _Output:
+        tokens = tensors["tokens"]
+        labels = tensors["labels"]
+        padding_mask = tensors["padding_mask"]
+        hidden, generator_auxiliary = self.generator(tokens, padding_mask)
         assert self.generator.head is not None
-        logits = self.generator.head(hidden)
-        loss, nll = cross_entropy(logits, labels)
+        logits = self.generator.head(hidden)  # [B, T, V]
+        generator_loss, generator_nll = cross_entropy(logits, labels)
         with torch.no_grad():
-            noise = -torch.log(
-                -torch.log(torch.rand_like(logits, dtype=torch.float32).clamp_(1e-9, 1 - 1e-7))
-            )
-            drawn = (logits.float() + noise).argmax(dim=-1)
-            shown = torch.where(labels >= 0, drawn, tokens)
-            replaced = (labels >= 0) & (drawn != labels)
-        hidden, theirs = self.discriminator(shown, padding_mask)
-        others = {f"generator {name}": part for name, part in ours.items()} | theirs
-        return loss, nll, self.discriminator.classes(hidden, padding_mask)[..., 0], replaced, others
+            sampled = _sample(logits)
+            corrupted = torch.where(labels >= 0, sampled, tokens)
+            # A token that was sampled right counts as original (Section 2 of the paper).
+            replaced = (labels >= 0) & (sampled != labels)
+        hidden, auxiliary = self.discriminator(corrupted, padding_mask)
+        named = {f"generator {name}": part for name, part in generator_auxiliary.items()}
+        return _Output(
+            generator_loss,
+            generator_nll,
+            self.discriminator.classes(hidden, padding_mask)[..., 0],
+            replaced,
+            named | auxiliary,
+        )
 
     @torch.inference_mode()
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any]:
-        """Of the held-out rows: the discriminator's loss, how often it is right, how many replaced tokens it finds; and the
-        generator's loss."""
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+        """The discriminator's loss, accuracy and recall of replaced tokens; the generator's loss."""
         self.model.eval()
-        torch.manual_seed(
-            self.settings.seed
-        )  # every step seeds its own chance, so nothing else depends on this
-        total, guessed = torch.zeros(2, dtype=torch.float64), 0
-        cells = right = fakes = found = 0
-        for batch in self.held_out_batches():
+        # For sampling. Every training step seeds its own dropout, so nothing else depends on this.
+        torch.manual_seed(self.settings.seed)
+        discriminator_loss = 0.0
+        generator_nll = 0.0
+        masked = 0
+        tokens = 0
+        correct = 0
+        replaced = 0
+        detected = 0
+        for batch in self.validation_batches():
             padding_mask = batch.tensors["padding_mask"]
-            with precision:
-                _, nll, scores, replaced, _ = self._forward(batch.tensors)
-            total += (
-                torch.stack([_mean(scores, replaced, padding_mask) * padding_mask.sum(), nll])
-                .double()
-                .cpu()
-            )
-            said = scores > 0
-            cells, right = (
-                cells + int(padding_mask.sum()),
-                right + int(((said == replaced) & padding_mask).sum()),
-            )
-            fakes, found = fakes + int(replaced.sum()), found + int((said & replaced).sum())
-            guessed += batch.tokens
-        loss = total[0].item() / cells
+            with autocast:
+                output = self._forward(batch.tensors)
+            batch_loss = _binary_loss(output, padding_mask) * padding_mask.sum()
+            discriminator_loss += batch_loss.item()
+            generator_nll += output.generator_nll.item()
+            masked += batch.tokens
+            predicted = output.logits > 0
+            tokens += int(padding_mask.sum())
+            correct += int(((predicted == output.replaced) & padding_mask).sum())
+            replaced += int(output.replaced.sum())
+            detected += int((predicted & output.replaced).sum())
+        loss = discriminator_loss / tokens
         return {
             "loss": loss,
             "perplexity": perplexity(loss, 1),
-            "accuracy": 100.0 * right / cells,
-            "found": 100.0 * found / max(1, fakes),
-            "generator_loss": total[1].item() / guessed,
-            "tokens": cells,
+            "accuracy": 100.0 * correct / tokens,
+            "found": 100.0 * detected / max(1, replaced),
+            "generator_loss": generator_nll / masked,
+            "tokens": tokens,
         }
 
 
-def _mean(scores: Tensor, replaced: Tensor, padding_mask: Tensor) -> Tensor:
-    each = functional.binary_cross_entropy_with_logits(
-        scores.float(), replaced.float(), reduction="none"
-    )
-    return torch.where(padding_mask, each, 0.0).sum() / padding_mask.sum()
+def _share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
+    """Token, position and segment embeddings, and the generator's output, are one (Section 3.2)."""
+    ours = generator.input
+    theirs = discriminator.input
+    assert isinstance(ours, Embedding)
+    assert isinstance(theirs, Embedding)
+    assert generator.head is not None
+    ours.table = theirs.table
+    ours.position = theirs.position
+    ours.segments = theirs.segments
+    ours.norm = theirs.norm
+    generator.head.table = theirs.table
+
+
+def _sample(logits: Tensor) -> Tensor:
+    """Tokens [B, T] drawn from softmax(logits), by the Gumbel-max trick."""
+    uniform = torch.rand_like(logits, dtype=torch.float32).clamp_(1e-9, 1 - 1e-7)
+    gumbel = -torch.log(-torch.log(uniform))
+    return (logits.float() + gumbel).argmax(dim=-1)
+
+
+def _binary_loss(output: _Output, padding_mask: Tensor) -> Tensor:
+    """The discriminator's mean binary cross-entropy over all tokens."""
+    losses = functional.binary_cross_entropy_with_logits(
+        output.logits.float(), output.replaced.float(), reduction="none"
+    )  # [B, T]
+    return torch.where(padding_mask, losses, 0.0).sum() / padding_mask.sum()

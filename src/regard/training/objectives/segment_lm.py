@@ -1,8 +1,9 @@
-"""The task of a language model that carries something on: the next token, in streams of text, segment after segment.
+"""Segment-level causal language modelling: recurrent networks, Transformer-XL, Compressive Transformer.
 
-The text is cut into as many streams as a batch has rows, and a batch is the next segment of each. What the layers carry, the
-state of recurrent cells or the memory of a Transformer-XL, goes from segment to segment, while gradients stay inside:
-truncated back-propagation through time (Williams and Peng 1990, Dai et al. 2019).
+The text is cut into as many streams as a batch has rows, and a batch is the next segment of each.
+The state of recurrent cells, or the memory of a Transformer-XL, is carried from segment to segment,
+while gradients stay inside: truncated back-propagation through time (Williams and Peng 1990, Dai et
+al. 2019).
 """
 
 from __future__ import annotations
@@ -21,109 +22,131 @@ from regard.core.cache import DecoderState, LayerCache
 from regard.core.context import Context
 from regard.data.batching import Batch
 from regard.errors import DataError, SettingError
+from regard.metrics.perplexity import corpus_nll
 from regard.models.language_model import LanguageModel
-from regard.training.data.plain_text import Texts
+from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, windows
 from regard.training.objectives.distillation import Teacher
-from regard.training.objectives.loss import beside, over_vocabulary
+from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
 from regard.training.recipe.schema import Recipe
 
 
-def next_token(
-    writer: LanguageModel, data: Texts, recipe: Recipe, teacher: Teacher | None = None
+def language_modelling(
+    language_model: LanguageModel,
+    data: TextCorpora,
+    recipe: Recipe,
+    teacher: Teacher | None = None,
 ) -> CausalLM:
-    """The task of a language model: segments where it carries something on, otherwise windows at any place."""
-    made = writer.spec
-    carries = isinstance(made, spec.RecurrentDecoder) or made.stack.memory is not None
-    if carries and teacher is not None:
+    """Segments for a model that carries state from segment to segment, otherwise random windows."""
+    description = language_model.spec
+    if isinstance(description, spec.RecurrentDecoder):
+        carries_state = True
+    else:
+        carries_state = description.stack.memory is not None
+    if not carries_state:
+        return CausalLM(language_model, data, recipe, teacher)
+    if teacher is not None:
         raise SettingError(
             "a model that carries something on learns from text alone", "leave the teacher out"
         )
-    return SegmentLM(writer, data, recipe) if carries else CausalLM(writer, data, recipe, teacher)
+    return SegmentLM(language_model, data, recipe)
 
 
 class SegmentLM(CausalLM):
-    """`carry` is what the layers carry after the last batch, which a checkpoint must hold."""
+    """`carry` is the state of the layers after the last batch, which a checkpoint must hold."""
 
-    def __init__(self, writer: LanguageModel, data: Texts, recipe: Recipe) -> None:
-        super().__init__(writer, data, recipe)
-        self.length = (len(self.tokens) - 1) // self.rows  # of each stream
-        if self.length < self.context:
+    def __init__(self, language_model: LanguageModel, data: TextCorpora, recipe: Recipe) -> None:
+        super().__init__(language_model, data, recipe)
+        self.stream_length = (len(self.train_tokens) - 1) // self.rows
+        if self.stream_length < self.context:
             raise DataError(
-                f"{len(self.tokens):,} tokens make no {self.rows} streams of {self.context}",
+                f"{len(self.train_tokens):,} tokens make no {self.rows} streams of {self.context}",
                 "lower batch_tokens or context, or give more text",
             )
-        self.carry = self._nothing(self.rows)
+        self.carry = self._initial_carry(self.rows)
 
-    def _empty(self, rows: int) -> list[LayerCache]:
-        return self.model.stack.start_segments(rows, self.writer.spec.d_model)
+    def _initial_states(self, rows: int) -> list[LayerCache]:
+        return self.model.stack.start_segments(rows, self.language_model.spec.d_model)
 
-    def _nothing(self, rows: int) -> dict[str, Tensor]:
-        return {name: part.clone() for name, part in _parts(self._empty(rows)).items()}
+    def _initial_carry(self, rows: int) -> dict[str, Tensor]:
+        tensors = _state_tensors(self._initial_states(rows))
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        each = np.arange(self.rows) * self.length
+        stream_starts = np.arange(self.rows) * self.stream_length
         while True:
-            batch = windows(self.tokens, each + index * self.context, self.context)
-            batch.tensors["goes_on"] = torch.tensor(index > 0)
-            last = (index + 2) * self.context > self.length
-            epoch, index = (epoch + 1, 0) if last else (epoch, index + 1)
+            starts = stream_starts + index * self.context
+            batch = windows(self.train_tokens, starts, self.context)
+            batch.tensors["goes_on"] = torch.tensor(index > 0)  # False resets the carried state
+            index += 1
+            if (index + 1) * self.context > self.stream_length:  # no further segment fits
+                epoch += 1
+                index = 0
             yield (epoch, index), batch
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        began = {name: part * tensors["goes_on"] for name, part in self.carry.items()}
-        loss, nll, after = self._read(tensors, began)
-        for name, part in after.items():
-            self.carry[name].copy_(
-                part
-            )  # the buffers stay where they are, so that a recorded step finds them
+        carry = {name: tensor * tensors["goes_on"] for name, tensor in self.carry.items()}
+        loss, nll, carry = self.segment_loss(tensors, carry)
+        for name, tensor in carry.items():
+            # In place: a captured CUDA graph reads and writes these buffers.
+            self.carry[name].copy_(tensor)
         return loss, nll
 
-    def _read(
-        self, tensors: Mapping[str, Tensor], began: Mapping[str, Tensor]
+    def segment_loss(
+        self, tensors: Mapping[str, Tensor], carry: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        states = self._empty(len(tensors["tokens"]))
-        for i, state in enumerate(states):
-            own = {
-                name.partition(".")[2]: part
-                for name, part in began.items()
-                if name.startswith(f"{i}.")
+        """Loss, −log p, and the state that is carried on, without its gradient."""
+        states = self._initial_states(len(tensors["tokens"]))
+        for layer, state in enumerate(states):
+            prefix = f"{layer}."
+            restored = {
+                name.removeprefix(prefix): tensor
+                for name, tensor in carry.items()
+                if name.startswith(prefix)
             }
-            state.self_attention = replace(state.self_attention, **own)  # type: ignore[type-var]
-        hidden, others = self.model(tensors["tokens"], None, Context(state=DecoderState(states)))
-        loss, nll = over_vocabulary(self.model.head, hidden, tensors["labels"])
-        after = {name: part.detach() for name, part in _parts(states).items()}
-        return beside(loss, others, tensors["labels"].numel()), nll, after
+            state.self_attention = replace(state.self_attention, **restored)  # type: ignore[type-var]
+        context = Context(state=DecoderState(states))
+        hidden, auxiliary = self.model(tensors["tokens"], None, context)
+        labels = tensors["labels"]
+        loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
+        after = {name: tensor.detach() for name, tensor in _state_tensors(states).items()}
+        return add_auxiliary_losses(loss, auxiliary, labels.numel()), nll, after
 
     @torch.inference_mode()
-    def nll(self, precision: AbstractContextManager[Any]) -> tuple[float, int]:
-        """−log p of every held-out token but the first, read in streams as training reads."""
+    def nll(self, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
+        """−log p of every validation token but the first, read in streams as in training."""
         self.model.eval()
-        count, device = len(self.held_out) - 1, self.writer.device
+        return corpus_nll(self._segment_nlls(autocast))
+
+    def _segment_nlls(self, autocast: AbstractContextManager[Any]) -> Iterator[tuple[Tensor, int]]:
+        device = self.language_model.device
+        count = len(self.validation_tokens) - 1
         length = max(1, count // self.rows)
         rows = count // length
-        total, carry = torch.zeros((), dtype=torch.float64, device=device), self._nothing(rows)
+        carry = self._initial_carry(rows)
         for first in range(0, length, self.context):
-            batch = windows(
-                self.held_out, np.arange(rows) * length + first, min(self.context, length - first)
-            )
-            with precision:
-                _, nll, carry = self._read(batch.to(device).tensors, carry)
-            total += nll.double()
-        if rest := count - rows * length:
-            batch = windows(self.held_out, np.array([count - rest]), rest).to(device)
-            with precision:
-                total += self._read(
-                    batch.tensors, {name: part[-1:] for name, part in carry.items()}
-                )[1].double()
-        return total.item(), count
+            starts = np.arange(rows) * length + first
+            width = min(self.context, length - first)
+            batch = windows(self.validation_tokens, starts, width).to(device)
+            with autocast:
+                _, nll, carry = self.segment_loss(batch.tensors, carry)
+            yield nll, batch.tokens
+        # What the division into streams left over continues the last stream.
+        rest = count - rows * length
+        if rest:
+            batch = windows(self.validation_tokens, np.array([count - rest]), rest).to(device)
+            last_stream = {name: tensor[-1:] for name, tensor in carry.items()}
+            with autocast:
+                _, nll, _ = self.segment_loss(batch.tensors, last_stream)
+            yield nll, batch.tokens
 
 
-def _parts(states: list[LayerCache]) -> dict[str, Tensor]:
-    """Every tensor that is carried, by layer and name."""
-    return {
-        f"{i}.{field.name}": part
-        for i, state in enumerate(states)
-        for field in fields(state.self_attention)  # type: ignore[arg-type]
-        if isinstance(part := getattr(state.self_attention, field.name), Tensor)
-    }
+def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:
+    """Every tensor of the layers' states, by `layer.name`."""
+    tensors = {}
+    for layer, state in enumerate(states):
+        for field in fields(state.self_attention):  # type: ignore[arg-type]
+            value = getattr(state.self_attention, field.name)
+            if isinstance(value, Tensor):
+                tensors[f"{layer}.{field.name}"] = value
+    return tensors

@@ -1,4 +1,4 @@
-"""The task of the paper: pairs of sentences, cross-entropy of the target given the source."""
+"""Sequence-to-sequence training: the target given the source, by teacher forcing (the paper's)."""
 
 from __future__ import annotations
 
@@ -16,42 +16,50 @@ from regard.data.batching import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy
+from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
 from regard.metrics.translation import translation_score
 from regard.model import EncoderDecoder
 from regard.models import Translator
 from regard.text.tokenizer import Tokenizer
-from regard.training.data.parallel_text import Prepared
-from regard.training.engine.attention_entropy import ROWS, gaze
-from regard.training.engine.logging import ProgressLog
-from regard.training.engine.optimizer import perplexity
+from regard.training.data.parallel_text import ParallelCorpora
+from regard.training.engine.attention_entropy import ROWS, attention_entropy
+from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.distillation import Teacher
-from regard.training.objectives.loss import beside, cross_entropy, over_vocabulary
-from regard.training.recipe.schema import Recipe, Train
+from regard.training.objectives.loss import (
+    add_auxiliary_losses,
+    cross_entropy,
+    linear_cross_entropy,
+)
+from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import Train
 
 
 class SequenceToSequence:
-    """Trains a translator on prepared pairs. `multiple`: what lengths are rounded up to; above 1, batches are filled up
-    so that few shapes occur. A `teacher` says besides how likely it finds each token."""
+    """Trains a translator on pairs of token sequences.
+
+    Lengths are rounded up to `pad_to_multiple_of`; above 1, batches are also filled up with empty
+    rows, so that few shapes occur (on a GPU each shape is captured once). With a `teacher`, its
+    distributions are learnt besides the targets (knowledge distillation).
+    """
 
     unit = "tokens"
 
     def __init__(
         self,
         translator: Translator,
-        data: Prepared,
+        data: ParallelCorpora,
         settings: Train,
-        multiple: int = 1,
+        pad_to_multiple_of: int = 1,
         teacher: Teacher | None = None,
     ) -> None:
-        self.translator, self.corpus, self.settings, self.multiple = (
-            translator,
-            data.corpus,
-            settings,
-            multiple,
-        )
+        self.translator = translator
+        self.settings = settings
+        self.pad_to_multiple_of = pad_to_multiple_of
         self.teacher = teacher
-        self.held_out, self.pairs = data.valid, data.valid_pairs
+        self.train_corpus = data.train
+        self.validation_corpus = data.valid
+        self.validation_pairs = data.valid_pairs
         self.device = next(translator.model.parameters()).device
 
     @property
@@ -59,136 +67,156 @@ class SequenceToSequence:
         return self.translator.model
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        tokens = self.settings.batch_tokens
-        order = Order(self.corpus.lengths, tokens, seed=self.settings.seed, multiple=self.multiple)
+        budget = self.settings.batch_tokens
+        order = Order(
+            self.train_corpus.lengths,
+            budget,
+            seed=self.settings.seed,
+            multiple=self.pad_to_multiple_of,
+        )
+        fill_up_to = budget if self.pad_to_multiple_of > 1 else 0
         for now, i, rows in order.iterate(epoch, index):
-            yield (now, i + 1), self.collate(self.corpus, rows, tokens if self.multiple > 1 else 0)
+            yield (now, i + 1), self.collate(self.train_corpus, rows, fill_up_to)
 
     def collate(self, corpus: Corpus, rows: Any, budget: int = 0) -> Batch:
-        translator = self.translator
-        padding_side = {
-            "source_pad": translator.special_tokens.pad,
-            "target_pad": translator.target_tokenizer.required_token_id("pad"),
-        }
         return collate(
             corpus,
             rows,
-            **padding_side,
-            start=translator.start,
-            multiple=self.multiple,
+            source_pad=self.translator.special_tokens.pad,
+            target_pad=self.translator.target_tokenizer.required_token_id("pad"),
+            start=self.translator.start,
+            multiple=self.pad_to_multiple_of,
             budget=budget,
         )
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        agreement = self.settings.agreement
-        if agreement:
+        r_drop_weight = self.settings.agreement
+        passes = 1
+        if r_drop_weight:
+            # R-Drop: the batch twice in one forward, with other dropout masks.
+            passes = 2
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
-        hidden, others = self.model(
-            tensors["source"], tensors["target"], tensors.get("padding_mask")
-        )
-        labels, smoothing = tensors["labels"], self.settings.label_smoothing
+        hidden, auxiliary = self._forward(tensors)
+        labels = tensors["labels"]
+        smoothing = self.settings.label_smoothing
+        head = self.model.head
         if self.teacher is None:
-            loss, nll = over_vocabulary(self.model.head, hidden, labels, smoothing, agreement)
+            loss, nll = linear_cross_entropy(head, hidden, labels, smoothing, r_drop_weight)
         else:
-            loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors, smoothing)
-        return beside(loss, others, (labels >= 0).sum() / (2 if agreement else 1)), nll
+            loss, nll = self.teacher.loss(head(hidden), labels, tensors, smoothing)
+        return add_auxiliary_losses(loss, auxiliary, (labels >= 0).sum() / passes), nll
+
+    def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        source, target = self.translator.source_tokenizer, self.translator.target_tokenizer
+        source = self.translator.source_tokenizer
+        target = self.translator.target_tokenizer
         return [
             {
                 "row": row,
-                "source": _spelled(source, self.corpus.source(row).tolist()),
-                "target": _spelled(target, self.corpus.target(row).tolist()),
+                "source": _token_text(source, self.train_corpus.source(row).tolist()),
+                "target": _token_text(target, self.train_corpus.target(row).tolist()),
             }
             for row in rows
         ]
 
-    def validate(self, precision: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        """loss (unsmoothed, per token), perplexity, attention entropy; the metric if it needs translations; some samples."""
-        if self.held_out is None:
+    # --- validation -------------------------------------------------------------------------------
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        """Unsmoothed loss per token, perplexity and attention entropy; samples; BLEU if watched."""
+        if self.validation_corpus is None:
             return None
-        nll, tokens = self._surprise(self.held_out, precision)
-        found: dict[str, Any] = {
+        nll, tokens = self._nll(self.validation_corpus, autocast)
+        metrics: dict[str, Any] = {
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),
         }
-        found |= self._gaze(self.held_out)
-        metric, samples = self.settings.metric, self.settings.samples
-        asked = self.pairs if metric != "loss" else self.pairs[:samples]
-        if asked:
-            best = self.translator.hypotheses(
-                [source for source, _ in asked], DecodingSettings(Greedy())
-            )
-            texts = [self.translator.text(h[0]) if h else "" for h in best]
-            if metric != "loss":
-                result = translation_score(texts, [target for _, target in asked])
-                found |= {
-                    "bleu": result.bleu,
-                    "chrf": result.chrf,
-                    "exact_match": result.exact_match,
-                }
-            found["samples"] = [
-                {"source": source, "translation": text, "reference": target}
-                for (source, target), text in zip(asked[:samples], texts, strict=False)
-            ]
-        return found
+        metrics |= self._attention_entropy(self.validation_corpus)
+        return metrics | self._translation_metrics()
+
+    def _translation_metrics(self) -> dict[str, Any]:
+        """Scores by greedy decoding, if the recipe's metric is one; and some samples."""
+        samples = self.settings.samples
+        scored = self.settings.metric != "loss"
+        pairs = self.validation_pairs if scored else self.validation_pairs[:samples]
+        if not pairs:
+            return {}
+        metrics: dict[str, Any] = {}
+        texts = translate(self.translator, pairs, DecodingSettings(Greedy()))
+        if scored:
+            result = translation_score(texts, [target for _, target in pairs])
+            metrics |= {
+                "bleu": result.bleu,
+                "chrf": result.chrf,
+                "exact_match": result.exact_match,
+            }
+        metrics["samples"] = [
+            {"source": source, "translation": text, "reference": target}
+            for (source, target), text in zip(pairs[:samples], texts, strict=False)
+        ]
+        return metrics
 
     @torch.inference_mode()
-    def _surprise(
-        self, corpus: Corpus, precision: AbstractContextManager[Any]
-    ) -> tuple[float, int]:
+    def _nll(self, corpus: Corpus, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
         self.model.eval()
-        total, tokens = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        for rows in plan(
-            corpus.lengths, self.settings.batch_tokens, seed=0, epoch=0, shuffle=False
-        ):
-            batch = self.collate(corpus, rows).to(self.device)
-            with precision:
-                hidden, _ = self.model(
-                    batch.tensors["source"],
-                    batch.tensors["target"],
-                    batch.tensors.get("padding_mask"),
-                )
-                logits = self.model.head(hidden)
-            total += cross_entropy(logits, batch.tensors["labels"])[1].double()
-            tokens += batch.tokens
-        return total.item(), tokens
 
-    def _gaze(self, corpus: Corpus) -> dict[str, Any]:
-        """Attention entropy on the first few held-out pairs."""
-        few = self.collate(corpus, np.arange(min(ROWS, len(corpus)))).to(self.device).tensors
-        padding_mask = {"encoder": few.get("padding_mask"), "decoder": few["labels"] >= 0}
-        return gaze(
-            lambda probe: self.model(
-                few["source"], few["target"], few.get("padding_mask"), Context(probe=probe)
-            ),
-            padding_mask,
+        def batch_nll(rows: Any) -> tuple[Tensor, int]:
+            batch = self.collate(corpus, rows).to(self.device)
+            with autocast:
+                hidden, _ = self._forward(batch.tensors)
+                logits = self.model.head(hidden)  # [B, T, V]
+            _, nll = cross_entropy(logits, batch.tensors["labels"])
+            return nll, batch.tokens
+
+        budget = self.settings.batch_tokens
+        batches = plan(corpus.lengths, budget, seed=0, epoch=0, shuffle=False)
+        return corpus_nll(batch_nll(rows) for rows in batches)
+
+    def _attention_entropy(self, corpus: Corpus) -> dict[str, Any]:
+        """Attention entropy on the first few validation pairs."""
+        rows = np.arange(min(ROWS, len(corpus)))
+        tensors = self.collate(corpus, rows).to(self.device).tensors
+        source = tensors["source"]
+        target = tensors["target"]
+        source_mask = tensors.get("padding_mask")
+        return attention_entropy(
+            lambda probe: self.model(source, target, source_mask, Context(probe=probe)),
+            padding_masks={"encoder": source_mask, "decoder": tensors["labels"] >= 0},
         )
 
 
-def _spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
+def _token_text(tokenizer: Tokenizer, ids: list[int]) -> str:
     """The text of a row with its unknown tokens visible, without its end token."""
     return "".join(tokenizer.tokens(ids[:-1])).replace("▁", " ").strip()
+
+
+def translate(
+    translator: Translator, pairs: Sequence[tuple[str, str]], settings: DecodingSettings
+) -> list[str]:
+    """The best translation of each source; an empty text where the search found none."""
+    hypotheses = translator.hypotheses([source for source, _ in pairs], settings)
+    return [translator.text(best[0]) if best else "" for best in hypotheses]
 
 
 def final_scores(
     sets: Mapping[str, Sequence[tuple[str, str]]],
     translator: Translator,
     recipe: Recipe,
-    talk: ProgressLog,
+    progress_bar: ProgressBar,
 ) -> dict[str, AnyScore]:
-    """Scores on test sets, with the recipe's beam."""
+    """Scores on the test sets, by the recipe's beam search."""
     scores: dict[str, AnyScore] = {}
-    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.penalty))
+    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
     for name, pairs in sets.items():
-        began = time.perf_counter()
-        found = translator.hypotheses([source for source, _ in pairs], settings)
-        texts = [translator.text(h[0]) if h else "" for h in found]
+        started = time.perf_counter()
+        texts = translate(translator, pairs, settings)
         result = translation_score(texts, [target for _, target in pairs], recipe.decode.tokenize)
         scores[name] = result
-        talk.say(
-            f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  exact match {result.exact_match:.1f} %  "
-            f"({len(pairs):,} sentences in {time.perf_counter() - began:.1f} s)  {result.signature}"
+        progress_bar.say(
+            f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  "
+            f"exact match {result.exact_match:.1f} %  "
+            f"({len(pairs):,} sentences in {time.perf_counter() - started:.1f} s)  "
+            f"{result.signature}"
         )
     return scores

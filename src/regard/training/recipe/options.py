@@ -1,104 +1,104 @@
-"""Choices written as one word with options: `gnmt:0.6`, `average:10`, `ema:0.999`. No torch here."""
+"""Settings of a recipe that are one word with an option: `gnmt:0.6`, `average:10`, `ema:0.999`.
+
+No torch here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from regard.decode.strategy import GNMTPenalty, LengthPenalty, PowerPenalty
-from regard.errors import SettingError, did_you_mean
+from regard.options import parse_option
+
+# --- which weights are exported -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Last:
-    """The weights after the last step."""
+    """The weights after the last update."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The weights of the best validation."""
+    """The weights with the best validation score (early stopping's choice)."""
 
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of the weights at the last `count` validations (the paper averages the last 5 or 20 checkpoints)."""
+    """Checkpoint averaging: the mean of the weights at the last `count` validations.
+
+    Section 6.1 of the paper averages the last 5 (base) or 20 (big) checkpoints.
+    """
 
     count: int = 5
 
 
 @dataclass(frozen=True)
 class Ema:
-    """An exponential moving average over steps; validation looks at it too."""
+    """EMA: the exponential moving average of the weights over all updates; it is validated too."""
 
     decay: float = 0.999
 
 
+ExportedWeights = Last | Best | Average | Ema
+
+
+def parse_weights(text: str) -> ExportedWeights:
+    return parse_option(
+        text,
+        {
+            "last": Last,
+            "best": Best,
+            "average": lambda count="5": Average(int(count)),
+            "ema": lambda decay="0.999": Ema(float(decay)),
+        },
+    )
+
+
+# --- weight initialization ------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Xavier:
-    """Uniform, as wide as inputs and outputs allow: how the parts start by themselves."""
+    """Xavier (Glorot) uniform: how the modules initialize themselves."""
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Every matrix and table normal with one deviation (BERT)."""
+    """Normal with one standard deviation for every matrix and embedding table (BERT)."""
 
     deviation: float = 0.02
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """The same, but what is added to the residual stream is divided by the root of how often that happens (GPT-2)."""
+    """Normal, with the projections onto the residual stream divided by √(their number) (GPT-2)."""
 
     deviation: float = 0.02
 
 
-WeightsChoice = Last | Best | Average | Ema
-StartChoice = Xavier | Normal | Scaled
-LengthPenaltyChoice = LengthPenalty
+Initialization = Xavier | Normal | Scaled
 
 
-def weights(text: str) -> WeightsChoice:
-    return _choice(
-        text,
-        {
-            "last": Last,
-            "best": Best,
-            "average": lambda n="5": Average(int(n)),
-            "ema": lambda d="0.999": Ema(float(d)),
-        },
-    )
-
-
-def start(text: str) -> StartChoice:
-    return _choice(
+def parse_initialization(text: str) -> Initialization:
+    return parse_option(
         text,
         {
             "xavier": Xavier,
-            "normal": lambda d="0.02": Normal(float(d)),
-            "scaled": lambda d="0.02": Scaled(float(d)),
+            "normal": lambda deviation="0.02": Normal(float(deviation)),
+            "scaled": lambda deviation="0.02": Scaled(float(deviation)),
         },
     )
 
 
-def length_penalty(text: str) -> LengthPenalty:
-    return _choice(
+# --- length penalty of beam search ----------------------------------------------------------------
+
+
+def parse_length_penalty(text: str) -> LengthPenalty:
+    return parse_option(
         text,
         {
-            "gnmt": lambda a="0.6": GNMTPenalty(float(a)),
-            "power": lambda a="1.0": PowerPenalty(float(a)),
+            "gnmt": lambda alpha="0.6": GNMTPenalty(float(alpha)),
+            "power": lambda alpha="1.0": PowerPenalty(float(alpha)),
         },
     )
-
-
-def _choice(text: str, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    name, _, option = text.partition(":")
-    if name not in kinds:
-        raise SettingError(f"there is no choice {text!r}", did_you_mean(name, kinds))
-    try:
-        return kinds[name](option) if option else kinds[name]()
-    except (TypeError, ValueError):
-        raise SettingError(
-            f"{text!r} is not complete or has a wrong option",
-            f"write it like {name}:NUMBER, or {name} alone",
-        ) from None

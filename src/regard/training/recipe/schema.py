@@ -1,7 +1,6 @@
 """A recipe: everything that decides a run, in one TOML file of commented sections.
 
-Every key has a name of its own across the sections, so the flag `--batch-tokens` and the key `batch_tokens` are the same
-thing. Flags stand over the recipe, the recipe over the defaults written here.
+Flags override the recipe, and the recipe overrides the defaults of `sections`.
 """
 
 from __future__ import annotations
@@ -14,376 +13,49 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ValidationError, model_validator
 
+from regard.decode.strategy import LengthPenalty
 from regard.errors import SettingError, did_you_mean
-from regard.families.attention_options import parse_attention, parse_compressed_memory
-from regard.families.recurrent import FAMILIES as BEFORE
 from regard.training.recipe.options import (
-    LengthPenaltyChoice,
-    StartChoice,
-    WeightsChoice,
-    length_penalty,
-    start,
-    weights,
+    ExportedWeights,
+    Initialization,
+    parse_initialization,
+    parse_length_penalty,
+    parse_weights,
+)
+from regard.training.recipe.sections import (
+    BASELINES,
+    GENERATED,
+    MODEL_KINDS,
+    TRANSFORMER_ONLY,
+    Data,
+    Decode,
+    Model,
+    Section,
+    Tokens,
+    Train,
+    Tune,
 )
 
+DEFAULT_DISTILLATION_WEIGHT = 0.5
+DEFAULT_TEMPERATURE = 2.0
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Data(_Section):
-    """Where the text comes from. With no file named, the built-in parallel language is generated.
-
-    Pairs are for translation; `text` is for all other objectives.
-    """
-
-    source: str | None = Field(
-        None, description="training text, source side; one sentence a line (.gz too)"
-    )
-    target: str | None = Field(
-        None, description="training text, target side, line by line its translation"
-    )
-    pairs: str | None = Field(
-        None,
-        description="instead of two files: one .tsv or .jsonl of pairs, or - for standard input",
-    )
-    valid_source: str | None = Field(None, description="validation text, source side")
-    valid_target: str | None = Field(None, description="validation text, target side")
-    valid_pairs: str | None = Field(
-        None, description="instead of two files: one .tsv or .jsonl of pairs"
-    )
-    test_source: str | None = Field(None, description="scored once, after training")
-    test_target: str | None = Field(None, description="scored once, after training")
-    text: str | None = Field(
-        None, description="for all objectives but translation: one text file (.gz too)"
-    )
-    valid_text: str | None = Field(
-        None, description="validation text; without it the end of `text` is held out"
-    )
-    test_text: str | None = Field(
-        None, description="classify, stories: scored once, after training"
-    )
-    test_lines: int | None = Field(
-        None,
-        ge=1,
-        description="classify, stories: examples to validate and to test with, if generated",
-    )
-    held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
-    context: int = Field(
-        256, ge=8, description="tokens of text that are seen at once, the special ones included"
-    )
-    languages: str | None = Field(
-        None, description="source-target, e.g. en-de: for the model card and JSON Lines"
-    )
-    builtin_lines: int = Field(
-        60_000, ge=100, description="sentences of the built-in language to train on"
-    )
-    max_length: int = Field(
-        256, ge=2, description="longer sentences (in tokens) are left out of training, and counted"
-    )
-
-
-class Tokens(_Section):
-    """How text becomes tokens."""
-
-    tokenizer: str = Field(
-        "bpe",
-        description="bpe, unigram, words or characters to learn one, or a tokenizer.json; "
-        "for `text`, bpe (of bytes) and characters keep every character and space",
-    )
-    target_tokenizer: str | None = Field(
-        None, description="a second tokenizer.json, for the target side"
-    )
-    vocabulary: int = Field(8000, ge=8, description="how many tokens to learn")
-    joint: bool = Field(True, description="one vocabulary for both sides")
-
-
-Kind = Literal[
-    "transformer", "gpt", "palm", "rnn", "gru", "lstm", "bahdanau", "luong", "luong_feeding", "convs2s", "bytenet",
-    "memory",
-]  # fmt: skip
-# What is trained by which objective; the others have one model each.
-KINDS: dict[str, tuple[str, ...]] = {
-    "translate": ("transformer", *BEFORE),
-    "causal": ("gpt", "palm", "rnn", "gru", "lstm"),
-    "stories": ("memory",),
-}
-# Settings of stacks of attention, which nothing that came before them has.
-OF_STACKS = (
-    "d_ff", "heads", "decoder_layers", "attention_dropout", "feedforward_dropout", "activation", "position", "attention",
-    "decoder_attention", "residual",
-)  # fmt: skip
-
-
-class Model(_Section):
-    """The architecture: a preset and what is changed in it."""
-
-    model: Kind | None = Field(
-        None,
-        description="what is trained: transformer, or what came before it (rnn, gru, lstm, bahdanau, luong, luong_feeding, "
-        "convs2s, bytenet); causal: gpt, palm, rnn, gru or lstm; stories: memory  [transformer; gpt]",
-    )
-    preset: str | None = Field(
-        None,
-        description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart or electra  "
-        "[small; tiny for texts]",
-    )
-    d_model: int | None = Field(None, ge=1)
-    d_ff: int | None = Field(None, ge=1)
-    heads: int | None = Field(None, ge=1)
-    layers: int | None = Field(None, ge=1)
-    decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
-    dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
-    attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
-    feedforward_dropout: float | None = Field(
-        None, ge=0, lt=1, description="inside the feed-forward"
-    )
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
-    position: (
-        Literal[
-            "sinusoidal", "learned", "none", "concatenated", "relative", "buckets", "alibi", "rope"
-        ]
-        | None
-    ) = Field(
-        None,
-        description="how places are told: added (sinusoidal unless said), concatenated, or inside attention",
-    )
-    attention: str | None = Field(
-        None,
-        description="how a side looks at itself: softmax (unless said), window:N, dilated:N:STEP, strided:N, blocks:N, "
-        "longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
-    )
-    decoder_attention: str | None = Field(
-        None, description="that of the decoder, if other than attention"
-    )
-    memory: int | None = Field(
-        None,
-        ge=1,
-        description="causal: places before each segment that layers remember (Transformer-XL)",
-    )
-    compressed: str | None = Field(
-        None,
-        description="with memory: PLACES:FACTOR[:mean|max|conv] for what leaves it, made FACTOR to one by a convolution "
-        "unless said (Compressive Transformer)",
-    )
-    residual: Literal["post", "pre"] | None = Field(
-        None, description="where the norm stands: post (the paper) or pre"
-    )
-    start: str | None = Field(
-        None,
-        description="first weights: xavier, normal:DEVIATION, or scaled:DEVIATION (GPT-2: the last map of each sublayer "
-        "divided by √(2·layers)); xavier for translation, scaled:0.02 for causal, normal:0.02 for the others",
-    )
-    share: Literal["all", "target", "none"] | None = Field(
-        None, description="which embeddings are one matrix"
-    )
-    vectors: str | None = Field(
-        None, description="word vectors to start from (word2vec or GloVe text format)"
-    )
-    freeze_embeddings: bool = Field(False, description="leave the embeddings as they start")
-
-    @field_validator("start")
-    @classmethod
-    def _start(cls, value: str | None) -> str | None:
-        if value is not None:
-            start(value)
-        return value
-
-    @field_validator("compressed")
-    @classmethod
-    def _compressed(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_compressed_memory(value)
-        return value
-
-    @field_validator("attention", "decoder_attention")
-    @classmethod
-    def _attention(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_attention(value)
-        return value
-
-
-Objective = Literal[
-    "translate", "causal", "masked", "span", "denoise", "replaced", "classify", "stories"
-]
-
-
-GENERATED = ("classify", "stories")  # which learn from a file, or from examples of their own
-
-
-class Train(_Section):
-    """The optimisation."""
-
-    objective: Objective = Field(
-        "translate",
-        description="what is learnt: a translation, the next token (causal, GPT), hidden tokens (masked, BERT), hidden "
-        "spans (span, T5), the text from a damaged one (denoise, BART), which tokens were replaced (replaced, ELECTRA), "
-        "the class of a text (classify; without --text, of ListOps expressions), the answer to a question "
-        "about a story (stories; without --text, generated ones)",
-    )
-    next_sentence: bool = Field(
-        False, description="masked: learn too whether the second part follows the first"
-    )
-    hidden: float | None = Field(
-        None, gt=0, lt=1, description="share of the tokens that is hidden  [0.15; denoise 0.3]"
-    )
-    span_length: float = Field(
-        3.0, ge=1, description="mean length of a hidden span (span, denoise)"
-    )
-    steps: int = Field(20_000, ge=1, description="updates")
-    batch_tokens: int = Field(
-        4096, ge=1, description="padded positions of one batch; for causal, rows × context"
-    )
-    accumulate: int = Field(1, ge=1, description="batches summed into one update")
-    optimizer: Literal["adam", "adamw"] = "adam"
-    schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
-    learning_rate: float | None = Field(
-        None, gt=0, description="peak; the paper's own if not given"
-    )
-    warmup: int = Field(4000, ge=1, description="steps until the peak")
-    floor: float = Field(
-        0.0, ge=0, lt=1, description="cosine: the last learning rate as a share of the peak"
-    )
-    betas: tuple[float, float] = (0.9, 0.98)
-    adam_eps: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    clip: float = Field(0.0, ge=0, description="largest gradient norm; 0 leaves it alone")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
-    agreement: float = Field(
-        0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree"
-    )
-    teacher: str | None = Field(
-        None,
-        description="folder of a finished model to learn from, with whose tokens the student reads and writes",
-    )
-    teaching: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="share of the teacher's distributions in the loss; the rest is of the labels  [0.5]",
-    )
-    temperature: float | None = Field(
-        None, gt=0, description="softens the distributions of teacher and student alike  [2]"
-    )
-    teacher_translates: bool = Field(
-        False,
-        description="translation: learn from the teacher's translations of the training text, by beam search",
-    )
-    precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
-    multiple: int = Field(
-        0, ge=0, description="lengths are rounded up to it; 0: 8 on a GPU (few shapes), 1 on a CPU"
-    )
-    compile: bool = Field(
-        False, description="on a GPU: torch.compile of the blocks; a slow start, then faster steps"
-    )
-    recompute: bool = Field(
-        False, description="activation checkpointing: less memory, a second forward"
-    )
-    weights: str = Field(
-        "best", description="what is kept at the end: best, last, average:N or ema:DECAY"
-    )
-    validate_every: int = Field(500, ge=1)
-    metric: Literal["loss", "bleu", "chrf", "exact_match", "accuracy", "f1"] = Field(
-        "loss", description="what best and patience look at"
-    )
-    patience: int = Field(
-        0,
-        ge=0,
-        description="validations without improvement before the run stops; 0 never stops it",
-    )
-    save_every: int = Field(500, ge=1)
-    log_every: int = Field(10, ge=1)
-    samples: int = Field(
-        2, ge=0, description="validation sentences translated, or texts written, at each validation"
-    )
-    seed: int = Field(1, ge=0)
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
-    tensorboard: bool = False
-
-    @field_validator("teacher")
-    @classmethod
-    def _teacher(cls, value: str | None) -> str | None:
-        return (
-            None if value is None else str(Path(value).absolute())
-        )  # a run is resumed from anywhere
-
-    @field_validator("weights")
-    @classmethod
-    def _weights(cls, value: str) -> str:
-        weights(value)
-        return value
-
-
-class Decode(_Section):
-    """How translations are searched for in the final score."""
-
-    beam: int = Field(4, ge=1)
-    length_penalty: str = Field("gnmt:0.6", description="gnmt:ALPHA or power:ALPHA")
-    tokenize: str = Field(
-        "13a", description="sacreBLEU's tokenizer for the final score; none for tokenised text"
-    )
-
-    @field_validator("length_penalty")
-    @classmethod
-    def _penalty(cls, value: str) -> str:
-        length_penalty(value)
-        return value
-
-
-TunedTask = Literal["classify", "tag", "answer", "translate", "summarize", "lm"]
-
-
-class Tune(_Section):
-    """What a finished model is trained further for. Only `regard finetune` writes this section; its steps are counted from
-    the data."""
-
-    task: TunedTask
-    base: str = Field(description="the folder of the model to begin with")
-    files: tuple[str, ...] = Field(min_length=1, description="training data")
-    prefixes: tuple[str, ...] = Field(
-        (), description="put before the source texts of each of the files"
-    )
-    valid: str | None = Field(
-        None, description="validation data; without it a tenth of the training data is held out"
-    )
-    test: str | None = Field(None, description="scored once, after training")
-    epochs: float = Field(3.0, gt=0, description="how often the data is seen")
-    warm_up: float = Field(
-        0.1, ge=0, lt=1, description="share of the steps until the peak of the learning rate"
-    )
-    freeze: int | None = Field(
-        None, ge=0, description="leave the embeddings and this many of the lowest blocks alone"
-    )
-    layer_decay: float = Field(
-        1.0, gt=0, le=1, description="learning rate of a block as a share of the next higher one's"
-    )
-    lora: int = Field(
-        0,
-        ge=0,
-        description="rank of low-rank changes, which train instead of the model; 0: all of it",
-    )
-    lora_alpha: float | None = Field(
-        None, gt=0, description="their weight: they are scaled by alpha / rank  [2 · rank]"
-    )
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
-    lora_in: str = Field(
-        "qkv,q,kv", description="the linear maps they stand beside, by name, or all"
-    )
-
-
+# The validation metrics of an objective or fine-tuning task; the others have the loss alone.
+_CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
+_TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
 _METRICS: dict[str, tuple[str, ...]] = {
-    "stories": ("loss", "accuracy", "f1"),
-    "classify": ("loss", "accuracy", "f1"), "tag": ("loss", "accuracy", "f1"), "answer": ("loss", "exact_match", "f1"),
-    "translate": ("loss", "bleu", "chrf", "exact_match"), "summarize": ("loss", "bleu", "chrf", "exact_match"),
-}  # fmt: skip
+    "stories": _CLASSIFICATION_METRICS,
+    "classify": _CLASSIFICATION_METRICS,
+    "tag": _CLASSIFICATION_METRICS,
+    "answer": ("loss", "exact_match", "f1"),
+    "translate": _TRANSLATION_METRICS,
+    "summarize": _TRANSLATION_METRICS,
+}
 
 
-class Recipe(_Section):
-    """The sections together."""
+class Recipe(Section):
+    """The sections together, checked against each other."""
 
     data: Data = Data()
     tokens: Tokens = Tokens()
@@ -392,44 +64,56 @@ class Recipe(_Section):
     decode: Decode = Decode()
     tune: Tune | None = None
 
+    # --- checks -----------------------------------------------------------------------------------
+
     @model_validator(mode="after")
-    def _fits_the_objective(self) -> Recipe:
-        objective, data, train = self.train.objective, self.data, self.train
-        task = self.tune.task if self.tune else objective
-        metrics = _METRICS.get(task, ("loss",))
-        if train.metric not in metrics:
+    def _check(self) -> Recipe:
+        self._check_metric()
+        self._check_teacher()
+        if self.tune is None:
+            self._check_data()
+            self._check_settings_of_objective()
+            self._check_model()
+        return self
+
+    def _check_metric(self) -> None:
+        metrics = _METRICS.get(self.task, ("loss",))
+        if self.train.metric not in metrics:
             raise SettingError(
-                f"{train.metric} is no score of {task}", f"choose: {', '.join(metrics)}"
+                f"{self.train.metric} is no score of {self.task}", f"choose: {', '.join(metrics)}"
             )
-        self._fits_the_teacher(task)
-        if self.tune:
-            return self
-        if objective == "translate" and data.text:
-            raise SettingError(
-                "a translation is learnt from pairs, not from one text", "say --objective causal"
-            )
-        if objective != "translate" and (
-            data.source or data.pairs or not (data.text or objective in GENERATED)
-        ):
+
+    def _check_data(self) -> None:
+        objective = self.train.objective
+        data = self.data
+        if objective == "translate":
+            if data.text:
+                raise SettingError(
+                    "a translation is learnt from pairs, not from one text",
+                    "say --objective causal",
+                )
+            return
+        has_text = data.text or objective in GENERATED
+        if data.source or data.pairs or not has_text:
             raise SettingError(
                 f"the objective {objective!r} learns from one text", "give --text FILE"
             )
-        for key, given, fits in (
-            ("agreement", train.agreement > 0, objective == "translate"),
-            (
-                "memory",
-                self.model.memory is not None,
-                objective == "causal" and not self.came_before,
-            ),
-            ("next_sentence", train.next_sentence, objective == "masked"),
-            (
-                "hidden",
-                train.hidden is not None,
-                objective not in ("translate", "causal", *GENERATED),
-            ),
-            ("test_text", data.test_text is not None, objective in GENERATED),
-        ):
-            if given and not fits:
+
+    def _check_settings_of_objective(self) -> None:
+        """Settings that only some objectives have."""
+        objective = self.train.objective
+        masks = objective not in ("translate", "causal", *GENERATED)
+        has_memory = objective == "causal" and not self.is_baseline
+        # key, whether it is set, whether the objective has it
+        settings = (
+            ("agreement", self.train.agreement > 0, objective == "translate"),
+            ("memory", self.model.memory is not None, has_memory),
+            ("next_sentence", self.train.next_sentence, objective == "masked"),
+            ("hidden", self.train.hidden is not None, masks),
+            ("test_text", self.data.test_text is not None, objective in GENERATED),
+        )
+        for key, is_set, fits in settings:
+            if is_set and not fits:
                 raise SettingError(
                     f"{key} is no setting of the objective {objective!r}", "leave it out"
                 )
@@ -438,40 +122,32 @@ class Recipe(_Section):
                 "only what leaves a memory can be compressed",
                 "give a memory too, e.g. --memory 128",
             )
-        kinds = KINDS.get(objective, ())
-        if self.model.model is not None and self.model.model not in kinds:
-            known = f"choose: {', '.join(kinds)}" if kinds else "leave it out"
-            raise SettingError(
-                f"model = {self.model.model!r} is not for the objective {objective!r}", known
-            )
-        if self.came_before:
-            foreign = [key for key in OF_STACKS if getattr(self.model, key) is not None]
-            foreign += ["recompute"] if train.recompute else []
-            if foreign:
-                raise SettingError(
-                    f"{foreign[0]} is no setting of {self.model.model}", "leave it out"
-                )
-        return self
 
-    def _fits_the_teacher(self, task: str) -> None:
-        train, translates = self.train, task in ("translate", "summarize")
-        if train.teacher is None:
-            alone = [
-                key
-                for key in ("teaching", "temperature", "teacher_translates")
-                if getattr(train, key) not in (None, False)
-            ]
-            if alone:
-                raise SettingError(
-                    f"{alone[0]} is a setting of learning from a teacher", "give --teacher DIR"
-                )
+    def _check_model(self) -> None:
+        objective = self.train.objective
+        model = self.model.model
+        kinds = MODEL_KINDS.get(objective, ())
+        if model is not None and model not in kinds:
+            repair = f"choose: {', '.join(kinds)}" if kinds else "leave it out"
+            raise SettingError(f"model = {model!r} is not for the objective {objective!r}", repair)
+        if not self.is_baseline:
             return
-        carried = self.model.memory is not None or (self.came_before and not translates)
-        if carried or not (
-            translates or task in ("causal", "lm", *(("classify", "tag") if self.tune else ()))
-        ):
+        foreign = [key for key in TRANSFORMER_ONLY if getattr(self.model, key) is not None]
+        if self.train.recompute:
+            foreign.append("recompute")
+        if foreign:
+            raise SettingError(f"{foreign[0]} is no setting of {model}", "leave it out")
+
+    def _check_teacher(self) -> None:
+        train = self.train
+        if train.teacher is None:
+            self._check_no_teacher()
+            return
+        translates = self.task in ("translate", "summarize")
+        if not self._can_have_teacher(translates):
             raise SettingError(
-                "only translators, language models without a memory, and models fine-tuned to classify or tag have teachers",
+                "only translators, language models without a memory, "
+                "and models fine-tuned to classify or tag have teachers",
                 "leave --teacher out",
             )
         if train.teacher_translates and (self.tune or not translates):
@@ -482,66 +158,99 @@ class Recipe(_Section):
             raise SettingError(
                 "R-Drop and a teacher are two extra losses", "leave --agreement or --teacher out"
             )
-        if self.teaching == 0 and not train.teacher_translates:
+        if self.distillation_weight == 0 and not train.teacher_translates:
             raise SettingError(
                 "this teacher teaches nothing", "raise --teaching, or say --teacher-translates"
             )
 
+    def _check_no_teacher(self) -> None:
+        for key in ("teaching", "temperature", "teacher_translates"):
+            if getattr(self.train, key) not in (None, False):
+                raise SettingError(
+                    f"{key} is a setting of learning from a teacher", "give --teacher DIR"
+                )
+
+    def _can_have_teacher(self, translates: bool) -> bool:
+        if self.model.memory is not None:
+            return False
+        if translates:
+            return True
+        if self.is_baseline:  # a recurrent language model carries state from segment to segment
+            return False
+        classifies = self.tune is not None and self.task in ("classify", "tag")
+        return classifies or self.task in ("causal", "lm")
+
+    # --- derived settings -------------------------------------------------------------------------
+
     @property
-    def teaching(self) -> float:
+    def task(self) -> str:
+        """The fine-tuning task, or the objective."""
+        return self.tune.task if self.tune else self.train.objective
+
+    @property
+    def distillation_weight(self) -> float:
         """The share of the teacher's distributions in the loss."""
-        given = self.train.teaching
-        return 0.0 if self.train.teacher is None else 0.5 if given is None else given
+        if self.train.teacher is None:
+            return 0.0
+        if self.train.teaching is None:
+            return DEFAULT_DISTILLATION_WEIGHT
+        return self.train.teaching
 
     @property
     def temperature(self) -> float:
-        return self.train.temperature or 2.0
+        return self.train.temperature or DEFAULT_TEMPERATURE
 
     @property
-    def came_before(self) -> bool:
-        """Whether the model is recurrent or convolved."""
-        return self.model.model in BEFORE
+    def is_baseline(self) -> bool:
+        """Whether the model is recurrent or convolutional, from before the Transformer."""
+        return self.model.model in BASELINES
 
     @property
-    def kept_weights(self) -> WeightsChoice:
-        return weights(self.train.weights)
+    def exported_weights(self) -> ExportedWeights:
+        return parse_weights(self.train.weights)
 
     @property
-    def penalty(self) -> LengthPenaltyChoice:
-        return length_penalty(self.decode.length_penalty)
+    def length_penalty(self) -> LengthPenalty:
+        return parse_length_penalty(self.decode.length_penalty)
 
     @property
     def preset(self) -> str:
-        return self.model.preset or ("small" if self.train.objective == "translate" else "tiny")
+        default = "small" if self.train.objective == "translate" else "tiny"
+        return self.model.preset or default
 
     @property
-    def first_weights(self) -> StartChoice:
-        usual = {"translate": "xavier", "causal": "scaled:0.02", "stories": "xavier"}.get(
-            self.train.objective, "normal:0.02"
-        )
-        return start(self.model.start or usual)
+    def initialization(self) -> Initialization:
+        defaults = {"translate": "xavier", "causal": "scaled:0.02", "stories": "xavier"}
+        default = defaults.get(self.train.objective, "normal:0.02")
+        return parse_initialization(self.model.start or default)
 
     @property
     def builtin(self) -> bool:
+        """Whether the pairs are of the built-in language."""
         return self.data.source is None and self.data.pairs is None
 
 
-SECTIONS: dict[str, type[_Section]] = {
+SECTIONS: dict[str, type[Section]] = {
     "data": Data,
     "tokens": Tokens,
     "model": Model,
     "train": Train,
     "decode": Decode,
 }
+# Each key with the name of its section.
 KEYS: dict[str, str] = {
     key: name for name, section in SECTIONS.items() for key in section.model_fields
 }
 
 
+# --- reading recipes ------------------------------------------------------------------------------
+
+
 def packaged() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
     folder = importlib.resources.files("regard") / "recipes"
-    return {Path(str(f)).stem: Path(str(f)) for f in folder.iterdir() if f.name.endswith(".toml")}
+    paths = [Path(str(file)) for file in folder.iterdir() if file.name.endswith(".toml")]
+    return {path.stem: path for path in paths}
 
 
 def load(
@@ -549,7 +258,8 @@ def load(
 ) -> Recipe:
     """A recipe by name or TOML file, with `changes` (plain keys, as flags have them) on top.
 
-    File names in a recipe are relative to the data root: `data_root`, else $REGARD_DATA, else the recipe's folder.
+    File names in a recipe are relative to the data root: `data_root`, else $REGARD_DATA, else the
+    recipe's folder.
     """
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if name is not None:
@@ -559,8 +269,8 @@ def load(
                     f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS)
                 )
             values[section].update(entries)
-        _locate(values, name, data_root)
-    values["model"] = fitting(values["model"], changes.get("model"))
+        _resolve_paths(values, name, data_root)
+    values["model"] = applicable_settings(values["model"], changes.get("model"))
     for key, value in changes.items():
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
@@ -568,39 +278,62 @@ def load(
     return parse(values)
 
 
-def fitting(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """What another model than the recipe's takes of its settings: where that is a stack of attention and this came before,
-    the sizes that both have."""
-    changed = model in BEFORE and settings.get("model") not in BEFORE
-    return {key: value for key, value in settings.items() if not changed or key not in OF_STACKS}
+def applicable_settings(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """The model settings of a recipe that another model than the recipe's can take.
+
+    A baseline takes the sizes that it shares with a Transformer, and nothing else.
+    """
+    if model not in BASELINES or settings.get("model") in BASELINES:
+        return dict(settings)
+    return {key: value for key, value in settings.items() if key not in TRANSFORMER_ONLY}
 
 
 def choose(
     recipe: str | Path | None, changes: Mapping[str, Any], data_root: str | None = None
 ) -> tuple[Recipe, str]:
-    """What a user asked for, and a name for it: a recipe; their own files with the defaults; or the built-in language."""
-    own = any(key in changes for key in ("source", "pairs", "text"))
-    chosen = recipe or (
-        None if own else "stories" if changes.get("model") == "memory" else "builtin"
-    )
-    return load(chosen, changes, data_root), Path(chosen).stem if chosen else "run"
+    """The recipe a user asked for, and a name for the run.
+
+    Without a recipe: the user's files with the defaults, or a recipe that generates its data.
+    """
+    name: str | Path | None = recipe
+    has_files = any(key in changes for key in ("source", "pairs", "text"))
+    if not name and not has_files:
+        name = "stories" if changes.get("model") == "memory" else "builtin"
+    if not name:
+        return load(None, changes, data_root), "run"
+    return load(name, changes, data_root), Path(name).stem
 
 
-_FILES = (
-    "source", "target", "pairs", "valid_source", "valid_target", "valid_pairs", "test_source", "test_target", "text",
-    "valid_text", "test_text",
-)  # fmt: skip
+# Settings that are file names, by section.
+_FILE_KEYS = {
+    "data": (
+        "source",
+        "target",
+        "pairs",
+        "valid_source",
+        "valid_target",
+        "valid_pairs",
+        "test_source",
+        "test_target",
+        "text",
+        "valid_text",
+        "test_text",
+    ),
+    "model": ("vectors",),
+}
 
 
-def _locate(values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None) -> None:
+def _resolve_paths(
+    values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None
+) -> None:
     """Puts the data root before the relative file names of a recipe."""
-    named = [
+    paths = [
         (section, key)
-        for section, key in [("data", f) for f in _FILES] + [("model", "vectors")]
-        if key in values[section]
+        for section, keys in _FILE_KEYS.items()
+        for key in keys
+        if key in values[section] and str(values[section][key]) != "-"  # standard input
     ]
-    named = [(section, key) for section, key in named if str(values[section][key]) != "-"]
-    if not named:
+    if not paths:
         return
     root = data_root or os.environ.get("REGARD_DATA") or None
     if root is None and str(name) in packaged():
@@ -608,7 +341,7 @@ def _locate(values: dict[str, dict[str, Any]], name: str | Path, data_root: str 
             f"the recipe {name!r} reads files, but no data root is set",
             "give --data DIR, or set REGARD_DATA",
         )
-    for section, key in named:
+    for section, key in paths:
         values[section][key] = str(Path(root or Path(name).parent) / values[section][key])
 
 
@@ -617,28 +350,33 @@ def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = [str(part) for part in first["loc"]]
-        key = where[1] if len(where) > 1 else where[0]
-        if first["type"] == "extra_forbidden":
-            section = SECTIONS.get(where[0])
-            known = section.model_fields if section else SECTIONS
-            home = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, known)
-            raise SettingError(f"there is no setting {key!r} in [{where[0]}]", home) from None
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, SettingError):
-            raise cause from None
-        raise SettingError(
-            f"{key} = {first['input']!r}: {first['msg'].lower()}",
-            f"see `regard train --help` for {key}",
-        ) from None
+        raise _setting_error(error) from None
+
+
+def _setting_error(error: ValidationError) -> SettingError:
+    """The first of pydantic's errors, as one of ours."""
+    first = error.errors()[0]
+    location = [str(part) for part in first["loc"]]
+    key = location[1] if len(location) > 1 else location[0]
+    if first["type"] == "extra_forbidden":
+        section = SECTIONS.get(location[0])
+        known = section.model_fields if section else SECTIONS
+        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, known)
+        return SettingError(f"there is no setting {key!r} in [{location[0]}]", repair)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, SettingError):  # raised by a check of ours
+        return cause
+    return SettingError(
+        f"{key} = {first['input']!r}: {first['msg'].lower()}",
+        f"see `regard train --help` for {key}",
+    )
 
 
 def _read(name: str | Path) -> dict[str, Any]:
-    known = packaged()
-    path = known.get(str(name), Path(name))
+    recipes = packaged()
+    path = recipes.get(str(name), Path(name))
     if not path.is_file():
-        hint = did_you_mean(str(name), known)
+        hint = did_you_mean(str(name), recipes)
         raise SettingError(
             f"there is no recipe {str(name)!r}",
             f"give the path of a TOML file, or a packaged one; {hint}",
@@ -650,12 +388,16 @@ def _read(name: str | Path) -> dict[str, Any]:
 
 
 def value_type(key: str) -> Any:
-    """The plain type of a key, for the command line: int, float, bool, str, or a tuple of words to choose from."""
-    hint = SECTIONS[KEYS[key]].model_fields[key].annotation
-    options = [option for option in typing.get_args(hint) if option is not type(None)]
-    if typing.get_origin(hint) is Literal:
-        return tuple(typing.get_args(hint))
-    if options and typing.get_origin(hint) is not tuple:
-        inner = options[0]
-        return tuple(typing.get_args(inner)) if typing.get_origin(inner) is Literal else inner
-    return str if typing.get_origin(hint) is tuple else hint
+    """The plain type of a key, for the command line: int, float, bool, str, or a tuple of choices."""
+    annotation = SECTIONS[KEYS[key]].model_fields[key].annotation
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        return typing.get_args(annotation)
+    if origin is tuple:
+        return str  # written with commas
+    members = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    if not members:
+        return annotation
+    # Of `X | None`, X.
+    member = members[0]
+    return typing.get_args(member) if typing.get_origin(member) is Literal else member

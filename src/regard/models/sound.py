@@ -1,0 +1,51 @@
+"""Recordings as inputs of speech models.
+
+A recording is a WAV file of 16,000 samples a second, its contents, or an array of such samples
+between -1 and 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.audio import Samples, read_wav
+from regard.disk import read_json_object
+from regard.errors import DataError
+from regard.models.base import Model
+
+Sound = str | Path | bytes | Samples
+
+
+def read_samples(sound: Sound) -> Samples:
+    """The samples of a recording: [samples], float32."""
+    if isinstance(sound, str | Path | bytes):
+        samples = read_wav(sound)
+    else:
+        samples = np.asarray(sound, np.float32)
+    if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
+        raise DataError(
+            f"a recording of the shape {samples.shape} is no row of finite samples",
+            "give one channel of sound",
+        )
+    return samples
+
+
+def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:
+    """A spectrogram [mels, frames] in shades of grey, low frequencies in the first row."""
+    low = features.amin()
+    high = features.amax()
+    brightness = (features - low) / (high - low).clamp_min(1e-9)
+    return (brightness * 255).round().to(torch.uint8).numpy()
+
+
+def read_folder_json(model: Model, name: str) -> dict[str, Any]:
+    """A JSON file of the model's folder; empty without the folder or the file."""
+    if model.folder is None:
+        return {}
+    return read_json_object(model.folder / name, DataError)

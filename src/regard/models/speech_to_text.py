@@ -1,0 +1,263 @@
+"""Speech recognition by an encoder–decoder over log-mel spectrograms (Whisper)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from regard import spec as kinds
+from regard.data.audio import RATE, log_mel
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import Greedy, Limit, Strategy
+from regard.errors import ModelError, SettingError
+from regard.families import folder as folders
+from regard.model import EncoderDecoder
+from regard.models.base import TokenizerModel, no_tokenizer
+from regard.models.sound import Sound, read_folder_json, read_samples, spectrogram_image
+from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.look import MediaInput
+
+# The only front end that is implemented: frames of 25 ms every 10 ms.
+_FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
+_ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models have
+_START = "<|startoftranscript|>"
+_NO_TIMESTAMPS = "<|notimestamps|>"
+_DEFAULT_MAX_TOKENS = 448  # Whisper's, where positions are not learned
+_WINDOWS_AT_ONCE = 8
+
+Task = Literal["transcribe", "translate"]
+
+
+class SpeechToText(TokenizerModel):
+    """An encoder–decoder that transcribes speech (Whisper); made by `regard.load(folder)`."""
+
+    model: EncoderDecoder
+    spec: kinds.EncoderDecoder
+    medium = "sound"
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        spec: kinds.EncoderDecoder,
+        ids: folders.SpecialTokenIds,
+        tokenizer: Tokenizer | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, spec, tokenizer, config)
+        self.ids = ids
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """generation_config.json, or config.json where it is missing."""
+        return read_folder_json(self, "generation_config.json") or self.config
+
+    @property
+    def seconds(self) -> float:
+        """The length of a window; longer recordings are transcribed window by window."""
+        assert isinstance(self.spec.source.position, kinds.FixedPosition)
+        # The second convolution of the front end has stride 2: two frames a position.
+        return self.spec.source.position.length * 2 * _FEATURES["hop_length"] / RATE
+
+    @property
+    def languages(self) -> list[str]:
+        """The language codes that it knows; none for an English-only model."""
+        multilingual = self.spec.target.vocabulary != _ENGLISH_ONLY_VOCABULARY
+        if not self.generation_config.get("is_multilingual", multilingual):
+            return []
+        language_ids = self.generation_config.get("lang_to_id")
+        if isinstance(language_ids, dict):
+            return sorted(token.strip("<|>") for token in language_ids)
+        return self._languages_of_vocabulary()
+
+    def _languages_of_vocabulary(self) -> list[str]:
+        """The language tokens, which stand between the start token and the tasks."""
+        start = self.tokenizer.token_to_id(_START)
+        translate = self.tokenizer.token_to_id("<|translate|>")
+        if start is None or translate is None:
+            return []
+        tokens = [self.tokenizer.id_to_token(i) for i in range(start + 1, translate)]
+        return sorted(token.strip("<|>") for token in tokens)
+
+    @overload
+    def transcribe(
+        self,
+        sound: list[Sound],
+        language: str | None = None,
+        task: Task = "transcribe",
+        strategy: Strategy | None = None,
+    ) -> list[str]: ...
+    @overload
+    def transcribe(
+        self,
+        sound: Sound,
+        language: str | None = None,
+        task: Task = "transcribe",
+        strategy: Strategy | None = None,
+    ) -> str: ...
+    def transcribe(
+        self,
+        sound: Sound | list[Sound],
+        language: str | None = None,
+        task: Task = "transcribe",
+        strategy: Strategy | None = None,
+    ) -> str | list[str]:
+        """The text of a recording, in its language, or in English (task "translate").
+
+        Without a `language`, it is detected in the first window. Windows of a long recording are
+        decoded one by one, and their texts are joined.
+        """
+        self._check_features()
+        sounds = sound if isinstance(sound, list) else [sound]
+        recordings = [self._features(one) for one in sounds]  # each [windows, mels, frames]
+        prompts = [self._prompt(windows, language, task) for windows in recordings]
+        texts = ["" for _ in recordings]
+        # Recordings with the same decoder prompt are decoded in one batch.
+        for prompt in dict.fromkeys(prompts):
+            rows = [i for i, other in enumerate(prompts) if other == prompt]
+            decoded = self._decode([recordings[i] for i in rows], prompt, strategy)
+            for row, text in zip(rows, decoded, strict=True):
+                texts[row] = text
+        return texts if isinstance(sound, list) else texts[0]
+
+    # ------------------------------------------------------------------ for `regard.look`
+    # Sound goes in and text comes out: the tokenizer is of the target alone.
+
+    @cached_property
+    def special_tokens(self) -> SpecialTokens:  # type: ignore[override]
+        return self._special_tokens((self.ids.start,))
+
+    @property
+    def accepts_text(self) -> bool:
+        return False
+
+    @property
+    def input_tokenizer(self) -> Tokenizer:
+        raise no_tokenizer()
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """The first window of a recording, and the decoder prompt of its language."""
+        from regard.look import MediaInput
+
+        self._check_features()
+        features = self._features(data)[:1]
+        special_tokens = self._special_tokens(self._prompt(features, None, "transcribe"))
+        inputs = features.to(self.device, self.dtype)
+        return MediaInput(inputs, spectrogram_image(features[0]), special_tokens)
+
+    # ------------------------------------------------------------------ decoding
+
+    def _decode(
+        self, recordings: list[Tensor], prompt: tuple[int, ...], strategy: Strategy | None
+    ) -> list[str]:
+        """The texts of recordings with one decoder prompt; their windows form one batch."""
+        windows = [window.to(self.dtype) for recording in recordings for window in recording]
+        max_tokens = _DEFAULT_MAX_TOKENS
+        position = self.spec.target.position
+        if isinstance(position, kinds.LearnedPosition):
+            max_tokens = position.length - len(prompt)
+        frames = windows[0].shape[-1]
+        settings = DecodingSettings(
+            strategy or Greedy(), Limit(0.0, max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
+        )
+        hypotheses = iter(decode(self.model, windows, self._special_tokens(prompt), settings))
+        texts = []
+        for recording in recordings:
+            parts = [self._text(next(hypotheses)[0].tokens) for _ in recording]
+            texts.append(" ".join(part for part in parts if part))
+        return texts
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """The text of a hypothesis without timestamps, which are the last ids of the vocabulary."""
+        last_text_id = self.tokenizer.token_to_id(_NO_TIMESTAMPS)
+        if last_text_id is not None:
+            tokens = [i for i in tokens if i <= last_text_id]
+        return self.tokenizer.decode(tokens).strip()
+
+    def _special_tokens(self, prompt: tuple[int, ...]) -> SpecialTokens:
+        """The decoder prompt, the end token, and the tokens that Whisper suppresses."""
+        suppressed = self.generation_config.get("suppress_tokens") or ()
+        begin_suppressed = self.generation_config.get("begin_suppress_tokens") or ()
+        # -1 stands for "none" in some files.
+        return SpecialTokens(
+            self.ids.pad,
+            prompt,
+            self.ids.end,
+            tuple(i for i in suppressed if i >= 0),
+            begin_suppressed=tuple(i for i in begin_suppressed if i >= 0),
+        )
+
+    # ------------------------------------------------------------------ decoder prompt
+
+    def _prompt(self, windows: Tensor, language: str | None, task: str) -> tuple[int, ...]:
+        """The decoder prompt: start, language, task, no timestamps, as far as they are tokens."""
+        start = self.tokenizer.token_to_id(_START)
+        if start is None:
+            if language is not None or task != "transcribe":
+                raise SettingError(
+                    "this model cannot be told a language or a task", "leave them out"
+                )
+            return (self.ids.start,)
+        prompt = [start]
+        if self.languages:
+            prompt.append(self._language_id(windows, language))
+            prompt.append(self._task_id(task))
+        elif language not in (None, "en") or task != "transcribe":
+            raise SettingError("this model knows English only", "leave language and task out")
+        no_timestamps = self.tokenizer.token_to_id(_NO_TIMESTAMPS)
+        if no_timestamps is not None:
+            prompt.append(no_timestamps)
+        return tuple(prompt)
+
+    def _task_id(self, task: str) -> int:
+        token_id = self.tokenizer.token_to_id(f"<|{task}|>")
+        if token_id is None or task not in ("transcribe", "translate"):
+            raise SettingError(f"there is no task {task!r}", "known: transcribe, translate")
+        return token_id
+
+    def _language_id(self, windows: Tensor, language: str | None) -> int:
+        if language is None:
+            return self._detect_language(windows)
+        if language not in self.languages:
+            raise SettingError(
+                f"this model knows no language {language!r}", f"known: {', '.join(self.languages)}"
+            )
+        return int(self.tokenizer.token_to_id(f"<|{language}|>") or 0)
+
+    @torch.inference_mode()
+    def _detect_language(self, windows: Tensor) -> int:
+        """The likeliest language token after the start token, given the first window."""
+        candidates = [self.tokenizer.token_to_id(f"<|{code}|>") for code in self.languages]
+        ids = torch.tensor([i for i in candidates if i is not None])
+        start = torch.tensor([[self.tokenizer.token_to_id(_START)]], device=self.device)
+        encoded = self.model.encode(windows[:1].to(self.device, self.dtype))
+        logits = self.model.head(self.model.decode(start, encoded))[0, -1].cpu()  # [V]
+        return int(ids[logits[ids].argmax()])
+
+    # ------------------------------------------------------------------ features
+
+    def _features(self, sound: Sound) -> Tensor:
+        """The log-mel spectrogram of a recording: [windows, mels, frames]."""
+        assert isinstance(self.spec.source, kinds.Spectrogram)
+        return log_mel(read_samples(sound), self.spec.source.mels, self.seconds)
+
+    def _check_features(self) -> None:
+        """Refuses a folder whose preprocessor_config.json asks for other features."""
+        config = read_folder_json(self, "preprocessor_config.json")
+        for key, value in _FEATURES.items():
+            if config.get(key, value) != value:
+                raise ModelError(
+                    f"preprocessor_config.json: {key} is {config[key]}, "
+                    f"but only {value} is understood",
+                    "this model needs other features and cannot be used here; "
+                    "correct the key if it is wrong",
+                )

@@ -1,0 +1,37 @@
+"""Early stopping: the best validation score so far, and when patience with it runs out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.training.engine.progress import Progress
+
+
+class EarlyStopping:
+    """Watches one metric of the validations; `patience` 0 never stops a run.
+
+    Its state lives in `Progress`, so that a resumed run counts on.
+    """
+
+    def __init__(self, metric: str, patience: int) -> None:
+        self.metric = metric
+        self.patience = patience
+
+    def update(self, progress: Progress, validation: dict[str, Any]) -> bool:
+        """Records a validation; returns whether it is the best so far."""
+        score = validation[self.metric]
+        improved = progress.best is None or self._is_better(score, progress.best)
+        if improved:
+            progress.best = score
+            progress.best_step = progress.step
+            progress.stale = 0
+        else:
+            progress.stale += 1
+        progress.finished = bool(self.patience) and progress.stale >= self.patience
+        return improved
+
+    def _is_better(self, score: float, best: float) -> bool:
+        # A loss is to fall; BLEU, accuracy, F1 and the like are to rise.
+        if self.metric == "loss":
+            return score < best
+        return score > best

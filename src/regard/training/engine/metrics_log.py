@@ -1,0 +1,67 @@
+"""The metrics log of a run: metrics.jsonl for programs, and TensorBoard on request."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.errors import SettingError
+
+
+class MetricsLog:
+    """metrics.jsonl: one JSON object per line, appended and flushed at once.
+
+    A resumed run truncates the file to where it was when its checkpoint was saved.
+    """
+
+    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
+        self.path = path
+        self.file = path.open("ab")
+        self.summary_writer = None
+        if tensorboard is not None:
+            self.summary_writer = _summary_writer(tensorboard)
+
+    def write(self, record: dict[str, Any]) -> None:
+        values = {key: _json_value(value) for key, value in record.items()}
+        self.file.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
+        self.file.flush()
+        if self.summary_writer is None:
+            return
+        for key, value in record.items():
+            if isinstance(value, (int, float)) and key not in ("step", "epoch"):
+                self.summary_writer.add_scalar(key, value, record["step"])
+
+    def position(self) -> int:
+        """The length of the file in bytes, once all of it has reached the disk."""
+        os.fsync(self.file.fileno())
+        return self.file.tell()
+
+    def truncate(self, position: int) -> None:
+        """Drops what was logged after this position."""
+        self.file.truncate(position)
+        self.file.seek(position)
+
+    def close(self) -> None:
+        self.file.close()
+        if self.summary_writer is not None:
+            self.summary_writer.close()
+
+
+def _json_value(value: Any) -> Any:
+    # JSON has neither NaN nor infinities: their names as strings keep the line valid.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SettingError(
+            "tensorboard = true needs the package tensorboard", "pip install tensorboard"
+        ) from None
+    return SummaryWriter(folder)  # type: ignore[no-untyped-call]

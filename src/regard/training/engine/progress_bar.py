@@ -1,0 +1,54 @@
+"""The progress bar of a run: a live bar on a terminal, a line every 15 seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+class ProgressBar:
+    """Everything meant for people goes to standard error; standard output carries data only."""
+
+    def __init__(self, steps: int, quiet: bool = False) -> None:
+        self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self.quiet = quiet
+        self.live = self.console.is_terminal and not quiet
+        self.steps = steps
+        self.bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[note]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.live,
+        )
+        self.task = self.bar.add_task("train", total=steps, note="")
+        self._next_line = 0.0  # seconds of training at which the next line is due
+
+    def start(self, step: int) -> None:
+        self.bar.update(self.task, completed=step)
+        self.bar.start()
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.bar.console.print(text, markup=False)
+
+    def update(self, step: int, note: str, elapsed: float, remaining: float) -> None:
+        """`elapsed` and `remaining` are seconds of training."""
+        self.bar.update(self.task, completed=step, note=note)
+        if not self.live and elapsed >= self._next_line:
+            self._next_line = elapsed + SECONDS_BETWEEN_LINES
+            self.say(f"step {step}/{self.steps}  {note}  left {_minutes(remaining)}")
+
+    def stop(self) -> None:
+        self.bar.stop()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,400 @@
+"""The sections of a recipe: every setting with its type, default, limits and help text.
+
+Every key has a name of its own across the sections, so the flag `--batch-tokens` and the key
+`batch_tokens` are the same thing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from regard.families.attention_options import parse_attention, parse_compressed_memory
+from regard.families.recurrent import FAMILIES as BASELINES
+from regard.training.recipe.options import (
+    parse_initialization,
+    parse_length_penalty,
+    parse_weights,
+)
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(Section):
+    """Where the text comes from. With no file named, the built-in parallel language is generated.
+
+    Pairs are for translation; `text` is for all other objectives.
+    """
+
+    source: str | None = Field(
+        None, description="training text, source side; one sentence a line (.gz too)"
+    )
+    target: str | None = Field(
+        None, description="training text, target side, line by line its translation"
+    )
+    pairs: str | None = Field(
+        None,
+        description="instead of two files: one .tsv or .jsonl of pairs, or - for standard input",
+    )
+    valid_source: str | None = Field(None, description="validation text, source side")
+    valid_target: str | None = Field(None, description="validation text, target side")
+    valid_pairs: str | None = Field(
+        None, description="instead of two files: one .tsv or .jsonl of pairs"
+    )
+    test_source: str | None = Field(None, description="scored once, after training")
+    test_target: str | None = Field(None, description="scored once, after training")
+    text: str | None = Field(
+        None, description="for all objectives but translation: one text file (.gz too)"
+    )
+    valid_text: str | None = Field(
+        None, description="validation text; without it the end of `text` is held out"
+    )
+    test_text: str | None = Field(
+        None, description="classify, stories: scored once, after training"
+    )
+    test_lines: int | None = Field(
+        None,
+        ge=1,
+        description="classify, stories: examples to validate and to test with, if generated",
+    )
+    held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
+    context: int = Field(
+        256, ge=8, description="tokens of text that are seen at once, special tokens included"
+    )
+    languages: str | None = Field(
+        None, description="source-target, e.g. en-de: for the model card and JSON Lines"
+    )
+    builtin_lines: int = Field(
+        60_000, ge=100, description="sentences of the built-in language to train on"
+    )
+    max_length: int = Field(
+        256, ge=2, description="longer sentences (in tokens) are left out of training, and counted"
+    )
+
+
+class Tokens(Section):
+    """How text becomes tokens."""
+
+    tokenizer: str = Field(
+        "bpe",
+        description="bpe, unigram, words or characters to learn one, or a tokenizer.json; "
+        "for `text`, bpe (of bytes) and characters keep every character and space",
+    )
+    target_tokenizer: str | None = Field(
+        None, description="a second tokenizer.json, for the target side"
+    )
+    vocabulary: int = Field(8000, ge=8, description="how many tokens to learn")
+    joint: bool = Field(True, description="one vocabulary for both sides")
+
+
+ModelKind = Literal[
+    "transformer",
+    "gpt",
+    "palm",
+    "rnn",
+    "gru",
+    "lstm",
+    "bahdanau",
+    "luong",
+    "luong_feeding",
+    "convs2s",
+    "bytenet",
+    "memory",
+]
+# The models an objective can train, where it has a choice.
+MODEL_KINDS: dict[str, tuple[str, ...]] = {
+    "translate": ("transformer", *BASELINES),
+    "causal": ("gpt", "palm", "rnn", "gru", "lstm"),
+    "stories": ("memory",),
+}
+# Settings of Transformers, which recurrent and convolutional baselines do not have.
+TRANSFORMER_ONLY = (
+    "d_ff",
+    "heads",
+    "decoder_layers",
+    "attention_dropout",
+    "feedforward_dropout",
+    "activation",
+    "position",
+    "attention",
+    "decoder_attention",
+    "residual",
+)
+
+
+class Model(Section):
+    """The architecture: a preset and what is changed in it."""
+
+    model: ModelKind | None = Field(
+        None,
+        description="what is trained: transformer, or a baseline from before it (rnn, gru, lstm, "
+        "bahdanau, luong, luong_feeding, convs2s, bytenet); causal: gpt, palm, rnn, gru or lstm; "
+        "stories: memory  [transformer; gpt]",
+    )
+    preset: str | None = Field(
+        None,
+        description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart "
+        "or electra  [small; tiny for texts]",
+    )
+    d_model: int | None = Field(None, ge=1)
+    d_ff: int | None = Field(None, ge=1)
+    heads: int | None = Field(None, ge=1)
+    layers: int | None = Field(None, ge=1)
+    decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
+    dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
+    attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
+    feedforward_dropout: float | None = Field(
+        None, ge=0, lt=1, description="inside the feed-forward"
+    )
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
+    position: (
+        Literal[
+            "sinusoidal", "learned", "none", "concatenated", "relative", "buckets", "alibi", "rope"
+        ]
+        | None
+    ) = Field(
+        None,
+        description="position encoding: added (sinusoidal by default), concatenated, "
+        "or inside attention",
+    )
+    attention: str | None = Field(
+        None,
+        description="self-attention: softmax (the default), window:N, dilated:N:STEP, strided:N, "
+        "blocks:N, longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
+        "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
+    )
+    decoder_attention: str | None = Field(
+        None, description="that of the decoder, if other than attention"
+    )
+    memory: int | None = Field(
+        None,
+        ge=1,
+        description="causal: positions before each segment that layers remember (Transformer-XL)",
+    )
+    compressed: str | None = Field(
+        None,
+        description="with memory: POSITIONS:FACTOR[:mean|max|conv] for what leaves it, compressed "
+        "FACTOR to one, by a convolution by default (Compressive Transformer)",
+    )
+    residual: Literal["post", "pre"] | None = Field(
+        None, description="where the norm stands: post (the paper) or pre"
+    )
+    start: str | None = Field(
+        None,
+        description="weight initialization: xavier, normal:DEVIATION, or scaled:DEVIATION (GPT-2: "
+        "residual projections divided by √(2·layers)); xavier for translation, scaled:0.02 for "
+        "causal, normal:0.02 for the others",
+    )
+    share: Literal["all", "target", "none"] | None = Field(
+        None, description="which embeddings are one matrix"
+    )
+    vectors: str | None = Field(
+        None, description="word vectors to start from (word2vec or GloVe text format)"
+    )
+    freeze_embeddings: bool = Field(False, description="leave the embeddings as they start")
+
+    @field_validator("start")
+    @classmethod
+    def _start(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_initialization(value)
+        return value
+
+    @field_validator("compressed")
+    @classmethod
+    def _compressed(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_compressed_memory(value)
+        return value
+
+    @field_validator("attention", "decoder_attention")
+    @classmethod
+    def _attention(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_attention(value)
+        return value
+
+
+Objective = Literal[
+    "translate", "causal", "masked", "span", "denoise", "replaced", "classify", "stories"
+]
+# Objectives that learn from a file, or without one from generated examples.
+GENERATED = ("classify", "stories")
+
+
+class Train(Section):
+    """The objective and its optimization."""
+
+    objective: Objective = Field(
+        "translate",
+        description="what is learnt: a translation, the next token (causal, GPT), masked tokens "
+        "(masked, BERT), masked spans (span, T5), the text from a corrupted one (denoise, BART), "
+        "which tokens were replaced (replaced, ELECTRA), the class of a text (classify; without "
+        "--text, of ListOps expressions), the answer to a question about a story (stories; without "
+        "--text, generated ones)",
+    )
+    next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
+    hidden: float | None = Field(
+        None, gt=0, lt=1, description="share of the tokens that is masked  [0.15; denoise 0.3]"
+    )
+    span_length: float = Field(
+        3.0, ge=1, description="mean length of a masked span (span, denoise)"
+    )
+    steps: int = Field(20_000, ge=1, description="updates")
+    batch_tokens: int = Field(
+        4096, ge=1, description="padded positions of one batch; for causal, rows × context"
+    )
+    accumulate: int = Field(
+        1, ge=1, description="gradient accumulation: batches summed into one update"
+    )
+    optimizer: Literal["adam", "adamw"] = "adam"
+    schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
+    learning_rate: float | None = Field(
+        None, gt=0, description="peak; the paper's own if not given"
+    )
+    warmup: int = Field(4000, ge=1, description="steps until the peak")
+    floor: float = Field(
+        0.0, ge=0, lt=1, description="cosine: the last learning rate as a share of the peak"
+    )
+    betas: tuple[float, float] = (0.9, 0.98)
+    adam_eps: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float = Field(
+        0.0, ge=0, description="gradient clipping: the largest gradient norm; 0 does not clip"
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
+    agreement: float = Field(
+        0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree"
+    )
+    teacher: str | None = Field(
+        None,
+        description="knowledge distillation: the folder of a finished model to learn from; "
+        "the student takes its tokens",
+    )
+    teaching: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the teacher's distributions in the loss; the rest is of the labels  "
+        "[0.5]",
+    )
+    temperature: float | None = Field(
+        None, gt=0, description="softens the distributions of teacher and student alike  [2]"
+    )
+    teacher_translates: bool = Field(
+        False,
+        description="translation: learn from the teacher's translations of the training text, "
+        "by beam search",
+    )
+    precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
+        "float32", description="bf16 and fp16 are mixed precision"
+    )
+    multiple: int = Field(
+        0, ge=0, description="lengths are rounded up to it; 0: 8 on a GPU (few shapes), 1 on a CPU"
+    )
+    compile: bool = Field(
+        False, description="on a GPU: torch.compile of the blocks; a slow start, then faster steps"
+    )
+    recompute: bool = Field(
+        False, description="activation checkpointing: less memory, a second forward"
+    )
+    weights: str = Field(
+        "best",
+        description="weights that are kept at the end: best, last, average:N (of the last N "
+        "validations) or ema:DECAY",
+    )
+    validate_every: int = Field(500, ge=1)
+    metric: Literal["loss", "bleu", "chrf", "exact_match", "accuracy", "f1"] = Field(
+        "loss", description="what best and patience look at"
+    )
+    patience: int = Field(
+        0,
+        ge=0,
+        description="early stopping: validations without improvement before the run stops; "
+        "0 never stops it",
+    )
+    save_every: int = Field(500, ge=1)
+    log_every: int = Field(10, ge=1)
+    samples: int = Field(
+        2, ge=0, description="validation sentences translated, or texts written, at each validation"
+    )
+    seed: int = Field(1, ge=0)
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
+    tensorboard: bool = False
+
+    @field_validator("teacher")
+    @classmethod
+    def _teacher(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        return str(Path(value).absolute())  # a run is resumed from anywhere
+
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, value: str) -> str:
+        parse_weights(value)
+        return value
+
+
+class Decode(Section):
+    """Beam search for the final score."""
+
+    beam: int = Field(4, ge=1)
+    length_penalty: str = Field("gnmt:0.6", description="gnmt:ALPHA or power:ALPHA")
+    tokenize: str = Field(
+        "13a", description="sacreBLEU's tokenizer for the final score; none for tokenised text"
+    )
+
+    @field_validator("length_penalty")
+    @classmethod
+    def _penalty(cls, value: str) -> str:
+        parse_length_penalty(value)
+        return value
+
+
+TunedTask = Literal["classify", "tag", "answer", "translate", "summarize", "lm"]
+
+
+class Tune(Section):
+    """Fine-tuning. Only `regard finetune` writes this section; its steps follow from the data."""
+
+    task: TunedTask
+    base: str = Field(description="the folder of the model to begin with")
+    files: tuple[str, ...] = Field(min_length=1, description="training data")
+    prefixes: tuple[str, ...] = Field(
+        (), description="put before the source texts of each of the files"
+    )
+    valid: str | None = Field(
+        None, description="validation data; without it a tenth of the training data is held out"
+    )
+    test: str | None = Field(None, description="scored once, after training")
+    epochs: float = Field(3.0, gt=0, description="passes over the data")
+    warm_up: float = Field(
+        0.1, ge=0, lt=1, description="share of the steps until the peak of the learning rate"
+    )
+    freeze: int | None = Field(
+        None, ge=0, description="freeze the embeddings and this many of the lowest blocks"
+    )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="layer-wise learning-rate decay: a block's rate as a share of the next higher's",
+    )
+    lora: int = Field(
+        0,
+        ge=0,
+        description="rank of LoRA, which trains instead of the model; 0 trains all of it",
+    )
+    lora_alpha: float | None = Field(
+        None, gt=0, description="LoRA is scaled by alpha / rank  [2 · rank]"
+    )
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_in: str = Field("qkv,q,kv", description="the linear layers that get LoRA, by name, or all")
