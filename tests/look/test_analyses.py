@@ -89,7 +89,13 @@ class Given:
         self.known = weights
 
     def weights(
-        self, q: Tensor, k: Tensor, attention_mask: Any, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Any,
+        rows: Tensor,
+        heads: Tensor | None = None,
+        bias: Any = None,
     ) -> Tensor:
         run = self.known[:, :, rows]
         return run if heads is None else run[:, heads]

@@ -28,7 +28,9 @@ def test_padding_does_not_count() -> None:
     data = batch(model, list(PAIRS), list(PAIRS.values()))
     written = data.labels >= 0
     found = attention_entropy(
-        lambda probe: model.model(data.inputs, data.decoder_inputs, data.padding_mask, probe),
+        lambda probe: model.model(
+            data.inputs, data.decoder_inputs, data.padding_mask, Context(probe=probe)
+        ),
         {"encoder": data.padding_mask, "decoder": written},
     )
     alone = [entropy(look(model, source, target=target)) for source, target in PAIRS.items()]
