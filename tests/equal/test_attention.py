@@ -12,8 +12,8 @@ from regard.core.softmax_attention import (
     SoftmaxAttention,
     attention_weights,
     explicit,
+    few_query_products,
     fused,
-    products,
 )
 
 
@@ -76,7 +76,7 @@ def test_two_products_equal_explicit_and_ignore_what_is_behind(
         torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)
     )
     torch.testing.assert_close(
-        products(q, keys, values, attention_mask, 0.3),
+        few_query_products(q, keys, values, attention_mask, 0.3),
         explicit(q, k, v, attention_mask, 0.3, 0.0),
         rtol=1e-5,
         atol=1e-5,

@@ -16,7 +16,7 @@ from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
 from regard.errors import ModelError
 from regard.families.transformer import transformer
-from regard.training.objectives.loss import IGNORED, over_vocabulary
+from regard.training.objectives.loss import IGNORED, linear_cross_entropy
 
 LAYER = spec.Block(
     spec.Attention(4, 6, 5, groups=2), spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0
@@ -84,7 +84,7 @@ def learnt(
 ) -> tuple[Tensor, list[Tensor]]:
     """The loss of one update, and its gradients."""
     hidden, _ = output
-    loss, _ = over_vocabulary(model.head, hidden, labels, 0.1)
+    loss, _ = linear_cross_entropy(model.head, hidden, labels, 0.1)
     return loss.detach(), list(
         torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     )
