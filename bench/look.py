@@ -1,9 +1,11 @@
-"""What looking costs: a forward with one probed layer of twelve at 1,024 tokens, as a ratio to the forward without probes.
+"""The cost of probes: a forward pass with one probed layer, as a ratio to one without probes.
 
-python bench/look.py [--tokens 1024] [--layers 12] [--width 768] [--tries 9] [--threads 2] [--device cpu]
+python bench/look.py [--tokens 1024] [--layers 12] [--width 768] [--tries 9] [--threads 2]
+    [--device cpu]
 
-Three runs follow each other again and again: without probes; with the arguments of one attention recorded, as `look` does;
-and with all weights of that attention computed as well. The medians' ratios are printed with the spread over the rounds.
+Three runs take turns: without probes; with the arguments of one attention recorded, as `look` does;
+and with all weights of that attention computed as well. The ratios of the medians are printed with
+their spread over the rounds.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    description = bert.preset("base", 1000, asked.tokens, layers=asked.layers, d_model=asked.width)
-    model = Model(build(description).eval().to(asked.device), description)
-    ids = torch.randint(0, 1000, (1, asked.tokens), device=asked.device)
-    name = f"encoder.{asked.layers // 2}.self"
+    description = bert.preset(
+        "base", 1000, options.tokens, layers=options.layers, d_model=options.width
+    )
+    model = Model(build(description).eval().to(options.device), description)
+    ids = torch.randint(0, 1000, (1, options.tokens), device=options.device)
+    name = f"encoder.{options.layers // 2}.self"
 
     def plain() -> object:
         with evaluation_mode(model.model):
@@ -50,25 +54,21 @@ def main() -> None:
         "and its weights computed": lambda: look(model, ids, ask=[f"{name}.weights"]).weights(name),
     }
     times: dict[str, list[float]] = {what: [] for what in runs}
-    for round_ in range(asked.tries + 1):
+    for turn in range(options.tries + 1):
         for what, act in runs.items():
-            began = time.perf_counter()
+            start = time.perf_counter()
             act()
-            if asked.device != "cpu":
+            if options.device != "cpu":
                 torch.cuda.synchronize()
-            if round_:  # the first warms up
-                times[what].append(time.perf_counter() - began)
-    usual = times["without probes"]
-    for what, found in times.items():
-        ratios = [one / other for one, other in zip(found, usual, strict=True)]
-        middle, low, high = (
-            statistics.median(found) / statistics.median(usual),
-            min(ratios),
-            max(ratios),
-        )
-        print(
-            f"{what:<28} {1000 * statistics.median(found):8.1f} ms   {middle:.3f} ×  ({low:.3f}–{high:.3f} in a round)"
-        )
+            if turn:  # the first round warms up
+                times[what].append(time.perf_counter() - start)
+    baseline = times["without probes"]
+    for what, seconds in times.items():
+        ratios = [one / other for one, other in zip(seconds, baseline, strict=True)]
+        median = statistics.median(seconds)
+        ratio = median / statistics.median(baseline)
+        spread = f"{min(ratios):.3f}–{max(ratios):.3f} in a round"
+        print(f"{what:<28} {1000 * median:8.1f} ms   {ratio:.3f} ×  ({spread})")
 
 
 if __name__ == "__main__":

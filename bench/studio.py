@@ -1,10 +1,11 @@
-"""The studio in Chromium: how long a person waits, as medians over several tries.
+"""Latency of the studio in Chromium: how long a person waits, as medians over several tries.
 
 python bench/studio.py [--tries 7] [--width 768] [--steps 100000]
 
-An encoder of 12 layers with 12 heads each reads 512 tokens. "First view" is from the answer of the forward pass to the first
-heat map on the screen; "head switch" from the click to the other head on the screen; "run opened" from following the link to
-a run of 100,000 logged steps to its curves on the screen. All are measured in the page, up to the frame that shows them.
+An encoder of 12 layers with 12 heads each reads 512 tokens. "First view" is from the answer of the
+forward pass to the first heat map on the screen; "head switch" from the click to the other head on
+the screen; "run opened" from following the link to a run of 100,000 logged steps to its curves on
+the screen. All are measured in the page, up to the frame that shows them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-LAYERS, HEADS, TOKENS = 12, 12, 512
+LAYERS = 12
+HEADS = 12
+TOKENS = 512
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "lmnrst"]
 
 # Runs `act` in the page, waits until `done` holds, then for the frame that shows it; milliseconds.
 CLOCK = """([act, done]) => new Promise((resolve) => {
-  const acts = { click: (what) => document.querySelector(what).click(), go: (where) => { location.hash = where; } };
+  const acts = { click: (what) => document.querySelector(what).click(),
+    go: (where) => { location.hash = where; } };
   const began = performance.now();
   const ends = { map: (title) => document.querySelector("canvas.map")?.dataset.title === title,
     curve: () => document.querySelector("path[data-points]") !== null,
@@ -36,14 +40,15 @@ CLOCK = """([act, done]) => new Promise((resolve) => {
   const look = () => {
     if (!ends[done[0]](done[1])) return requestAnimationFrame(look);
     requestAnimationFrame(() => setTimeout(() => resolve({ began, ended: performance.now(),
-      answers: performance.getEntriesByType("resource").map((e) => [e.name, e.startTime, e.responseEnd]) }), 0));
+      answers: performance.getEntriesByType("resource")
+        .map((e) => [e.name, e.startTime, e.responseEnd]) }), 0));
   };
   look();
 })"""
 
 
 def write_model(folder: Path, width: int) -> None:
-    """BERT with random weights that are large enough for heads to differ, and a vocabulary of short words."""
+    """BERT with random weights, large enough for heads to differ, and short made-up words."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -110,42 +115,43 @@ def text(seed: int) -> str:
 
 
 def first_view(visitor: Visitor, seed: int) -> tuple[float, float, float]:
-    """From the forward's answer to the map; from following the link to the map; and to all small pictures."""
+    """Milliseconds from the forward's answer to the map; from the link to the map, and to all."""
     visitor.page.evaluate("performance.clearResourceTimings()")
-    name, head = (
-        f"encoder.{seed % LAYERS}.self",
-        seed // LAYERS,
-    )  # another one each time, so that its title is a sign
+    # Another head each time, so that its title shows when it is there.
+    name = f"encoder.{seed % LAYERS}.self"
+    head = seed // LAYERS
     where = link("look", model="large", text=text(seed), at=name, head=head)
-    found = visitor.time(("go", where), ("map", f"{name}, head {head}"))
+    timing = visitor.time(("go", where), ("map", f"{name}, head {head}"))
     ran = max(
         end
-        for name, start, end in found["answers"]
-        if name.endswith("/api/look") and start >= found["began"]
+        for name, start, end in timing["answers"]
+        if name.endswith("/api/look") and start >= timing["began"]
     )
     visitor.page.wait_for_timeout(100)
     rest = visitor.time(("go", visitor.page.evaluate("location.hash")), ("grid", LAYERS * HEADS))
     visitor.page.wait_for_selector("main[aria-busy=false]")
-    return found["ended"] - ran, found["ended"] - found["began"], rest["ended"] - found["began"]
+    return timing["ended"] - ran, timing["ended"] - timing["began"], rest["ended"] - timing["began"]
 
 
 def switched(visitor: Visitor, layer: int, head: int) -> float:
     """To a head that was not shown before."""
     name = f"encoder.{layer}.self"
-    found = visitor.time(("click", f'[data-head="{name}.{head}"]'), ("map", f"{name}, head {head}"))
+    timing = visitor.time(
+        ("click", f'[data-head="{name}.{head}"]'), ("map", f"{name}, head {head}")
+    )
     visitor.page.wait_for_timeout(150)
-    return float(found["ended"] - found["began"])
+    return float(timing["ended"] - timing["began"])
 
 
 def opened(browser: Any, address: str) -> float:
     """By a new visitor each time: a page that knows the run would only read on."""
     visitor = Visitor(browser.new_page(), address)
-    found = visitor.time(("go", link("train", runs="large")), ("curve", None))
+    timing = visitor.time(("go", link("train", runs="large")), ("curve", None))
     visitor.page.close()
-    return float(found["ended"] - found["began"])
+    return float(timing["ended"] - timing["began"])
 
 
-def said(what: str, times: list[float], bound: float) -> None:
+def print_median(what: str, times: list[float], bound: float) -> None:
     spread = f"{min(times):.0f}–{max(times):.0f} ms over {len(times)}"
     print(
         f"{what:<28} {statistics.median(times):6.0f} ms  (bound {bound:.0f}; {spread})", flush=True
@@ -161,12 +167,12 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=7)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--steps", type=int, default=100_000)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / "large"
-        write_model(large, asked.width)
-        write_run(large, asked.steps)
+        write_model(large, options.width)
+        write_run(large, options.steps)
         command = [
             sys.executable,
             "-m",
@@ -190,20 +196,26 @@ def main() -> None:
                 visitor = Visitor(
                     browser.new_page(viewport={"width": 1400, "height": 900}), address[0]
                 )
-                views = [first_view(visitor, seed) for seed in range(1, asked.tries + 1)]
-                said("first view after the forward", [view[0] for view in views], 1000)
-                print(f"  with the forward {statistics.median(v[1] for v in views):.0f} ms, "
-                      f"with all {LAYERS * HEADS} small pictures {statistics.median(v[2] for v in views):.0f} ms")  # fmt: skip
+                views = [first_view(visitor, seed) for seed in range(1, options.tries + 1)]
+                print_median("first view after the forward", [view[0] for view in views], 1000)
+                with_forward = statistics.median(view[1] for view in views)
+                with_pictures = statistics.median(view[2] for view in views)
+                print(
+                    f"  with the forward {with_forward:.0f} ms, "
+                    f"with all {LAYERS * HEADS} small pictures {with_pictures:.0f} ms"
+                )
                 heads = [(layer, head) for layer in range(LAYERS) for head in range(1, HEADS)]
-                said(
+                print_median(
                     "head switch",
                     [
                         switched(visitor, *one)
-                        for one in random.Random(0).sample(heads, 3 * asked.tries)
+                        for one in random.Random(0).sample(heads, 3 * options.tries)
                     ],
                     100,
                 )
-                said("run opened", [opened(browser, address[0]) for _ in range(asked.tries)], 2000)
+                print_median(
+                    "run opened", [opened(browser, address[0]) for _ in range(options.tries)], 2000
+                )
                 browser.close()
         finally:
             server.terminate()

@@ -54,14 +54,16 @@ _FUNCTIONS = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    if name in _MODULES:
-        return importlib.import_module(f"regard.{name}")
-    # What is neither a module nor a function listed above is a model class or a loader.
-    module = importlib.import_module(_FUNCTIONS.get(name, "regard.models"))
-    return getattr(module, name)
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would otherwise accept any name.
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'regard' has no attribute {name!r}")
+        if name in _MODULES:
+            return importlib.import_module(f"regard.{name}")
+        # What is neither a module nor a function listed above is a model class or a loader.
+        module = importlib.import_module(_FUNCTIONS.get(name, "regard.models"))
+        return getattr(module, name)
 
 
 def __dir__() -> list[str]:

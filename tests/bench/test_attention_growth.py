@@ -1,6 +1,4 @@
-"""The growth of each attention is measured and fitted; memory, which does not depend on the clock,
-is linear.
-"""
+"""The growth of each attention is measured and fitted; peak memory is linear."""
 
 from __future__ import annotations
 
@@ -45,8 +43,8 @@ def test_kinds_are_called_as_in_training() -> None:
         "topk:4",
     )
     case = AttentionCase(choose(words), (64,), heads=2, d_k=8, rounds=1)
-    found = list(run(case, CPU))
-    assert [line["kind"] for line in found if "exponent" in line] == list(words)
+    results = list(run(case, CPU))
+    assert [line["kind"] for line in results if "exponent" in line] == list(words)
     calls = _calls(case, ("window:256", "window:16"), 4096, False, CPU)
     wide, narrow = (peak(once, CPU) for once in calls.values())
     assert narrow < wide
@@ -87,7 +85,7 @@ def test_the_command_writes_one_object_a_line() -> None:
 
 def test_results_say_how_much_faster_than_full_attention() -> None:
     case = AttentionCase(("full", "window"), (64, 128), heads=1, window=8, rounds=2)
-    found = [
+    results = [
         {
             "kind": kind,
             "n": n,
@@ -102,7 +100,10 @@ def test_results_say_how_much_faster_than_full_attention() -> None:
     ]
     grown = {"exponent": 2.0, "forward_exponent": 2.0, "memory_exponent": 1.0}
     short, long = reports(
-        case, [*found, *({"kind": kind, **grown} for kind in case.kinds)], "regard bench x", "here"
+        case,
+        [*results, *({"kind": kind, **grown} for kind in case.kinds)],
+        "regard bench x",
+        "here",
     )
     assert short.as_json()["ratios"]["window"]["full"] == 8.0
     assert long.as_json()["ratios"]["window"]["full"] == 16.0
@@ -125,13 +126,13 @@ def test_what_is_slow_is_asked_once() -> None:
 
         return once
 
-    found = time_in_turns(
+    results = time_in_turns(
         {"slow": case("slow", 0.05), "fast": case("fast", 0.0)}, 2, CPU, slow=0.02
     )
     assert asked == {"slow": 1, "fast": 3}
-    assert found["slow"].spread is None
-    assert found["slow"].median >= 0.05
-    assert len(found["fast"].seconds) == 2
+    assert results["slow"].spread is None
+    assert results["slow"].median >= 0.05
+    assert len(results["fast"].seconds) == 2
 
 
 def test_allocator_settings_are_taken_where_there_are_any() -> None:

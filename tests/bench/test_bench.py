@@ -1,5 +1,6 @@
-"""The benchmark runs, counts real tokens, and gives peers the same sizes; no test says who is
-faster.
+"""The benchmarks run, count real tokens, and give peers the same sizes.
+
+No test says who is faster.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ CPU = torch.device("cpu")
 def test_every_contender_is_measured_in_turns() -> None:
     pytest.importorskip("transformers")
     case = train.TrainingCase("tiny", "natural", batch_tokens=256, batches=1, rounds=1)
-    found = train.run(case, ["nn.Transformer", "transformers"], CPU, "bench")
-    assert [row.name for row in found.rows] == [
+    report = train.run(case, ["nn.Transformer", "transformers"], CPU, "bench")
+    assert [row.name for row in report.rows] == [
         "regard",
         "nn.Transformer, our batches",
         "nn.Transformer, its batches",
         "transformers, our batches",
         "transformers, its batches",
     ]
-    assert all(row.rate > 0 for row in found.rows)
-    assert found.rows[0].ours
-    assert not any(row.ours for row in found.rows[1:])
+    assert all(row.rate > 0 for row in report.rows)
+    assert report.rows[0].ours
+    assert not any(row.ours for row in report.rows[1:])
 
 
 def test_blocks_stay_compiled_while_they_are_benchmark_model(
@@ -60,12 +61,12 @@ def test_blocks_stay_compiled_while_they_are_benchmark_model(
         finally:
             inside.clear()
 
-    def watched(*asked: Any) -> Any:
+    def checked_timing(*arguments: Any) -> Any:
         assert inside
-        return time_in_turns(*asked)
+        return time_in_turns(*arguments)
 
     monkeypatch.setattr(edit, "compiled", compiled)
-    monkeypatch.setattr(train, "time_in_turns", watched)
+    monkeypatch.setattr(train, "time_in_turns", checked_timing)
     case = train.TrainingCase(
         "tiny", "natural", batch_tokens=128, batches=1, rounds=1, compile=True
     )
@@ -83,19 +84,21 @@ def test_a_language_model_trains_on_windows() -> None:
 
 
 def test_decoders_produce_exactly_what_is_counted() -> None:
-    """Each contender checks the number of its tokens itself; memory is that of a process of its
-    own.
-    """
+    """Each contender checks the number of its tokens itself, in a process of its own."""
     pytest.importorskip("transformers")
     pytest.importorskip("ctranslate2")
     case = decode.DecodingCase("tiny", batch=2, beam=2, prompt_length=5, new=6, rounds=1)
-    found = decode.run(case, ["transformers", "ctranslate2"], CPU, "bench", memory=True)
-    assert [row.name for row in found.rows][:3] == ["regard float32", "regard int8", "transformers"]
-    assert sum(row.name.startswith("CTranslate2") for row in found.rows) in (
+    report = decode.run(case, ["transformers", "ctranslate2"], CPU, "bench", memory=True)
+    assert [row.name for row in report.rows][:3] == [
+        "regard float32",
+        "regard int8",
+        "transformers",
+    ]
+    assert sum(row.name.startswith("CTranslate2") for row in report.rows) in (
         2,
         4,
     )  # as there are threads
-    assert all(row.peak is not None and row.peak > 2**26 for row in found.rows)
+    assert all(row.peak is not None and row.peak > 2**26 for row in report.rows)
 
 
 def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
@@ -153,31 +156,10 @@ def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_what_programs_can_read() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "regard",
-            "bench",
-            "decode",
-            "--model",
-            "gpt2-tiny",
-            "--batch",
-            "1,2",
-            "--given",
-            "3",
-            "--new",
-            "4",
-            "--rounds",
-            "1",
-            "--json",
-            "--device",
-            "cpu",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-m", "regard", "bench", "decode", "--model", "gpt2-tiny"]
+    command += ["--batch", "1,2", "--given", "3", "--new", "4", "--rounds", "1"]
+    command += ["--json", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     assert [case["case"] for case in cases] == [
         "decode gpt2-tiny, greedy, batch 1, 3 + 4 tokens",

@@ -1,6 +1,4 @@
-"""Published figures stand beside what is measured for their own case and machine only, and are
-never taken for it.
-"""
+"""Published figures are shown for their own case and machine only, and never as measured."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from regard.errors import SettingError
 
 ALL = [
     pytest.param(peer, one, id=f"{peer} {i}")
-    for peer, found in PEERS.items()
-    for i, one in enumerate(found)
+    for peer, figures in PEERS.items()
+    for i, one in enumerate(figures)
 ]
 CPU = torch.device("cpu")
 
@@ -34,9 +32,9 @@ def case_of(figure: Figure) -> Any:
 
 @pytest.mark.parametrize(("peer", "figure"), ALL)
 def test_a_figure_is_told_for_its_case(peer: str, figure: Figure) -> None:
-    told, left = split(["transformers", peer], case_of(figure), MACHINE)
-    assert [(row.name, row.rate, row.share) for row in told] == [(peer, figure.rate, figure.share)]
-    assert all(row.published and not row.ours for row in told)
+    rows, left = split(["transformers", peer], case_of(figure), MACHINE)
+    assert [(row.name, row.rate, row.share) for row in rows] == [(peer, figure.rate, figure.share)]
+    assert all(row.published and not row.ours for row in rows)
     assert left == ["transformers"]
     assert split(["transformers"], case_of(figure), MACHINE) == (
         [],
@@ -64,9 +62,7 @@ def test_a_figure_is_told_for_nothing_else(peer: str, figure: Figure) -> None:
     ("peer", "figure"), [one for one in ALL if one.values[1].share is not None]
 )
 def test_shares_count_work_as_we_do(peer: str, figure: Figure) -> None:
-    """Rate × our work for a token over their matrix rate is the share that they tell: the shapes
-    are understood.
-    """
+    """Their rate times our FLOPs per token, over their peak FLOP/s, is the share they publish."""
     case = case_of(figure)
     work = train._flops_per_token(benchmark_model(case.model).spec, case.length)
     assert figure.rate * work / 772e12 == pytest.approx(figure.share, abs=0.006)
@@ -102,22 +98,22 @@ def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) 
     written = decode.DecodingCase("gpt2-tiny", 1, prompt_length=3, new=4, rounds=1)
     for room, asked in ((train, small), (decode, written)):
         monkeypatch.setattr(room, "accelerator_name", lambda device: MACHINE)
-        found: Report = room.run(asked, ["nanoGPT"], CPU, "bench")  # type: ignore[arg-type]
-        assert [row.name for row in found.rows if row.published] == ["nanoGPT"]
-        assert found.rows[0].ours
-        assert found.rows[-1].published
+        report: Report = room.run(asked, ["nanoGPT"], CPU, "bench")  # type: ignore[arg-type]
+        assert [row.name for row in report.rows if row.published] == ["nanoGPT"]
+        assert report.rows[0].ours
+        assert report.rows[-1].published
 
 
 def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
     ours, peer = Row("regard", 300.0, 0.1, True), Row("transformers", 100.0, 0.05)
-    told, _ = split(
+    rows, _ = split(
         ["nanoGPT"], train.TrainingCase("gpt2", "equal", 1024, precision="bf16"), MACHINE
     )
-    report = Report("regard bench x", "case", "here", "tokens/s", (ours, peer, *told))
+    report = Report("regard bench x", "case", "here", "tokens/s", (ours, peer, *rows))
     assert report.fastest == peer
     assert report.as_json()["ratios"] == {"regard": {"transformers": 3.0}}
     assert [row["published"] for row in report.as_json()["rows"]] == ["", "", published.SOURCE]
-    assert Report("regard bench x", "case", "here", "tokens/s", (ours, *told)).fastest is None
+    assert Report("regard bench x", "case", "here", "tokens/s", (ours, *rows)).fastest is None
     write_section(tmp_path / "RESULTS.md", report)
     lines = (tmp_path / "RESULTS.md").read_text().splitlines()
     cells = [
@@ -133,6 +129,7 @@ def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
 
 def test_each_command_offers_what_there_are_figures_for() -> None:
     for verb, key in ((command.train, "lengths"), (command.decode, "prompt_length")):
-        offered = next(option for option in verb.params if option.name == "against").type.choices  # type: ignore[attr-defined]
-        known = {peer for peer, found in PEERS.items() if any(key in one.case for one in found)}
-        assert known == {name for name in offered if name in PEERS}
+        against = next(option for option in verb.params if option.name == "against")
+        offered = against.type.choices  # type: ignore[attr-defined]
+        peers = {peer for peer, figures in PEERS.items() if any(key in one.case for one in figures)}
+        assert peers == {name for name in offered if name in PEERS}

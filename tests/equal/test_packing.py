@@ -14,9 +14,10 @@ from regard import spec
 from regard.builder import build
 from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
+from regard.data.padding import IGNORED
 from regard.errors import ModelError
 from regard.families.transformer import transformer
-from regard.training.objectives.loss import IGNORED, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 
 LAYER = spec.Block(
     spec.Attention(4, 6, 5, groups=2), spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0

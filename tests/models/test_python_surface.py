@@ -148,13 +148,16 @@ def test_a_type_checker_accepts_the_readme_and_refuses_nonsense(tmp_path: Path) 
         'number: int = regard.load("runs/mine").translate("The dog sees a cat.")\n'
         "regard.nonsense\n"
     )
-    # The settings and the cache of the project: only the two scripts are checked anew.
+    options = ["--strict", "--no-error-summary", "--cache-dir", ".mypy_cache/surface"]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(good), str(bad)],
+        [sys.executable, "-m", "mypy", *options, str(good), str(bad)],
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    lines = done.stdout.splitlines()
-    assert [line.split(":")[:2] for line in lines] == [[str(bad), str(n)] for n in (3, 4, 5)], lines
+    # Of the scripts alone: the package itself is checked elsewhere.
+    lines = [line for line in done.stdout.splitlines() if line.startswith(str(tmp_path))]
+    assert [line.split(":")[:2] for line in lines] == [[str(bad), str(n)] for n in (3, 4, 5)], (
+        done.stdout + done.stderr
+    )
     assert 'has no attribute "nonsense"' in lines[0]

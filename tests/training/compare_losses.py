@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.core.embedding import Table
 from regard.core.head import LMHead
 from regard.core.kernels import cross_entropy
+from regard.data.padding import IGNORED
 from regard.training.objectives import loss as definition
 
 cross_entropy._BLOCK = 64
@@ -29,7 +30,7 @@ for vocabulary, smoothing, agreement, bias, max_logits in itertools.product(
     (50, 64, 201), (0.0, 0.1), (0.0, 0.7), (False, True), (1 << 31, 900)
 ):
     cross_entropy._MAX_LOGITS = max_logits  # few of them: several chunks
-    labels = torch.tensor([3, 7, definition.IGNORED, 49, 0, 12])
+    labels = torch.tensor([3, 7, IGNORED, 49, 0, 12])
     if agreement:
         labels = torch.cat([labels, labels])
     labels = labels.to(device)

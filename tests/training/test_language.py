@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard.data.batching import IGNORED
+from regard.data.padding import IGNORED
 from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.models import LanguageModel

@@ -99,7 +99,11 @@ def test_state_round_trip() -> None:
 
 
 def test_corpus_nll_sums_what_the_device_and_the_host_hold() -> None:
-    batches = [(torch.tensor(0.1), 2), (0.25, 3), (torch.tensor(1e-9), 1)]
+    batches: list[tuple[torch.Tensor | float, int]] = [
+        (torch.tensor(0.1), 2),
+        (0.25, 3),
+        (torch.tensor(1e-9), 1),
+    ]
     total, tokens = corpus_nll(batches)
     assert tokens == 6
     assert total == pytest.approx(0.350000001, abs=1e-8)

@@ -40,7 +40,7 @@ class AttentionCase:
     lengths: tuple[int, ...] = (2048, 4096, 8192, 16384, 32768)
     heads: int = 8
     d_k: int = 64
-    window: int = 256
+    window: int = 256  # on each side: 512 in all, as Longformer has
     rounds: int = 5
 
 
@@ -59,6 +59,7 @@ def _bigbird(case: AttentionCase, length: int) -> AttentionKind:
 
 def _reformer(case: AttentionCase, length: int) -> AttentionKind:
     """Twice as many buckets as chunks of 64, as the product of two hashes, as published."""
+    # The power of two at or below 2 · length / 64, split into two factors.
     power = max(2, (2 * length // 64).bit_length() - 1)
     buckets = (2 ** (power // 2), 2 ** (power - power // 2))
     return spec.LshAttention(buckets), spec.FullMask()
@@ -84,7 +85,7 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     Besides these, every kind that `regard train` takes, with its numbers: `window:128`.
     """
     for name in names:
-        if name not in KINDS:
+        if name not in KINDS:  # parsed for its errors only
             parse_attention(name)
     return tuple(names) or tuple(KINDS)
 
@@ -156,7 +157,7 @@ def _calls(
     """One call of each kind, all with the same queries, keys and values."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # as each is trained
     generator = torch.Generator().manual_seed(0)
-    shape = (1, case.heads, length, case.d_k)
+    shape = (1, case.heads, length, case.d_k)  # [B, H, T, K]
     q, k, v, gradient = (
         torch.randn(shape, generator=generator).to(device, dtype) for _ in range(4)
     )
@@ -175,6 +176,7 @@ def _call(
     attention = spec.Attention(
         case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared_qk else "apart"
     )
+    # The smallest encoder around that attention: its stack makes the mask, its mixer is called.
     block = spec.Block(attention, spec.FeedForward(1))
     encoder = spec.Encoder(1, spec.Tokens(1, None), spec.Stack(1, block, pattern))
     stack = build(encoder).to(q.device, q.dtype).eval().stack
@@ -190,6 +192,7 @@ def _call(
             out: Tensor = mix(q, keys, v, mask)  # type: ignore[operator]
             if gradient is not None:
                 out.backward(gradient)
+        # Gradients must not accumulate: that would be another operation, and more memory.
         for x in (*qkv, *mix.parameters()):  # type: ignore[union-attr]
             x.grad = None
         return length

@@ -31,6 +31,7 @@ from regard.parameter_count import parameter_count
 DecodeBatch = Callable[[list[list[int]]], None]
 
 PRECISIONS = {"cpu": ("float32", "int8"), "cuda": ("bf16",)}
+# Bytes that a step reads for each parameter.
 BYTES = {"float32": 4, "int8": 1, "bf16": 2}
 SMALL_BATCH = 8  # rows up to which a step is bound by memory bandwidth
 
@@ -69,7 +70,7 @@ def run(
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if against:
+        if against:  # peers open the model from a folder; ours alone is built in its process
             model.write(folder)
         with ExitStack() as stack:
             processes = {}
@@ -169,17 +170,18 @@ def regard_decoder(
     else:
         model = description.build(device)
     if device.type == "cpu":
-        edit.freeze(model, precision)
+        edit.freeze(model, precision)  # weights packed for inference, and int8 if asked
     else:
         model.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[precision])
     strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
     settings = DecodingSettings(
         strategy,
         Limit(0, case.new),
-        batch_tokens=10**9,
+        batch_tokens=10**9,  # one batch, whatever its size
         workers=torch.get_num_threads(),  # as the commands do
     )
     start = IDS.start if description.is_encoder_decoder else None
+    # The end token is banned, so that every output has the full length.
     special_tokens = SpecialTokens(IDS.pad, start, IDS.end, banned=(IDS.pad, IDS.end))
 
     def decode_batch(sources: list[list[int]]) -> None:
@@ -251,7 +253,7 @@ def ctranslate2_decoder(case: DecodingCase, folder: Path, options: dict[str, Any
     def generate(words: list[list[str]]) -> list[list[str]]:
         results = engine.generate_batch(
             words,
-            sampling_topk=1,
+            sampling_topk=1,  # greedy
             min_length=case.new,
             max_length=case.new,
             include_prompt_in_result=False,

@@ -26,8 +26,9 @@ def serve(request: dict[str, Any]) -> None:
     device = torch.device(request["device"])
     vocabulary = benchmark_model(case.model).vocabulary
     generator = np.random.default_rng(0)
+    # The same sources in every process; the first four ids are special tokens.
     sources = generator.integers(4, vocabulary, (case.batch, case.prompt_length)).tolist()
-    keep_large_blocks()
+    keep_large_blocks()  # as the commands do: memory is not returned between batches
     known = contenders(case, Path(request["folder"]), request["against"], device, threads)
     decode = known[request["name"]]()
     torch.set_num_threads(threads)  # some libraries change it for the whole process

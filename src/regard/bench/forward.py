@@ -40,6 +40,7 @@ def run(case: ForwardCase, against: list[str], device: torch.device, command: st
     with tempfile.TemporaryDirectory() as folder:
         path = model.write(Path(folder))
         loaded = regard.load(path).to(device)
+        # The same weights, packed for inference.
         frozen = regard.load(path).to(device).freeze()
         forwards: dict[str, Callable[[], Tensor]] = {
             "regard": lambda: loaded(input_ids=tokens)["logits"],
@@ -59,6 +60,7 @@ def run(case: ForwardCase, against: list[str], device: torch.device, command: st
     contenders = {name: partial(contender, forward) for name, forward in forwards.items()}
     timings = time_in_turns(contenders, case.rounds, device)
     limit = matrix_rate(device)
+    # A multiplication and an addition for each parameter; attention scores are left out.
     flops_per_token = 2.0 * parameter_count(model.spec)
     rows = [
         timing_row(

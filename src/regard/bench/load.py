@@ -45,7 +45,7 @@ def run(case: LoadingCase, against: list[str], command: str) -> Report:
     rows = [
         timing_row(
             name,
-            Timing(tuple(one["whole"] for one in rounds), 1.0),
+            Timing(tuple(one["whole"] for one in rounds), 1.0),  # one start a round
             ours=name == "regard",
             peak=int(max(one["peak"] for one in rounds)),
         )

@@ -1,4 +1,4 @@
-"""The models that are benchmarked: random weights from one seed, in a folder that peers can open."""
+"""The models that are benchmarked: random weights from one seed, in folders that peers open."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from regard.errors import SettingError, did_you_mean
 from regard.families import bert, gpt2, transformer
 from regard.families import folder as folders
 
+# Hugging Face's config of LLaMA 7B (Touvron et al. 2023).
 _LLAMA_7B = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -67,7 +68,7 @@ class BenchmarkModel:
                 raise AssertionError(self.spec)
 
     def build(self, device: torch.device | str = "cpu") -> CoreModel:
-        torch.manual_seed(0)
+        torch.manual_seed(0)  # the same weights in every process
         with torch.device(device):
             return build(self.spec).eval()
 
@@ -80,7 +81,7 @@ class BenchmarkModel:
         disk.write_json(folder / "config.json", config)
         folders.write_weights(folder / "model.safetensors", self.build(), self.spec, MAX_LENGTH)
         tokenizer = self._tokenizer().to_str()
-        if self.is_encoder_decoder:
+        if self.is_encoder_decoder:  # sources end with the end token
             tokenizer = folders.append_end_token(tokenizer, "</s>")
         disk.write_file(folder / "tokenizer.json", tokenizer)
         tokenizer_config = folders.tokenizer_config(*SPECIAL_TOKENS)

@@ -18,7 +18,7 @@ from regard.families.folder import SpecialTokenIds, describe
 
 Tensors = Mapping[str, Tensor]
 Forward = Callable[[Tensors], Tensor]  # a batch → logits [B, T, V]
-MAX_LENGTH = 512
+MAX_LENGTH = 512  # positions; sentences are shorter
 
 
 def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[nn.Module, Forward]:
@@ -58,7 +58,7 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
         )
-        return functional.linear(out, embedding.weight)
+        return functional.linear(out, embedding.weight)  # tied, as in the paper: [B, T, V]
 
     return modules, forward
 
@@ -72,7 +72,7 @@ def marian(
     transformers.utils.logging.disable_progress_bar()
     if folder is None:
         config = transformers.MarianConfig(**describe(model, SpecialTokenIds(0, 1, 2, 3)))
-        peer = transformers.MarianMTModel(config)
+        peer = transformers.MarianMTModel(config)  # random weights
     else:
         peer = transformers.MarianMTModel.from_pretrained(folder)
     peer.to(device)
@@ -83,7 +83,7 @@ def marian(
             input_ids=batch["source"],
             attention_mask=mask,
             decoder_input_ids=batch["target"],
-            use_cache=False,
+            use_cache=False,  # a training step needs no KV cache
         )
         logits: Tensor = out.logits
         return logits
@@ -119,7 +119,7 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     ).to(device)
 
     def forward(batch: Tensors) -> Tensor:
-        mask = batch.get("padding_mask")
+        mask = batch.get("padding_mask")  # True for tokens, as ours
         memory = peer.encoder(batch["source"], mask=mask, return_embeddings=True)
         logits: Tensor = peer.decoder.net(batch["target"], context=memory, context_mask=mask)
         return logits

@@ -17,6 +17,7 @@ def peak_memory() -> int:
 
 def family_memory(process: int) -> int:
     """The present memory of a process and its children in bytes."""
+    # Proportional, so that pages that workers share with their parent count once.
     return sum(_proportional_memory(member) for member in (process, *_children(process)))
 
 

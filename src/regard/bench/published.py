@@ -20,7 +20,7 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure: `case` is what a benchmark's case must have, `share` of the peak FLOP/s."""
+    """A published figure: `case` is what a case must have, `share` is of the peak FLOP/s."""
 
     case: Mapping[str, Any]
     rate: float

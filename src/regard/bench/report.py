@@ -88,6 +88,7 @@ class Report:
         columns = self._columns()
         cells = [columns, ["---"] * len(columns)]
         cells += [self._cells(row, columns) for row in self.rows]
+        # Columns as wide as their widest cell.
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
         lines = []
         for line in cells:
@@ -139,9 +140,11 @@ def write_section(page: Path, report: Report) -> None:
     """Writes a report into a page of results, in place of the last one of its case and machine."""
     text = page.read_text(encoding="utf-8") if page.exists() else HEAD
     head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    # Sections by heading, each with its heading as the first line.
     sections = {part.split("\n", 1)[0]: part for part in parts}
     lines = [report.heading, "", f"`{report.command}`", "", *report.lines(), "", ""]
     sections[report.heading] = "\n".join(lines)
+    # Sorted, so that running a command again changes only its own section.
     body = "".join(f"## {sections[heading]}" for heading in sorted(sections))
     disk.write_file(page, head + body)
 

@@ -27,7 +27,7 @@ REPLY = "regard:"  # how a line that is meant for us begins: libraries may print
 
 
 class ContenderProcess:
-    """A contender that decodes one batch whenever it is called, in a process that waits meanwhile."""
+    """A contender that decodes one batch whenever it is called, in a process that waits for it."""
 
     def __init__(self, request: dict[str, Any], amount: float) -> None:
         """`amount` is how many tokens one call decodes."""
@@ -39,7 +39,7 @@ class ContenderProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._read_reply()
+        self._read_reply()  # that it is ready
 
     def __call__(self) -> float:
         self._ask("go")
@@ -52,6 +52,7 @@ class ContenderProcess:
         done = threading.Event()
 
         def sample() -> None:
+            # Forked workers live only during a call, so their memory is sampled meanwhile.
             while not done.wait(0.02):
                 samples.append(family_memory(self.process.pid))
 
@@ -98,6 +99,7 @@ def time_first_output(folder: Path, name: str, text: str, new: int) -> dict[str,
         check=True,
     )
     elapsed = time.perf_counter() - start
+    # Libraries may have printed lines before the last one.
     reply: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return {**reply, "whole": elapsed}
 

@@ -1,4 +1,4 @@
-"""Timing: contenders take turns; medians, spreads, and the limits of the machine in the same run."""
+"""Timing: contenders take turns; medians, spreads, and the limits of the machine."""
 
 from __future__ import annotations
 

@@ -88,8 +88,10 @@ Sets = dict[str, list[Any]]  # train, valid, test → examples, or pairs of text
 
 def start(values: Mapping[str, Any], out: Path | None) -> tuple[RunFolder, Recipe, str]:
     """A run folder with its recipe and its data, from plain settings: those of any section."""
+    # A draft first: steps, warm-up and intervals follow from the number of batches.
     draft = _recipe(values)
     tune = _tune(draft)
+    # A language model reads its text in blocks, which is not held in memory.
     sets = {} if tune.task == "lm" else _read_sets(tune)
     updates_per_epoch = math.ceil(_batches_per_epoch(draft, sets) / draft.train.accumulate)
     steps = max(1, math.ceil(tune.epochs * updates_per_epoch))
@@ -99,6 +101,7 @@ def start(values: Mapping[str, Any], out: Path | None) -> tuple[RunFolder, Recip
         "log_every": min(10, updates_per_epoch),
     }
     warmup = max(1, int(tune.warm_up * steps))
+    # What the user set stands over the intervals, but not over the counted steps.
     recipe = _recipe({**intervals, **values, "steps": steps, "warmup": warmup})
     run_folder = begin(recipe, out, tune.task)
     run_folder.data.mkdir(parents=True, exist_ok=True)
@@ -133,6 +136,7 @@ def _recipe(values: Mapping[str, Any]) -> Recipe:
                 f"there is no setting {key!r}",
                 did_you_mean(key, [*recipes.KEYS, *Tune.model_fields]),
             )
+    # A language model is trained on as it was: on plain text, with its own tokenizer.
     if values.get("task") == "lm":
         sections["data"] |= {"text": values["files"][0], "valid_text": values.get("valid")}
         sections["tokens"]["tokenizer"] = str(Path(values["base"]) / "tokenizer.json")
@@ -212,7 +216,7 @@ def _batches_per_epoch(recipe: Recipe, sets: Sets) -> int:
     if tune.task in _READERS:
         objective = _head_objective(recipe, sets)
         if "test" in sets:
-            objective.rows(sets["test"])
+            objective.rows(sets["test"])  # only for its errors
         return len(objective.order().batches(0))
     model = load(tune.base, device="cpu")
     if isinstance(model, Translator) and tune.task != "lm":
@@ -220,6 +224,7 @@ def _batches_per_epoch(recipe: Recipe, sets: Sets) -> int:
     language_model = _checked_language_model(model, tune)
     encode = language_model.tokenizer.encode
     tokens = sum(len(encode(block)) for block in text_files.text(tune.files[0]))
+    # Without validation data, the end of the text is held out.
     train_share = 1.0 if tune.valid else 1 - recipe.data.held_out
     return max(1, round(tokens * train_share / recipe.train.batch_tokens))
 
@@ -240,6 +245,7 @@ def _pair_batches(recipe: Recipe, translator: Translator, pairs: list[Pair]) -> 
 
 def _max_length(model: Model, recipe: Recipe) -> int:
     """Tokens that a text may have: the recipe's limit, or that of the model's positions."""
+    inputs: list[Any]  # the embeddings, whose positions may be limited
     match model.spec:
         case spec.EncoderDecoder() | spec.SequenceToSequence():
             inputs = [model.spec.source, model.spec.target]
@@ -341,9 +347,10 @@ def with_head(
     """
     if isinstance(base, TextEncoder) and _has_head(base, task, names):
         return base
+    # The config keeps what this library does not read, for others that open the folder.
     description, config = folders.with_classifier(base.config, task, names)
     assert isinstance(description, spec.Encoder)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # for the new head
     model = build(description)
     _copy_weights(base, model)
     if isinstance(base, TextEncoder):
@@ -363,6 +370,7 @@ def _has_head(encoder: TextEncoder, task: spec.HeadTask, names: Sequence[str]) -
     head = encoder.spec.labels
     if not isinstance(head, spec.ClassifierHead) or head.task != task:
         return False
+    # The outputs of question answering have no names to compare.
     return task == "answer" or set(encoder.labels) == set(names)
 
 
@@ -469,6 +477,7 @@ def _set_trainable(model: nn.Module, recipe: Recipe, new: tuple[str, ...] = ()) 
     if tune.lora:
         torch.manual_seed(recipe.train.seed)
         modules = tune.lora_in.split(",")
+        # Freezes the model and adds trainable low-rank factors.
         edit.lora(model, tune.lora, tune.lora_alpha, tune.lora_dropout, modules)
         for name, parameter in model.named_parameters():
             if name.startswith(new):
@@ -489,6 +498,7 @@ def _job(
 ) -> Job:
     """The run folder holds the complete model in the layout it came in, with LoRA merged."""
     folder = run_folder.folder
+    # Tokenizer and processor files, as they came.
     if model.folder is not None:
         copy_companion_files(model.folder, folder, TEXT_FILES)
     disk.write_json(folder / "config.json", config_json(model.spec, model.config))
@@ -500,6 +510,7 @@ def _job(
     def export() -> None:
         exported = model.model
         if _tune(recipe).lora:
+            # Of a copy: training goes on with the factors apart.
             exported = copy.deepcopy(exported)
             edit.merge(exported)
         write_weights(run_folder.weights, exported, model.spec, model.config)

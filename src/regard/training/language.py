@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -107,7 +107,8 @@ def _causal_job(
     changes = preset_changes(recipe)
     description: spec.Decoder | spec.RecurrentDecoder
     if recipe.is_baseline:
-        description = recurrent.language_model(family, recipe.preset, vocabulary, **changes)  # type: ignore[arg-type]
+        cell = cast(recurrent.Cell, family)
+        description = recurrent.language_model(cell, recipe.preset, vocabulary, **changes)
     else:
         presets = _DECODER_FAMILIES[family]
         description = presets.preset(recipe.preset, vocabulary, recipe.data.context, **changes)
@@ -146,7 +147,7 @@ def _replaced_token_job(
     )
     discriminator, generator = (build_model(part, recipe) for part in descriptions)
     generator_folder = RunFolder(run_folder.folder / "generator")
-    generator_folder.folder.mkdir(exist_ok=True)
+    generator_folder.folder.mkdir(exist_ok=True)  # a resumed run finds it
     run_folders = (run_folder, generator_folder)
     for part_folder, description in zip(run_folders, descriptions, strict=True):
         config = folders.describe(description, model_type="electra")
@@ -173,6 +174,7 @@ def _replaced_token_job(
 def _denoising_job(
     run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
 ) -> Job:
+    # T5 has relative position biases, BART learned positions.
     presets = t5 if recipe.train.objective == "span" else bart
     description = presets.preset(
         recipe.preset, len(data.tokenizer), recipe.data.context, **preset_changes(recipe)
@@ -189,6 +191,7 @@ def _denoising_job(
     config = folders.describe(description, ids)
     write_config_files(run_folder, config, data.tokenizer, recipe)
     generation_config = folders.generation_config(ids)
+    # Written over: a decoder needs its start token too.
     disk.write_json(run_folder.folder / "generation_config.json", generation_config)
     return _job(run_folder, objective, model, description, progress_bar)
 
@@ -199,7 +202,7 @@ def _denoising_job(
 def _job(
     run_folder: RunFolder,
     objective: Objective,
-    model: nn.Module,
+    model: Any,
     description: Any,
     progress_bar: ProgressBar,
 ) -> Job:
@@ -218,6 +221,7 @@ def _device_and_multiple(recipe: Recipe) -> tuple[torch.device, int]:
 
 def build_model(description: Any, recipe: Recipe) -> Any:
     """A new model with its initial weights, on its device."""
+    # Weights are drawn on the CPU: the same on every device.
     torch.manual_seed(recipe.train.seed)
     model: nn.Module = build(description)
     initialize(model, recipe.initialization)
@@ -241,6 +245,7 @@ def write_config_files(
     files = {
         "config.json": config,
         "generation_config.json": {k: v for k, v in config.items() if k in generation_keys},
+        # Any tokenizer.json is read by this class of transformers.
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **special_tokens,
@@ -253,13 +258,15 @@ def write_config_files(
 
 
 def _special_token_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
-    # Written even if None: transformers would otherwise take GPT-2's ids, beyond small vocabularies.
+    # Written even if None: transformers would otherwise take GPT-2's ids, which small vocabularies
+    # do not have.
     roles: tuple[Role, ...] = ("pad", "bos", "eos")
     return {f"{role}_token_id": tokenizer.special_token_id(role) for role in roles}
 
 
 def validation_score(objective: Objective, progress_bar: ProgressBar) -> dict[str, AnyScore]:
     """The score of the exported weights on the validation text."""
+    # In float32, whatever precision the training had.
     metrics = objective.validate(nullcontext())
     assert metrics is not None
     result = NegativeLogLikelihood(metrics["loss"], metrics["perplexity"], metrics["tokens"])

@@ -203,6 +203,7 @@ def _settings(recipe: Recipe) -> list[str]:
     sections = [*SECTIONS, "tune"] if recipe.tune else [*SECTIONS]
     lines: list[str] = []
     for section in sections:
+        # None is no value of TOML: such keys keep their defaults.
         lines.append(f"[{section}]")
         values = getattr(recipe, section).model_dump(exclude_none=True)
         lines += [f"{key} = {_toml(value)}" for key, value in values.items()]

@@ -90,8 +90,8 @@ def train(
     """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`.
 
     `on_step` is called after every update with the training loop, whose `progress` it may read and
-    whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves its
-    state and raises `TrainingInterrupted`.
+    whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
+    its state and raises `TrainingInterrupted`.
     """
     if isinstance(recipe, Mapping):
         parsed, name = recipes.choose(None, {**recipe, **changes})
@@ -147,11 +147,13 @@ def run(
 ) -> Result:
     """Prepares the data, trains, scores, and writes the model card."""
     progress_bar = ProgressBar(recipe.train.steps, quiet)
-    keep_large_blocks()
+    keep_large_blocks()  # of memory, for the batches to come
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
+    # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
     job = make_job(run_folder, recipe, progress_bar)
+    # ELECTRA trains two models at once: the objective holds all that has gradients.
     model = job.objective.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     progress_bar.say(
@@ -182,6 +184,7 @@ def run(
         metrics.close()
     if loop.interrupted:
         raise _interruption(loop, run_folder, progress_bar)
+    # The scores are of the weights in the folder: averaged, or the best, not the last.
     with loop.exported():
         scores = job.scores()
     progress = loop.progress
@@ -238,6 +241,7 @@ def describe(
 ) -> spec.EncoderDecoder | spec.SequenceToSequence:
     """The spec of a recipe's translation model."""
     settings = recipe.model
+    # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
     joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
     share = settings.share or ("all" if joint else "target")
     keys = _BASELINE_CHANGES if recipe.is_baseline else _TRANSFORMER_CHANGES
@@ -254,11 +258,13 @@ def describe(
 
 def _positions(recipe: Recipe) -> dict[str, Any]:
     """Position encodings: at the input (`position`), or inside attention (`relative`)."""
+    # Added to the token embeddings.
     at_input: dict[str, spec.InputPosition] = {
         "sinusoidal": spec.Sinusoidal(),
         "learned": spec.LearnedPosition(recipe.data.max_length),
         "concatenated": spec.ConcatenatedPosition(64),
     }
+    # In the attention scores, or on queries and keys.
     inside: dict[str, spec.StackPosition] = {
         "relative": spec.RelativeKeys(16),
         "buckets": spec.T5Bias(),
@@ -276,6 +282,7 @@ def make_translator(
     source = data.source_tokenizer
     target = data.target_tokenizer
     description = describe(recipe, len(source), len(target))
+    # Weights are drawn on the CPU: the same on every device.
     torch.manual_seed(recipe.train.seed)
     model = build(description)
     initialize(model, recipe.initialization)
@@ -285,7 +292,7 @@ def make_translator(
     if recipe.model.vectors:
         path = Path(recipe.model.vectors)
         read_vectors(path, source, source_table.weight.data, say)
-        if target_table is not source_table:
+        if target_table is not source_table:  # otherwise they are one tensor
             read_vectors(path, target, target_table.weight.data, say)
     if recipe.model.freeze_embeddings:
         source_table.weight.requires_grad_(False)
@@ -301,6 +308,7 @@ def _write_config_files(run_folder: RunFolder, recipe: Recipe, translator: Trans
     """Writes what makes the run folder a Hugging Face repository, besides weights and card."""
     source = translator.source_tokenizer
     target = translator.target_tokenizer
+    # The ids are those of the decoder, which starts and ends by them.
     ids = folders.SpecialTokenIds(
         target.required_token_id("pad"),
         translator.start,
@@ -330,7 +338,7 @@ def _write_config_files(run_folder: RunFolder, recipe: Recipe, translator: Trans
 
 def make_optimizer(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
     train = recipe.train
-    lr_multipliers = None
+    lr_multipliers = None  # one learning rate for all parameters
     if recipe.tune:
         lr_multipliers = layerwise_lr_decay.lr_multipliers(model, recipe.tune.layer_decay)
     return Optimizer(
@@ -338,7 +346,7 @@ def make_optimizer(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
         lr_schedule(recipe, d_model),
         AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
         max_grad_norm=train.clip,
-        loss_scaling=train.precision == "fp16",
+        loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
         lr_multipliers=lr_multipliers,
     )
 
@@ -347,7 +355,7 @@ def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:
     """The learning-rate schedule of a recipe."""
     train = recipe.train
     peak = train.learning_rate
-    if train.schedule == "paper":
+    if train.schedule == "paper":  # Equation 3
         if peak:
             return InverseSquareRoot.with_peak(peak, train.warmup)
         return InverseSquareRoot(d_model, train.warmup)

@@ -55,6 +55,7 @@ def begin(recipe: Recipe, out: Path | None, name: str) -> RunFolder:
             f"go on with `regard train --resume {folder}`, or choose another --out",
         )
     run_folder = RunFolder(folder)
+    # First of all: a full or read-only disk is reported before hours of work.
     with disk.disk_errors(str(folder)):
         run_folder.state.mkdir(parents=True, exist_ok=True)
     disk.write_json(run_folder.recipe, {"name": name, **recipe.model_dump(mode="json")})

@@ -56,6 +56,7 @@ def parallel_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> Paralle
     train = run_folder.data / "train"
     if not (train / "corpus.json").exists():
         _prepare(run_folder, recipe, say)
+    # Opened from the folder, as users will: what was prepared now and what is resumed are one.
     source, target = open_translation_tokenizers(run_folder.folder)
     valid = run_folder.data / "valid"
     if not valid.exists():
@@ -69,6 +70,7 @@ def test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     if recipe.builtin:
         return {
             "test": _builtin_pairs("test", BUILTIN_TEST),
+            # Sentences whose pronoun can be translated only by what it refers to.
             "pronouns": _builtin_pairs("test", BUILTIN_TEST, pronouns=True),
         }
     data = recipe.data
@@ -90,7 +92,7 @@ def _prepare(run_folder: RunFolder, recipe: Recipe, say: Say) -> None:
     if recipe.train.teacher_translates:
         train = _teacher_translations(run_folder, recipe, train, say)
     disk.write_file(run_folder.folder / "tokenizer.json", source.to_json())
-    if target is not source:
+    if target is not source:  # one file for a joint vocabulary
         disk.write_file(run_folder.folder / "target_tokenizer.json", target.to_json())
     max_length = recipe.data.max_length
     if valid:
@@ -199,7 +201,7 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Pairs, s
     path = run_folder.data / "taught.jsonl"
     if not path.exists():
         teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
-        teacher.freeze()
+        teacher.freeze()  # packed weights for inference
         settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
         pairs: list[Pair] = []
         sources = (source for source, _ in train())
@@ -253,6 +255,7 @@ def _learn_tokenizers(recipe: Recipe, train: Pairs) -> tuple[Tokenizer, Tokenize
             f"{', '.join(TOKENIZER_KINDS)}, or a path to a tokenizer.json",
         )
     if recipe.tokens.joint:
+        # One pass over both sides, as Section 5.1 has one vocabulary for both.
         both_sides = (text for pair in train() for text in pair)
         joint = train_tokenizer(both_sides, kind, vocabulary)
         return joint, joint

@@ -76,6 +76,7 @@ def text_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> TextCorpora
 def _prepare(run_folder: RunFolder, recipe: Recipe, say: Say) -> None:
     run_folder.data.mkdir(parents=True, exist_ok=True)
     train, valid = _splits(run_folder, recipe.data, say)
+    # Of the training text alone: validation must not be seen.
     tokenizer = _tokenizer(recipe, train, say)
     disk.write_file(run_folder.folder / "tokenizer.json", tokenizer.to_json())
     report = _write_corpus(valid, tokenizer, recipe, run_folder.data / "valid")
@@ -101,6 +102,7 @@ def _splits(run_folder: RunFolder, data: Data, say: Say) -> tuple[Blocks, Blocks
     total = sum(len(block) for block in text_files.text(path))
     if total == 0:
         raise DataError(f"{path} is empty", "give a file with some text in it")
+    # The end, not random lines: neighbours of training lines would be too easy.
     cut = int(total * (1 - data.held_out))
     say(f"data: the first {cut:,} of {total:,} characters train, the rest validates")
 
@@ -160,6 +162,7 @@ def _write_corpus(blocks: Blocks, tokenizer: Tokenizer, recipe: Recipe, folder: 
         return ids
 
     if recipe.train.objective == "causal":
+        # A stream without rows: windows begin anywhere.
         texts = ((counted(tokenizer.encode(block)),) for block in blocks())
         write_columns(texts, ["text"], [dtype], folder)
         report = f"{counts['tokens']:,} tokens"
@@ -173,6 +176,7 @@ def _write_corpus(blocks: Blocks, tokenizer: Tokenizer, recipe: Recipe, folder: 
         report += f"; {counts['short']:,} rows of under {MIN_ROW_TOKENS} tokens left out"
     if counts["unknown"]:
         report += f"; {counts['unknown']:,} are not in the vocabulary"
+    # A window and the token after it must fit.
     if counts["tokens"] <= recipe.data.context:
         raise DataError(
             f"{counts['tokens']:,} tokens to {folder.name} on are not enough "

@@ -1,4 +1,4 @@
-"""Attention entropy, measured at each validation: how widely every attention spreads its weights."""
+"""Attention entropy, measured at each validation: how widely attention spreads its weights."""
 
 from __future__ import annotations
 

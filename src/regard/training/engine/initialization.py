@@ -22,7 +22,7 @@ def initialize(model: nn.Module, choice: Initialization) -> None:
     """Draws every matrix and table from torch's default generator; biases stay 0 and norms 1."""
     match choice:
         case Xavier():
-            pass
+            pass  # the modules were initialized so when they were built
         case Normal(deviation):
             _normal(model, deviation)
         case Scaled(deviation):

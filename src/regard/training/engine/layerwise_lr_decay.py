@@ -12,15 +12,17 @@ from torch import nn
 
 from regard.errors import SettingError
 
+# `stack.blocks.3.attention.output.weight` is of block 3.
 _BLOCK = re.compile(r"^(?P<stack>.*?)blocks\.(?P<number>\d+)\.")
+# What the model calls its embeddings: an encoder, an encoder–decoder, a decoder.
 _INPUTS = ("input.", "source.", "target.", "tokens.")
 
 
 def depths(model: nn.Module) -> dict[str, int]:
     """The depth of each parameter, by name.
 
-    0 for embeddings and for positions that all blocks share, i + 1 for block i of its stack, and one
-    more than the deepest stack has for the heads on top.
+    0 for embeddings and for positions that all blocks share, i + 1 for block i of its stack, and
+    one more than the deepest stack has for the heads on top.
     """
     names = [name for name, _ in model.named_parameters()]
     numbers = [int(match["number"]) for name in names if (match := _BLOCK.match(name))]

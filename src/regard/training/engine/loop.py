@@ -170,11 +170,11 @@ class Loop:
     def train_step(self, batches: list[Batch]) -> None:
         progress = self.progress
         progress.step += 1
-        self.model.train()
+        self.model.train()  # validation left it in eval mode
         redraw(self.model, progress.step)  # the random features of Performers
         with self._compilation_timed():
             outcome = self.step(batches, progress.step, self.settings.seed)
-        skipped, _, loss, nll = outcome.unbind()
+        skipped, _, loss, nll = outcome.unbind()  # on the device still
         counted = torch.stack([loss, nll, self.step.tokens])
         self.window += torch.where(skipped.bool(), 0.0, counted)
         self.averaging.after_update()
@@ -273,7 +273,7 @@ class Loop:
         started = time.perf_counter()
         yield
         if _compiled_graphs() > graphs or not self.step.warm:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # the time of the step itself, not of its launch
             self.progress.compiling += time.perf_counter() - started
 
     # --- logging and validation -------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Loop:
     def _log(self) -> None:
         self._inspect()
         progress = self.progress
-        loss, nll, tokens = self.window.tolist()
+        loss, nll, tokens = self.window.tolist()  # waits for the device
         self.window.zero_()
         seconds = self._update_clock()
         new_tokens = progress.tokens - self._logged_tokens
@@ -311,6 +311,7 @@ class Loop:
                 "unit": unit,  # of what the keys above call tokens
             }
         )
+        # Compilation happens once: it says nothing of the steps to come.
         seconds_per_step = (seconds - progress.compiling) / progress.step
         remaining = seconds_per_step * (self.settings.steps - progress.step)
         note = f"loss {mean_loss:.3f}  {rate:,.0f} {unit}/s"
@@ -347,6 +348,7 @@ class Loop:
         eager: AbstractContextManager[Any] = nullcontext()
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
+        # The EMA is what will be exported, so it is what is validated.
         with eager, self.averaging.swapped_in(self.averaging.ema):
             return self.objective.validate(self._autocast())
 
@@ -359,6 +361,7 @@ class Loop:
         progress = self.progress
         loss, nll, tokens = self.window.tolist()
         progress.window = (loss, nll, tokens)
+        # A resumed run truncates its log to here, and writes the same lines again.
         progress.metrics_position = self.metrics.position()
         groups = {"weights": self.averaging.current(), "optimizer": self.optimizer.state()}
         if self.averaging.ema is not None:
@@ -383,6 +386,7 @@ class Loop:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
         self.progress = Progress(**saved.progress)
         self.progress.window = tuple(saved.progress["window"])
+        # As many as before: the order of sums on a CPU depends on it.
         torch.set_num_threads(self.progress.threads)
         self.averaging.assign(saved.groups["weights"])
         self.optimizer.load(saved.groups["optimizer"])

@@ -19,7 +19,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
         self.path = path
-        self.file = path.open("ab")
+        self.file = path.open("ab")  # a resumed run appends
         self.summary_writer = None
         if tensorboard is not None:
             self.summary_writer = _summary_writer(tensorboard)
@@ -31,6 +31,7 @@ class MetricsLog:
         if self.summary_writer is None:
             return
         for key, value in record.items():
+            # Scalars only: samples, examples and entropies by layer are in the file alone.
             if isinstance(value, (int, float)) and key not in ("step", "epoch"):
                 self.summary_writer.add_scalar(key, value, record["step"])
 

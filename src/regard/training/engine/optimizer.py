@@ -92,6 +92,7 @@ class Optimizer:
 
         Both stay on the device. The norm is that of the unscaled gradient before clipping.
         """
+        # A parameter that took no part in the step has no gradient.
         gradients = [p.grad for _, p in self.named if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients) / self.scaler.scale
         skipped = (~(norm.isfinite() & loss.isfinite())).float()
@@ -99,11 +100,12 @@ class Optimizer:
         divisor = torch.ones_like(norm)
         if self.max_grad_norm:
             divisor = (norm / self.max_grad_norm).clamp_min(1.0)
-        # The fused kernel divides gradients by `grad_scale` and does nothing where `found_inf` is 1.
+        # The fused kernel divides gradients by `grad_scale`, and does nothing if `found_inf` is 1.
         grad_scale = torch.where(skipped.bool(), 1.0, self.scaler.scale * divisor)
         self.adam.grad_scale = grad_scale  # type: ignore[attr-defined]
         self.adam.found_inf = skipped  # type: ignore[attr-defined]
         self.adam.step()
+        # None, not zero: the next backward allocates, inside a graph from its own pool.
         self.adam.zero_grad(set_to_none=True)
         self.scaler.update(skipped)
         return norm, skipped

@@ -1,8 +1,8 @@
 """One training step: gradient accumulation over batches, then one optimizer update.
 
 Nothing in it waits for the device. On a GPU the whole step is captured into a CUDA graph, one for
-each shape of batch that comes again, and replayed: launching the kernels of a small model one by one
-takes longer than running them. A replayed step does the same arithmetic with the same dropout.
+each shape of batch that comes again, and replayed: launching the kernels of a small model one by
+one takes longer than running them. A replayed step does the same arithmetic with the same dropout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape = tuple[tuple[str, torch.Size], ...]
 
 
 class Step:
-    """`loss` returns sums over tokens; the gradient is that of the mean over all tokens of the step.
+    """One update: `loss` returns sums over tokens, the gradient is that of the step's mean.
 
     Gradient accumulation over several batches therefore equals one large batch, however unevenly
     the tokens are spread over them. `autocast` makes the context of the forward pass.

@@ -32,5 +32,5 @@ def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, before in previous.items():
-            signal.signal(number, before)
+        for signal_number, previous_handler in previous.items():
+            signal.signal(signal_number, previous_handler)

@@ -36,6 +36,7 @@ class WeightAveraging:
             return
         assert isinstance(self.choice, Ema)
         weights = [p.detach() for p in self.parameters.values()]
+        # One kernel for all parameters; lerp(a, b, t) = a + t (b − a).
         torch._foreach_lerp_(list(self.ema.values()), weights, 1 - self.choice.decay)
 
     def after_validation(self, progress: Progress, improved: bool) -> None:
@@ -74,6 +75,7 @@ class WeightAveraging:
         if weights is None:
             yield
             return
+        # Cloned, for assign() writes into the same tensors.
         raw = {name: tensor.clone() for name, tensor in self.current().items()}
         self.assign(weights)
         try:

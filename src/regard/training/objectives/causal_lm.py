@@ -52,7 +52,7 @@ class CausalLM:
         self.context = recipe.data.context
         self.train_tokens = token_stream(data.train)
         self.validation_tokens = token_stream(data.valid)
-        self.rows = max(1, recipe.train.batch_tokens // self.context)
+        self.rows = max(1, recipe.train.batch_tokens // self.context)  # B
 
     @property
     def model(self) -> Decoder:
@@ -61,13 +61,14 @@ class CausalLM:
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         possible = np.uint64(len(self.train_tokens) - self.context)  # starts of a window
         while True:
+            # Modulo is not exactly uniform, but 64 bits make the bias negligible.
             bits = philox(self.settings.seed, index).random_raw(self.rows)
             starts = (bits % possible).astype(np.int64)
             index += 1
             yield (epoch, index), windows(self.train_tokens, starts, self.context)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, auxiliary = self.model(tensors["tokens"])
+        hidden, auxiliary = self.model(tensors["tokens"])  # [B, T, D]
         labels = tensors["labels"]
         # Validation measures the labels alone, without the teacher.
         if self.teacher is None or not self.model.training:
@@ -116,10 +117,10 @@ class CausalLM:
         count = len(self.validation_tokens) - 1
         positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.tokenizer))
         rows = max(self.rows, positions // length)
-        starts = np.arange(0, count - length + 1, length)
+        starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
         for first in range(0, len(starts), rows):
             yield starts[first : first + rows], length
-        rest = count % length
+        rest = count % length  # every token counts exactly once
         if rest:
             yield np.array([count - rest]), rest
 

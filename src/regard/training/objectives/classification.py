@@ -26,7 +26,8 @@ class Classification(HeadObjective[Classed]):
         ]
 
     def logits_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return self.class_loss(logits, tensors["labels"][:, 0], tensors)
+        labels = tensors["labels"][:, 0]  # [B, 1] → [B]
+        return self.class_loss(logits, labels, tensors)
 
     def score(
         self, examples: Sequence[Classed], autocast: AbstractContextManager[Any]

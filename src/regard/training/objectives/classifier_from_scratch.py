@@ -49,14 +49,17 @@ def classifier_job(
         progress_bar.say,
     )
     sets = {name: labelled.classed(path) for name, path in paths.items()}
+    # Sorted, so that a resumed run numbers the classes alike.
     classes = sorted({example.label for example in sets["train"]})
     tokenizer = _tokenizer(run_folder, sets["train"])
     description = bert.classifier(recipe.preset, len(tokenizer), context, len(classes), **changes)
+    # The names of the classes, under the keys of Hugging Face.
     config = folders.describe(description) | {
         "id2label": {str(i): name for i, name in enumerate(classes)},
         "label2id": {name: i for i, name in enumerate(classes)},
     }
     disk.write_json(run_folder.folder / "config.json", config)
+    # Weights are drawn on the CPU: the same on every device.
     torch.manual_seed(recipe.train.seed)
     model = build(description)
     initialize(model, recipe.initialization)

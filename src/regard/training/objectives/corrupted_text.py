@@ -52,6 +52,7 @@ class CorruptedText(ABC):
         """These rows, corrupted as they are in this epoch."""
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        # Not rounded here: `_lengths` has done it, where it is wanted.
         lengths = self._lengths(self.train_corpus)
         order = Order(lengths, self.settings.batch_tokens, seed=self.settings.seed)
         for now, i, rows in order.iterate(epoch, index):

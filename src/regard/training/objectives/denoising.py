@@ -1,4 +1,4 @@
-"""Denoising: an encoder–decoder restores a corrupted text (T5's span corruption, BART's infilling)."""
+"""Denoising: an encoder–decoder restores corrupted text (span corruption, text infilling)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Denoising(CorruptedText):
         if self.span_corruption:
             self.sentinels = self._find_sentinels()
             self.opening_id = None
-            self.mask_id = -1
+            self.mask_id = -1  # sentinels take its place
             self.start_id = self.pad_id  # T5's decoder starts from padding,
         else:
             self.sentinels = []
@@ -109,6 +109,7 @@ class Denoising(CorruptedText):
         )
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        # [B, T, D]
         hidden, auxiliary = self.model(
             tensors["source"], tensors["target"], tensors["padding_mask"]
         )

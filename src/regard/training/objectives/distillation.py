@@ -1,7 +1,7 @@
 """Knowledge distillation: a student learns a teacher's distributions besides the labels.
 
-The teacher is not part of the objective's model: it is never trained, saved or counted, and draws no
-random numbers. Its folder is named in the recipe, so that a resumed run finds it again.
+The teacher is not part of the objective's model: it is never trained, saved or counted, and draws
+no random numbers. Its folder is named in the recipe, so that a resumed run finds it again.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
     same_source = teacher.source_tokenizer.same_vocabulary(student.source_tokenizer)
     same_target = teacher.target_tokenizer.same_vocabulary(student.target_tokenizer)
     _check_vocabulary(recipe, same_source and same_target)
+    # Distributions are compared position by position, so both must start and end alike.
     teacher_frame = (teacher.start, teacher.target_tokenizer.special_token_id("eos"))
     student_frame = (student.start, student.target_tokenizer.special_token_id("eos"))
     if teacher_frame != student_frame:
@@ -70,6 +71,7 @@ def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
         _check_positions(teacher_tokens, student_tokens, max_length, "--max-length")
     model = teacher.model
 
+    # The same inputs as the student: teacher forcing on the same targets.
     def logits(tensors: Mapping[str, Tensor]) -> Tensor:
         hidden, _ = model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
         return model.head(hidden)
@@ -111,6 +113,7 @@ def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | No
     max_length = recipe.data.max_length
     _check_positions(teacher.spec.tokens, student.spec.tokens, max_length, "--max-length")
     model = teacher.model
+    # A student with segment embeddings may learn from a teacher without.
     takes_segments = teacher.spec.tokens.segments > 1
 
     def logits(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -142,7 +145,7 @@ def _load_teacher(recipe: Recipe, student: Model) -> Model | None:
     if not recipe.distillation_weight:
         return None
     teacher = load(teacher_folder(recipe), device=str(student.device)).freeze()
-    teacher.model.requires_grad_(False)
+    teacher.model.requires_grad_(False)  # no graph is built for it
     return teacher
 
 

@@ -112,7 +112,7 @@ class HeadObjective(ABC, Generic[Example]):
             yield (now, i + 1), self.collate(self.train_rows, indices)
 
     def collate(self, rows: Sequence[Row], indices: Rows) -> Batch:
-        """`tokens`, `padding_mask` [B, T], `labels` [B, T] or [B, n]; `segments` if the model has."""
+        """`tokens`, `padding_mask` [B, T]; `labels` [B, T] or [B, n]; perhaps `segments` [B, T]."""
         selected = [rows[i] for i in indices]
         longest = max(len(row.ids) for row in selected)
         width = min(round_up(longest, self.pad_to_multiple_of), self.max_length)
@@ -123,6 +123,7 @@ class HeadObjective(ABC, Generic[Example]):
         if self.encoder.spec.tokens.segments > 1:
             segments, _ = pad_rows([row.segments for row in selected], 0, min_width=width)
             tensors["segments"] = segments
+        # The loss is a mean over labels, not over tokens.
         return Batch(tensors, int(self.label_count(labels)), np.asarray(indices))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -135,7 +136,7 @@ class HeadObjective(ABC, Generic[Example]):
         """The head's logits, and the auxiliary losses."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
         padding_mask = tensors["padding_mask"]
-        hidden, auxiliary = self.model(tensors["tokens"], padding_mask, **segments)
+        hidden, auxiliary = self.model(tensors["tokens"], padding_mask, **segments)  # [B, T, D]
         return self.model.classes(hidden, padding_mask, tensors["tokens"]), auxiliary
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -147,7 +148,7 @@ class HeadObjective(ABC, Generic[Example]):
     def class_loss(
         self, logits: Tensor, labels: Tensor, tensors: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of classes; in training, with the teacher's distributions if there is one."""
+        """Cross-entropy of classes; while training, with the teacher's distributions if any."""
         smoothing = self.settings.label_smoothing
         if self.teacher is None or not self.model.training:
             return cross_entropy(logits, labels, smoothing)
@@ -183,7 +184,7 @@ class HeadObjective(ABC, Generic[Example]):
         for batch in self.evaluation_batches(rows):
             with torch.inference_mode(), autocast:
                 logits, _ = self.logits(batch.tensors)
-            best = logits.argmax(dim=-1).reshape(len(batch.rows), -1).tolist()
+            best = logits.argmax(dim=-1).reshape(len(batch.rows), -1).tolist()  # [B, 1] or [B, T]
             for row, labels in zip(batch.rows, best, strict=True):
                 predictions[row] = labels
         return predictions

@@ -23,7 +23,7 @@ from regard.data.padding import IGNORED
 class _LabelSmoothing(torch.autograd.Function):
     """Label smoothing: Σ_k q(k) · −log p(k) with q = 1−ε on the label, ε/(K−1) on other classes.
 
-    Section 5.4 of the paper; Szegedy et al. 2015. One pass over the logits forward and one backward:
+    Section 5.4 of the paper; Szegedy et al. 2015. One pass over the logits forward, one backward:
     the gradient is p − q.
     """
 

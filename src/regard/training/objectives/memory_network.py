@@ -54,6 +54,7 @@ def memory_network_job(
     description = memory_network.preset(recipe.preset, len(tokenizer), **changes)
     config = folders.describe(description)
     disk.write_json(run_folder.folder / "config.json", config)
+    # Weights are drawn on the CPU: the same on every device.
     torch.manual_seed(recipe.train.seed)
     device = choose_device(recipe.train.device)
     network = MemoryNetworkModel(build(description), description, tokenizer, config).to(device)
@@ -120,6 +121,7 @@ class StoryQuestions:
         return self.network.model
 
     def rows(self, examples: Sequence[Classed]) -> list[StoryRow]:
+        # An answer is one word, which is one token.
         answers = self.network.tokenizer.encode_with_template(
             [example.label for example in examples]
         )
@@ -141,6 +143,7 @@ class StoryQuestions:
     def collate(self, rows: Sequence[StoryRow], indices: Rows) -> Batch:
         """`text` [B, N + 1, S], the question last, and `labels` [B]."""
         selected = [rows[i] for i in indices]
+        # Sentences and stories are padded with −1.
         text = pad_stories([row.sentences for row in selected], self.pad_to_multiple_of)
         labels = torch.tensor([row.answer for row in selected])
         return Batch({"text": text, "labels": labels}, len(selected), np.asarray(indices))

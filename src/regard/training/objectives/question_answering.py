@@ -34,6 +34,7 @@ class QuestionAnswering(HeadObjective[Question]):
         """The mean of −log p of the first and of the last token, each a softmax over the row."""
         padding = ~tensors["padding_mask"][..., None]
         logits = logits.float().masked_fill(padding, float("-inf"))  # [B, T, 2]
+        # Over dimension 1, the positions; labels [B, 2].
         loss = functional.cross_entropy(logits, tensors["labels"], reduction="sum") / 2
         return loss, loss.detach()
 
@@ -44,6 +45,7 @@ class QuestionAnswering(HeadObjective[Question]):
         contexts = [example.context for example in examples]
         with autocast:
             answers = self.encoder.answer(questions, contexts)
+        # No answer, where that is likelier than the best span.
         texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
         return answer_score(texts, [example.text for example in examples])
 

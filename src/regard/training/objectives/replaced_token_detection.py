@@ -61,7 +61,7 @@ class ReplacedTokenDetection(MaskedText):
         self.model = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Generator's mean over masked tokens + λ · discriminator's over all, times masked tokens."""
+        """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
         output = self._forward(tensors)
         discriminator_loss = _binary_loss(output, tensors["padding_mask"])
         auxiliary = {"judged": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
@@ -73,13 +73,13 @@ class ReplacedTokenDetection(MaskedText):
         tokens = tensors["tokens"]
         labels = tensors["labels"]
         padding_mask = tensors["padding_mask"]
-        hidden, generator_auxiliary = self.generator(tokens, padding_mask)
+        hidden, generator_auxiliary = self.generator(tokens, padding_mask)  # [B, T, D]
         assert self.generator.head is not None
         logits = self.generator.head(hidden)  # [B, T, V]
         generator_loss, generator_nll = cross_entropy(logits, labels)
         with torch.no_grad():
             sampled = _sample(logits)
-            corrupted = torch.where(labels >= 0, sampled, tokens)
+            corrupted = torch.where(labels >= 0, sampled, tokens)  # [B, T]
             # A token that was sampled right counts as original (Section 2 of the paper).
             replaced = (labels >= 0) & (sampled != labels)
         hidden, auxiliary = self.discriminator(corrupted, padding_mask)
@@ -94,7 +94,7 @@ class ReplacedTokenDetection(MaskedText):
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
-        """The discriminator's loss, accuracy and recall of replaced tokens; the generator's loss."""
+        """The discriminator's loss, accuracy and recall; the generator's loss."""
         self.model.eval()
         # For sampling. Every training step seeds its own dropout, so nothing else depends on this.
         torch.manual_seed(self.settings.seed)
@@ -145,6 +145,7 @@ def _share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
 
 def _sample(logits: Tensor) -> Tensor:
     """Tokens [B, T] drawn from softmax(logits), by the Gumbel-max trick."""
+    # Clamped: log(0) would be infinite.
     uniform = torch.rand_like(logits, dtype=torch.float32).clamp_(1e-9, 1 - 1e-7)
     gumbel = -torch.log(-torch.log(uniform))
     return (logits.float() + gumbel).argmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Segment-level causal language modelling: recurrent networks, Transformer-XL, Compressive Transformer.
+"""Segment-level language modelling: recurrent networks, Transformer-XL, Compressive Transformer.
 
 The text is cut into as many streams as a batch has rows, and a batch is the next segment of each.
 The state of recurrent cells, or the memory of a Transformer-XL, is carried from segment to segment,
@@ -73,7 +73,7 @@ class SegmentLM(CausalLM):
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        stream_starts = np.arange(self.rows) * self.stream_length
+        stream_starts = np.arange(self.rows) * self.stream_length  # [B]
         while True:
             starts = stream_starts + index * self.context
             batch = windows(self.train_tokens, starts, self.context)
@@ -96,6 +96,7 @@ class SegmentLM(CausalLM):
         self, tensors: Mapping[str, Tensor], carry: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Loss, −log p, and the state that is carried on, without its gradient."""
+        # New containers, filled with what is carried: the model updates them in place.
         states = self._initial_states(len(tensors["tokens"]))
         for layer, state in enumerate(states):
             prefix = f"{layer}."
@@ -109,6 +110,7 @@ class SegmentLM(CausalLM):
         hidden, auxiliary = self.model(tensors["tokens"], None, context)
         labels = tensors["labels"]
         loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
+        # detach: gradients stay inside the segment.
         after = {name: tensor.detach() for name, tensor in _state_tensors(states).items()}
         return add_auxiliary_losses(loss, auxiliary, labels.numel()), nll, after
 
@@ -123,7 +125,7 @@ class SegmentLM(CausalLM):
         count = len(self.validation_tokens) - 1
         length = max(1, count // self.rows)
         rows = count // length
-        carry = self._initial_carry(rows)
+        carry = self._initial_carry(rows)  # not that of training, which goes on afterwards
         for first in range(0, length, self.context):
             starts = np.arange(rows) * length + first
             width = min(self.context, length - first)

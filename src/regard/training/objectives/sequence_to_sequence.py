@@ -96,7 +96,7 @@ class SequenceToSequence:
             # R-Drop: the batch twice in one forward, with other dropout masks.
             passes = 2
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
-        hidden, auxiliary = self._forward(tensors)
+        hidden, auxiliary = self._forward(tensors)  # [B, T, D]
         labels = tensors["labels"]
         smoothing = self.settings.label_smoothing
         head = self.model.head
@@ -104,7 +104,9 @@ class SequenceToSequence:
             loss, nll = linear_cross_entropy(head, hidden, labels, smoothing, r_drop_weight)
         else:
             loss, nll = self.teacher.loss(head(hidden), labels, tensors, smoothing)
-        return add_auxiliary_losses(loss, auxiliary, (labels >= 0).sum() / passes), nll
+        # Two passes count their tokens once: the loss is the mean of both.
+        tokens = (labels >= 0).sum() / passes
+        return add_auxiliary_losses(loss, auxiliary, tokens), nll
 
     def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return self.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
@@ -139,10 +141,12 @@ class SequenceToSequence:
         """Scores by greedy decoding, if the recipe's metric is one; and some samples."""
         samples = self.settings.samples
         scored = self.settings.metric != "loss"
+        # Decoding takes longer than the loss: without need, only the samples are translated.
         pairs = self.validation_pairs if scored else self.validation_pairs[:samples]
         if not pairs:
             return {}
         metrics: dict[str, Any] = {}
+        # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
         texts = translate(self.translator, pairs, DecodingSettings(Greedy()))
         if scored:
             result = translation_score(texts, [target for _, target in pairs])
@@ -170,6 +174,7 @@ class SequenceToSequence:
             return nll, batch.tokens
 
         budget = self.settings.batch_tokens
+        # Not shuffled: batches of similar lengths, the same at every validation.
         batches = plan(corpus.lengths, budget, seed=0, epoch=0, shuffle=False)
         return corpus_nll(batch_nll(rows) for rows in batches)
 

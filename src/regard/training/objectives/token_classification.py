@@ -37,7 +37,7 @@ class TokenClassification(HeadObjective[Words]):
         return labels
 
     def label_count(self, labels: Tensor) -> int | Tensor:
-        return (labels != IGNORED).sum().clamp_min(1)
+        return (labels != IGNORED).sum().clamp_min(1)  # a batch may be cut before its first word
 
     def logits_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         return self.class_loss(logits, tensors["labels"], tensors)

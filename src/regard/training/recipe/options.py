@@ -5,6 +5,7 @@ No torch here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from regard.decode.strategy import GNMTPenalty, LengthPenalty, PowerPenalty
@@ -44,15 +45,13 @@ ExportedWeights = Last | Best | Average | Ema
 
 
 def parse_weights(text: str) -> ExportedWeights:
-    return parse_option(
-        text,
-        {
-            "last": Last,
-            "best": Best,
-            "average": lambda count="5": Average(int(count)),
-            "ema": lambda decay="0.999": Ema(float(decay)),
-        },
-    )
+    constructors: dict[str, Callable[..., ExportedWeights]] = {
+        "last": Last,
+        "best": Best,
+        "average": lambda count="5": Average(int(count)),
+        "ema": lambda decay="0.999": Ema(float(decay)),
+    }
+    return parse_option(text, constructors)
 
 
 # --- weight initialization ------------------------------------------------------------------------
@@ -81,24 +80,20 @@ Initialization = Xavier | Normal | Scaled
 
 
 def parse_initialization(text: str) -> Initialization:
-    return parse_option(
-        text,
-        {
-            "xavier": Xavier,
-            "normal": lambda deviation="0.02": Normal(float(deviation)),
-            "scaled": lambda deviation="0.02": Scaled(float(deviation)),
-        },
-    )
+    constructors: dict[str, Callable[..., Initialization]] = {
+        "xavier": Xavier,
+        "normal": lambda deviation="0.02": Normal(float(deviation)),
+        "scaled": lambda deviation="0.02": Scaled(float(deviation)),
+    }
+    return parse_option(text, constructors)
 
 
 # --- length penalty of beam search ----------------------------------------------------------------
 
 
 def parse_length_penalty(text: str) -> LengthPenalty:
-    return parse_option(
-        text,
-        {
-            "gnmt": lambda alpha="0.6": GNMTPenalty(float(alpha)),
-            "power": lambda alpha="1.0": PowerPenalty(float(alpha)),
-        },
-    )
+    constructors: dict[str, Callable[..., LengthPenalty]] = {
+        "gnmt": lambda alpha="0.6": GNMTPenalty(float(alpha)),  # Wu et al. 2016, Equation 14
+        "power": lambda alpha="1.0": PowerPenalty(float(alpha)),  # that of Hugging Face
+    }
+    return parse_option(text, constructors)

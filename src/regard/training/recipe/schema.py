@@ -17,6 +17,7 @@ from pydantic import ValidationError, model_validator
 
 from regard.decode.strategy import LengthPenalty
 from regard.errors import SettingError, did_you_mean
+from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.options import (
     ExportedWeights,
     Initialization,
@@ -25,7 +26,6 @@ from regard.training.recipe.options import (
     parse_weights,
 )
 from regard.training.recipe.sections import (
-    BASELINES,
     GENERATED,
     MODEL_KINDS,
     TRANSFORMER_ONLY,
@@ -57,6 +57,7 @@ _METRICS: dict[str, tuple[str, ...]] = {
 class Recipe(Section):
     """The sections together, checked against each other."""
 
+    # Every section may be left out of a recipe.
     data: Data = Data()
     tokens: Tokens = Tokens()
     model: Model = Model()
@@ -70,7 +71,7 @@ class Recipe(Section):
     def _check(self) -> Recipe:
         self._check_metric()
         self._check_teacher()
-        if self.tune is None:
+        if self.tune is None:  # fine-tuning brings its own data and its own model
             self._check_data()
             self._check_settings_of_objective()
             self._check_model()
@@ -154,6 +155,7 @@ class Recipe(Section):
             raise SettingError(
                 "a teacher translates the text that a new translator learns from", "leave it out"
             )
+        # Each adds a forward pass and a weight of its own; nobody has tuned the two together.
         if train.agreement:
             raise SettingError(
                 "R-Drop and a teacher are two extra losses", "leave --agreement or --teacher out"
@@ -270,7 +272,9 @@ def load(
                 )
             values[section].update(entries)
         _resolve_paths(values, name, data_root)
+    # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
+    # Keys are unique across sections, so a flag needs no section.
     for key, value in changes.items():
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
@@ -337,6 +341,7 @@ def _resolve_paths(
         return
     root = data_root or os.environ.get("REGARD_DATA") or None
     if root is None and str(name) in packaged():
+        # A recipe of the package has no data beside it.
         raise SettingError(
             f"the recipe {name!r} reads files, but no data root is set",
             "give --data DIR, or set REGARD_DATA",
@@ -355,13 +360,15 @@ def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
 
 def _setting_error(error: ValidationError) -> SettingError:
     """The first of pydantic's errors, as one of ours."""
-    first = error.errors()[0]
+    first = error.errors()[0]  # one at a time: the others often follow from it
+    # (section, key, …)
     location = [str(part) for part in first["loc"]]
     key = location[1] if len(location) > 1 else location[0]
     if first["type"] == "extra_forbidden":
         section = SECTIONS.get(location[0])
-        known = section.model_fields if section else SECTIONS
-        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, known)
+        options = section.model_fields if section else SECTIONS
+        # A right key in the wrong section, or a misspelt one.
+        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, options)
         return SettingError(f"there is no setting {key!r} in [{location[0]}]", repair)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingError):  # raised by a check of ours
@@ -388,7 +395,7 @@ def _read(name: str | Path) -> dict[str, Any]:
 
 
 def value_type(key: str) -> Any:
-    """The plain type of a key, for the command line: int, float, bool, str, or a tuple of choices."""
+    """The plain type of a key, for the command line: int, float, bool, str, or its choices."""
     annotation = SECTIONS[KEYS[key]].model_fields[key].annotation
     origin = typing.get_origin(annotation)
     if origin is Literal:

@@ -32,6 +32,7 @@ class Data(Section):
     Pairs are for translation; `text` is for all other objectives.
     """
 
+    # Parallel text, for translation.
     source: str | None = Field(
         None, description="training text, source side; one sentence a line (.gz too)"
     )
@@ -49,6 +50,7 @@ class Data(Section):
     )
     test_source: str | None = Field(None, description="scored once, after training")
     test_target: str | None = Field(None, description="scored once, after training")
+    # Plain text, for the other objectives.
     text: str | None = Field(
         None, description="for all objectives but translation: one text file (.gz too)"
     )
@@ -70,6 +72,7 @@ class Data(Section):
     languages: str | None = Field(
         None, description="source-target, e.g. en-de: for the model card and JSON Lines"
     )
+    # Generated data.
     builtin_lines: int = Field(
         60_000, ge=100, description="sentences of the built-in language to train on"
     )
@@ -142,17 +145,20 @@ class Model(Section):
         description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart "
         "or electra  [small; tiny for texts]",
     )
+    # Sizes; None leaves that of the preset.
     d_model: int | None = Field(None, ge=1)
     d_ff: int | None = Field(None, ge=1)
     heads: int | None = Field(None, ge=1)
     layers: int | None = Field(None, ge=1)
     decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
+    # Dropout, by where it is applied.
     dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
     feedforward_dropout: float | None = Field(
         None, ge=0, lt=1, description="inside the feed-forward"
     )
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
+    # Positions and attention.
     position: (
         Literal[
             "sinusoidal", "learned", "none", "concatenated", "relative", "buckets", "alibi", "rope"
@@ -182,6 +188,7 @@ class Model(Section):
         description="with memory: POSITIONS:FACTOR[:mean|max|conv] for what leaves it, compressed "
         "FACTOR to one, by a convolution by default (Compressive Transformer)",
     )
+    # Residual connections, initialization and embeddings.
     residual: Literal["post", "pre"] | None = Field(
         None, description="where the norm stands: post (the paper) or pre"
     )
@@ -239,6 +246,7 @@ class Train(Section):
         "--text, of ListOps expressions), the answer to a question about a story (stories; without "
         "--text, generated ones)",
     )
+    # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
     hidden: float | None = Field(
         None, gt=0, lt=1, description="share of the tokens that is masked  [0.15; denoise 0.3]"
@@ -246,6 +254,7 @@ class Train(Section):
     span_length: float = Field(
         3.0, ge=1, description="mean length of a masked span (span, denoise)"
     )
+    # Steps and batches.
     steps: int = Field(20_000, ge=1, description="updates")
     batch_tokens: int = Field(
         4096, ge=1, description="padded positions of one batch; for causal, rows × context"
@@ -253,6 +262,7 @@ class Train(Section):
     accumulate: int = Field(
         1, ge=1, description="gradient accumulation: batches summed into one update"
     )
+    # Adam and its learning-rate schedule; the defaults are those of Section 5.3.
     optimizer: Literal["adam", "adamw"] = "adam"
     schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
     learning_rate: float | None = Field(
@@ -268,6 +278,7 @@ class Train(Section):
     clip: float = Field(
         0.0, ge=0, description="gradient clipping: the largest gradient norm; 0 does not clip"
     )
+    # Regularization (Section 5.4), R-Drop, and knowledge distillation.
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
     agreement: float = Field(
         0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree"
@@ -292,6 +303,7 @@ class Train(Section):
         description="translation: learn from the teacher's translations of the training text, "
         "by beam search",
     )
+    # Precision, speed and memory.
     precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
         "float32", description="bf16 and fp16 are mixed precision"
     )
@@ -304,6 +316,7 @@ class Train(Section):
     recompute: bool = Field(
         False, description="activation checkpointing: less memory, a second forward"
     )
+    # Validation, early stopping and checkpoints.
     weights: str = Field(
         "best",
         description="weights that are kept at the end: best, last, average:N (of the last N "
@@ -324,6 +337,7 @@ class Train(Section):
     samples: int = Field(
         2, ge=0, description="validation sentences translated, or texts written, at each validation"
     )
+    # Reproducibility and device.
     seed: int = Field(1, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
@@ -367,6 +381,7 @@ class Tune(Section):
 
     task: TunedTask
     base: str = Field(description="the folder of the model to begin with")
+    # Data.
     files: tuple[str, ...] = Field(min_length=1, description="training data")
     prefixes: tuple[str, ...] = Field(
         (), description="put before the source texts of each of the files"
@@ -375,10 +390,12 @@ class Tune(Section):
         None, description="validation data; without it a tenth of the training data is held out"
     )
     test: str | None = Field(None, description="scored once, after training")
+    # The steps follow from the epochs and the data.
     epochs: float = Field(3.0, gt=0, description="passes over the data")
     warm_up: float = Field(
         0.1, ge=0, lt=1, description="share of the steps until the peak of the learning rate"
     )
+    # What of the model is trained.
     freeze: int | None = Field(
         None, ge=0, description="freeze the embeddings and this many of the lowest blocks"
     )
@@ -386,7 +403,7 @@ class Tune(Section):
         1.0,
         gt=0,
         le=1,
-        description="layer-wise learning-rate decay: a block's rate as a share of the next higher's",
+        description="layer-wise learning-rate decay: a block's rate as a share of the next one's",
     )
     lora: int = Field(
         0,

@@ -1,4 +1,4 @@
-"""Whatever is trained, the losses that parts of a model want minimised beside the main one are minimised too."""
+"""Auxiliary losses of model parts are minimised with the main loss, whatever is trained."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
 
 def test_fine_tuning_reads_segments_too(text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "base", text, memory=12, compressed="6:3", steps=2)
-    options = {
+    options: dict[str, Any] = {
         "context": 16,
         "batch_tokens": 64,
         "epochs": 1,

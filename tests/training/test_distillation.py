@@ -19,11 +19,12 @@ from torch.nn import functional
 
 import regard
 from regard.data import builtin
+from regard.data.padding import IGNORED
 from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.models import Translator
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.loss import IGNORED, cross_entropy, distillation_loss
+from regard.training.objectives.loss import cross_entropy, distillation_loss
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, make_job, run
