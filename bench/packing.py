@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.builder import build
+from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
 from regard.data.batching import padding_share, plan
 from regard.data.padding import IGNORED
@@ -103,7 +104,10 @@ def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
     if "source of" in batch:
         documents = DocumentMask(batch["source of"]), DocumentMask(batch["target of"])
     hidden, _ = model(
-        batch["source"], batch["target"], batch.get("padding_mask"), documents=documents
+        batch["source"],
+        batch["target"],
+        batch.get("padding_mask"),
+        context=Context(documents=documents),
     )
     linear_cross_entropy(model.head, hidden, batch["labels"], 0.1)[0].backward()
 

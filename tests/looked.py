@@ -19,8 +19,9 @@ from torch.nn import functional
 from regard import spec
 from regard.builder import CoreModel, build
 from regard.core import softmax_attention
+from regard.core.attention_mask import AttentionMask
 from regard.core.linear_attention import LinearAttention as LinearMixer
-from regard.core.mask import AttentionMask
+from regard.core.score_bias import ScoreBias
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
@@ -148,22 +149,30 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
     recorded: list[Tensor] = []
 
     def kernel(
-        q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        scale: float,
+        dropout: float,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
-        recorded.append(
-            softmax_attention.attention_weights(
-                q, k, attention_mask.mask, scale, attention_mask.bias
-            )
-        )
+        added = None if bias is None else bias.tensor(mask)
+        recorded.append(softmax_attention.attention_weights(q, k, mask.allowed, scale, added))
         return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
 
     def summed(
-        q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, past: object = None
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        bias: object = None,
+        cache: object = None,
     ) -> Tensor:
         shares = (
             (functional.elu(q) + 1)
             @ softmax_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
-            * attention_mask.mask
+            * mask.allowed
         )
         recorded.append(shares / shares.sum(dim=-1, keepdim=True))
         return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])

@@ -1,23 +1,26 @@
-"""build(spec) → model: the only place that matches on kinds."""
+"""build(spec) → model: the only place that matches on kinds of specs."""
 
 from __future__ import annotations
 
 import math
-from typing import assert_never, overload
+from typing import NamedTuple, assert_never, overload
 
 import torch
 from torch import Tensor, nn
 
 from regard import memory, spec
-from regard.baselines import additive_attention, convolutional, memory_network, recurrent
+from regard.baselines import additive_attention, convolutional, recurrent
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core import (
     attention,
     block,
     chunked_attention,
     compressive_memory,
+    conv_layer,
     embedding,
     feedforward,
     frontend,
+    global_attention,
     head,
     linear,
     linear_attention,
@@ -27,26 +30,21 @@ from regard.core import (
     mask_patterns,
     mixture_of_experts,
     norm,
-    position,
+    position_terms,
+    positional_encoding,
+    projection,
+    relative_position,
     residual,
     reversible,
+    rotary,
+    segment_attention,
     softmax_attention,
     stack,
-    universal,
-)
-from regard.core import (
-    conv_layer as beside,
+    universal_transformer,
 )
 from regard.errors import ModelError
-from regard.model import (
-    Decoder,
-    DecoderPart,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-    EncoderPart,
-    MemoryNetwork,
-)
+from regard.model import Decoder, DecoderSide, DualEncoder, Encoder, EncoderDecoder, EncoderSide
+from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 
 CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
 
@@ -68,56 +66,22 @@ def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
 @overload
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
-    """Parts from a spec, with fresh random weights drawn from torch's default generator."""
+    """The modules of a spec, with random weights drawn from torch's default generator."""
     if torch.get_default_device().type == "cpu":
         memory.require(trainable(outline(model)), "this model")
-    if isinstance(model, spec.DualEncoder):
-        return DualEncoder(build(model.text), build(model.image), model.scale)
-    if isinstance(model, spec.MemoryNetwork):
-        return MemoryNetwork(
-            memory_network.MemoryHops(model.vocabulary, model.d_model, model.hops, model.sentences)
-        )
-    d = model.d_model
     match model:
+        case spec.DualEncoder():
+            return DualEncoder(build(model.text), build(model.image), model.scale)
+        case spec.MemoryNetwork():
+            return _memory_network(model)
         case spec.EncoderDecoder() | spec.SequenceToSequence():
-            target = embedding.Table(model.target.vocabulary, d)
-            output = (
-                target
-                if model.share in ("all", "target")
-                else embedding.Table(model.target.vocabulary, d)
-            )
-            return EncoderDecoder(
-                source=_front_end(
-                    model.source, d, target if model.share in ("all", "inputs") else None
-                ),
-                target=_embedding(model.target, target, d),
-                encoder=_encoder_part(model),
-                decoder=_decoder_part(model),
-                head=_head(model.head, output, d),
-                matching=isinstance(model, spec.EncoderDecoder) and model.looks == "matching",
-            )
+            return _encoder_decoder(model)
         case spec.Encoder():
-            front, wide = _front_end(model.input, d), model.stack.width(d)
-            table = front.table if isinstance(front, embedding.Embedding) else None
-            return Encoder(
-                input=front,
-                stack=_stack(model.stack, d),
-                pool=_pool(model.pool, wide, d) if model.pool else None,
-                head=_head(model.head, _output(model, table, wide), wide)
-                if model.head and table
-                else None,
-                labels=_labels(model.labels, model.scored) if model.labels else None,
-            )
-        case spec.Decoder() | spec.RecurrentDecoder():
-            table = embedding.Table(model.tokens.vocabulary, model.tokens.width or d)
-            wide = model.stack.width(d) if isinstance(model, spec.Decoder) else d
-            return Decoder(
-                tokens=_embedding(model.tokens, table, d),
-                stack=_stack(model.stack, d)
-                if isinstance(model, spec.Decoder)
-                else _cells(model.stack, d),
-                head=_head(model.head, _output(model, table, wide), wide),
-            )
+            return _encoder(model)
+        case spec.Decoder():
+            return _decoder(model)
+        case spec.RecurrentDecoder():
+            return _recurrent_decoder(model)
         case _:
             assert_never(model)
 
@@ -139,14 +103,78 @@ def trainable(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _output(
-    model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embedding.Table, wide: int
+# ------------------------------------------------------------------ models
+
+
+def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
+    d_model = model.d_model
+    table = embedding.Table(model.target.vocabulary, d_model)
+    # Weight tying: one table for the target and the output, for source and target, or for all.
+    output = table
+    if model.share not in ("all", "target"):
+        output = embedding.Table(model.target.vocabulary, d_model)
+    shared_with_source = table if model.share in ("all", "inputs") else None
+    wiring = EncoderDecoder
+    if isinstance(model, spec.EncoderDecoder) and model.looks == "matching":
+        wiring = LayerMatchedEncoderDecoder
+    return wiring(
+        source=_front_end(model.source, d_model, shared_with_source),
+        target=_embedding(model.target, table, d_model),
+        encoder=_encoder_side(model),
+        decoder=_decoder_side(model),
+        head=_lm_head(model.head, output, d_model),
+    )
+
+
+def _encoder(model: spec.Encoder) -> Encoder:
+    front = _front_end(model.input, model.d_model)
+    width = model.stack.width(model.d_model)
+    lm_head = None
+    stack_part = _stack(model.stack, model.d_model)
+    pool = _pool(model.pool, width, model.d_model) if model.pool else None
+    if model.head is not None and isinstance(front, embedding.Embedding):
+        lm_head = _lm_head(model.head, _output_table(model, front.table, width), width)
+    labels = _classifier(model.labels, model.scored) if model.labels else None
+    return Encoder(front, stack_part, pool, lm_head, labels)
+
+
+def _decoder(model: spec.Decoder) -> Decoder:
+    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or model.d_model)
+    width = model.stack.width(model.d_model)
+    tokens = _embedding(model.tokens, table, model.d_model)
+    stack_part = _stack(model.stack, model.d_model)
+    lm_head = _lm_head(model.head, _output_table(model, table, width), width)
+    if stack_part.rechunks:
+        return RecomputingDecoder(tokens, stack_part, lm_head)
+    return Decoder(tokens, stack_part, lm_head)
+
+
+def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
+    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or model.d_model)
+    tokens = _embedding(model.tokens, table, model.d_model)
+    part = model.stack
+    cells = recurrent.RecurrentDecoder(part.cell, model.d_model, part.layers, part.dropout)
+    output = _output_table(model, table, model.d_model)
+    return Decoder(tokens, cells, _lm_head(model.head, output, model.d_model))
+
+
+def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:
+    hops = MemoryHops(model.vocabulary, model.d_model, model.hops, model.sentences)
+    return MemoryNetwork(hops)
+
+
+def _output_table(
+    model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embedding.Table, width: int
 ) -> embedding.Table:
+    """The table of the language-model head: tied to the embedding, or one of its own."""
     if model.tied or model.head is None:
         return table
-    return embedding.Table(
-        len(table.weight), model.head.transform.width if model.head.transform else wide
-    )
+    if model.head.transform is not None:
+        width = model.head.transform.width
+    return embedding.Table(len(table.weight), width)
+
+
+# ------------------------------------------------------------------ front ends
 
 
 def _front_end(
@@ -154,62 +182,63 @@ def _front_end(
 ) -> frontend.FrontEnd:
     match part:
         case spec.Tokens():
-            return _embedding(
-                part, shared or embedding.Table(part.vocabulary, part.width or d_model), d_model
-            )
-        case spec.Spectrogram(mels, place, activation, dropout):
-            return frontend.Spectrogram(
-                mels, d_model, _input_position(place, d_model), activation, dropout
-            )
+            table = shared or embedding.Table(part.vocabulary, part.width or d_model)
+            return _embedding(part, table, d_model)
+        case spec.Spectrogram(mels, position, activation, dropout):
+            input_position = _input_position(position, d_model)
+            return frontend.Spectrogram(mels, d_model, input_position, activation, dropout)
         case spec.Patches():
-            side = part.size // part.patch
-            return frontend.Patches(
-                d_model,
-                position=position.LearnedPosition(d_model, part.positions)
-                if part.position == "learned"
-                else position.Sinusoidal2D(d_model, side, part.extras),
-                size=part.size,
-                patch=part.patch,
-                channels=part.channels,
-                extras=part.extras,
-                bias=part.bias,
-                norm=_norm(part.norm, d_model) if part.norm else None,
-                dropout=part.dropout,
-            )
+            return _patches(part, d_model)
         case spec.Waveform():
-            channels = part.convolutions[-1].channels
-            return frontend.Waveform(
-                _convolutions(part),
-                linear.Linear(channels, d_model),
-                frontend.ConvPosition(
-                    d_model, part.position.kernel, part.position.groups, part.activation
-                ),
-                activation=part.activation,
-                features=_norm(part.features, channels),
-                project_dropout=part.project_dropout,
-                norm=_norm(part.norm, d_model) if part.norm else None,
-                dropout=part.dropout,
-                masked=part.masked,
-            )
+            return _waveform(part, d_model)
         case _:
             assert_never(part)
 
 
-def _convolutions(part: spec.Waveform) -> list[frontend.Convolution]:
-    made, inputs = [], 1
-    for each in part.convolutions:
-        made.append(
+def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
+    shape = frontend.PatchShape(part.size, part.patch, part.channels)
+    position: positional_encoding.LearnedPosition | positional_encoding.Sinusoidal2D
+    if part.position == "learned":
+        position = positional_encoding.LearnedPosition(d_model, part.positions)
+    else:
+        position = positional_encoding.Sinusoidal2D(d_model, shape.side, part.extras)
+    return frontend.Patches(
+        d_model,
+        shape,
+        position,
+        extras=part.extras,
+        bias=part.bias,
+        norm=_norm(part.norm, d_model) if part.norm else None,
+        dropout=part.dropout,
+    )
+
+
+def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
+    convolutions = []
+    channels = 1
+    for layer in part.convolutions:
+        convolutions.append(
             frontend.Convolution(
-                inputs,
-                each.channels,
-                kernel=each.kernel,
-                stride=each.stride,
-                bias=each.bias,
-                norm=_channel_norm(each.norm, each.channels),
+                channels,
+                layer.channels,
+                kernel=layer.kernel,
+                stride=layer.stride,
+                bias=layer.bias,
+                norm=_channel_norm(layer.norm, layer.channels),
             )
         )
-        inputs = each.channels
-    return made
+        channels = layer.channels
+    position = part.position
+    return frontend.Waveform(
+        convolutions,
+        _norm(part.features, channels),
+        linear.Linear(channels, d_model),
+        frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
+        activation=part.activation,
+        norm=_norm(part.norm, d_model) if part.norm else None,
+        dropout=(part.project_dropout, part.dropout),
+        masked=part.masked,
+    )
 
 
 def _channel_norm(
@@ -227,86 +256,94 @@ def _channel_norm(
 
 
 def _embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> embedding.Embedding:
-    width, beside = part.width or d_model, None
+    width = part.width or d_model
+    position = None
+    concatenated = None
     if isinstance(part.position, spec.ConcatenatedPosition):
-        beside = position.Sinusoidal(part.position.width, part.position.order, part.position.base)
-    whole = width + (beside.d_model if beside else 0)
+        concatenated = positional_encoding.Sinusoidal(
+            part.position.width, part.position.order, part.position.base
+        )
+    else:
+        position = _input_position(part.position, width)
+    total_width = width + (concatenated.d_model if concatenated else 0)
+    project = None
+    if part.width or concatenated:
+        project = linear.Linear(total_width, d_model)
     return embedding.Embedding(
         table,
-        None if beside else _input_position(part.position, width),
+        position,
         scale=part.scale,
         dropout=part.dropout,
         segments=embedding.Table(part.segments, width) if part.segments else None,
-        norm=_norm(part.norm, whole) if part.norm else None,
-        project=linear.Linear(whole, d_model) if part.width or beside else None,
-        beside=beside,
+        norm=_norm(part.norm, total_width) if part.norm else None,
+        project=project,
+        concatenated=concatenated,
     )
 
 
 def _input_position(
     part: spec.InputPosition | None, width: int
-) -> (
-    position.Sinusoidal
-    | position.LearnedPosition
-    | position.FixedPosition
-    | position.AxialPosition
-    | None
-):
+) -> positional_encoding.InputPosition | None:
     match part:
         case None:
             return None
         case spec.Sinusoidal(order, base):
-            return position.Sinusoidal(width, order, base)
+            return positional_encoding.Sinusoidal(width, order, base)
         case spec.LearnedPosition(length, offset):
-            return position.LearnedPosition(width, length, offset)
+            return positional_encoding.LearnedPosition(width, length, offset)
         case spec.FixedPosition(length):
-            return position.FixedPosition(width, length)
+            return positional_encoding.FixedPosition(width, length)
         case spec.AxialPosition(shape, widths):
             if sum(widths) != width:
                 raise ModelError(
                     f"axes of widths {widths} do not add up to {width}", "correct one of them"
                 )
-            return position.AxialPosition(shape, widths, part.length)
+            return positional_encoding.AxialPosition(shape, widths, part.length)
         case spec.ConcatenatedPosition():
             raise ModelError("only tokens have positions beside them", "add sinusoids instead")
         case _:
             assert_never(part)
 
 
-def _head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
+# ------------------------------------------------------------------ heads
+
+
+def _lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
     transform = None
     if part.transform is not None:
         width = part.transform.width
-        transform = head.HeadTransform(
-            d_model, width, part.transform.activation, _norm(part.transform.norm, width)
-        )
+        transform_norm = _norm(part.transform.norm, width)
+        transform = head.HeadTransform(d_model, width, part.transform.activation, transform_norm)
     return head.LMHead(table, part.bias, part.scale, transform)
 
 
-def _pool(part: spec.Pool, wide: int, d_model: int) -> head.Pool:
-    which, end = (
-        ("end", part.which.token) if isinstance(part.which, spec.EndToken) else (part.which, None)
-    )
-    norm = _norm(part.norm, wide) if part.norm else None
+def _pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
+    which: str
+    end = None
+    if isinstance(part.which, spec.EndToken):
+        end = part.which.token
+        which = "end"
+    else:
+        which = part.which
     return head.Pool(
         d_model,
         which,
         part.activation,
         part.dropout,
         end=end,
-        norm=norm,
+        norm=_norm(part.norm, input_width) if part.norm else None,
         width=part.width,
-        wide=wide,
+        input_width=input_width,
     )
 
 
-def _labels(
+def _classifier(
     part: spec.ClassifierHead | spec.DistilledHead, d_model: int
 ) -> head.ClassifierHead | head.DistilledHead:
     match part:
         case spec.ClassifierHead(count, _, hidden, bias, dropout):
             return head.ClassifierHead(
-                d_model, count, each=part.each, hidden=hidden, bias=bias, dropout=dropout
+                d_model, count, per_token=part.each, hidden=hidden, bias=bias, dropout=dropout
             )
         case spec.DistilledHead(count, voters):
             return head.DistilledHead(d_model, count, voters)
@@ -314,191 +351,301 @@ def _labels(
             assert_never(part)
 
 
-def _encoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderPart:
-    part, d = model.encoder, model.d_model
+# ------------------------------------------------------------------ the sides of an encoder–decoder
+
+
+def _encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderSide:
+    part = model.encoder
+    d_model = model.d_model
     match part:
         case spec.Stack():
-            return _stack(part, d)
+            return _stack(part, d_model)
         case spec.Recurrent(cell, layers, bidirectional, _, dropout):
-            return recurrent.RecurrentEncoder(cell, d, layers, dropout, backwards=bidirectional)
+            return recurrent.RecurrentEncoder(
+                cell, d_model, layers, dropout, bidirectional=bidirectional
+            )
         case spec.Convolutional():
-            return convolutional.ConvolutionalEncoder(_units(part, d), _last_norm(part, d))
+            return convolutional.ConvolutionalEncoder(
+                _conv_units(part, d_model), _conv_norm(part, d_model)
+            )
         case _:
             assert_never(part)
 
 
-def _decoder_part(model: spec.EncoderDecoder | spec.SequenceToSequence) -> DecoderPart:
-    part, d = model.decoder, model.d_model
+def _decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> DecoderSide:
+    part = model.decoder
+    d_model = model.d_model
     match part:
         case spec.Stack():
-            return _stack(part, d)
-        case spec.Recurrent(cell, layers, _, looks, dropout):
-            halves = isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
-            return recurrent.RecurrentDecoder(
-                cell, d, layers, dropout,
-                bridge=recurrent.Bridge(d, layers, halves=halves, cell=cell == "lstm"),
-                before=_looking(looks, d) if isinstance(looks, spec.BahdanauAttention) else None,
-                after=_looking(looks, d) if isinstance(looks, spec.LuongAttention) else None,
-                feeding=isinstance(looks, spec.LuongAttention) and looks.feeding,
-            )  # fmt: skip
-        case spec.Convolutional():
-            glances = (
-                [convolutional.ConvAttention(d) for _ in range(part.layers)]
-                if part.sees == "attention"
-                else []
+            return _stack(part, d_model)
+        case spec.Recurrent():
+            bidirectional = (
+                isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
             )
-            aligned = linear.Linear(2 * d, d) if part.sees == "aligned" else None
+            return _attentive_decoder(part, d_model, halves=bidirectional)
+        case spec.Convolutional():
+            glances = []
+            aligned = None
+            if part.sees == "attention":
+                glances = [convolutional.ConvAttention(d_model) for _ in range(part.layers)]
+            if part.sees == "aligned":
+                aligned = linear.Linear(2 * d_model, d_model)
+            units = _conv_units(part, d_model)
             return convolutional.ConvolutionalDecoder(
-                _units(part, d), _last_norm(part, d), glances, aligned
+                units, _conv_norm(part, d_model), glances, aligned
             )
         case _:
             assert_never(part)
 
 
-def _cells(part: spec.Recurrent, d_model: int) -> recurrent.RecurrentDecoder:
-    """Those of a language model, which starts from nothing."""
-    return recurrent.RecurrentDecoder(part.cell, d_model, part.layers, part.dropout)
-
-
-def _units(part: spec.Convolutional, d_model: int) -> list[convolutional.Unit]:
-    kind = (
-        convolutional.GatedUnit
-        if isinstance(part.unit, spec.GatedUnit)
-        else convolutional.BottleneckUnit
+def _attentive_decoder(
+    part: spec.Recurrent, d_model: int, *, halves: bool
+) -> recurrent.RecurrentDecoder:
+    """A recurrent decoder that starts from an encoder, with or without attention to it."""
+    looks = part.looks
+    before = None
+    after = None
+    feeding = False
+    # The order of creation is the order of random draws.
+    bridge = recurrent.Bridge(d_model, part.layers, halves=halves, cell=part.cell == "lstm")
+    if isinstance(looks, spec.BahdanauAttention):
+        before = _alignment(looks, d_model)
+    if isinstance(looks, spec.LuongAttention):
+        after = _alignment(looks, d_model)
+        feeding = looks.feeding
+    return recurrent.RecurrentDecoder(
+        part.cell,
+        d_model,
+        part.layers,
+        part.dropout,
+        bridge=bridge,
+        before=before,
+        after=after,
+        feeding=feeding,
     )
-    dilations = part.unit.dilations
-    return [
-        kind(d_model, part.unit.kernel, dilations[i % len(dilations)], part.dropout)
-        for i in range(part.layers)
-    ]
 
 
-def _last_norm(part: spec.Convolutional, d_model: int) -> norm.Norm | None:
-    return norm.LayerNorm(d_model, 1e-5) if isinstance(part.unit, spec.BottleneckUnit) else None
-
-
-def _looking(
+def _alignment(
     part: spec.BahdanauAttention | spec.LuongAttention, d_model: int
 ) -> additive_attention.AlignmentAttention:
     join = linear.Linear(2 * d_model, d_model)
     match part.score:
         case spec.DotScore():
-            return additive_attention.AlignmentAttention(
-                softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0), join
-            )
+            mixer = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
+            return additive_attention.AlignmentAttention(mixer, join)
         case spec.ScaledDotScore():
-            return additive_attention.AlignmentAttention(
-                softmax_attention.SoftmaxAttention(d_model**-0.5 / part.temperature, 0.0), join
-            )
+            scale = d_model**-0.5 / part.temperature
+            mixer = softmax_attention.SoftmaxAttention(scale, 0.0)
+            return additive_attention.AlignmentAttention(mixer, join)
         case spec.GeneralScore():
-            product = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
-            return additive_attention.AlignmentAttention(
-                product, join, key=linear.Linear(d_model, d_model, bias=False)
-            )
-        case spec.AdditiveScore(given):
-            width = given or d_model
-            query, key = linear.Linear(d_model, width), linear.Linear(d_model, width, bias=False)
-            return additive_attention.AlignmentAttention(
-                additive_attention.AdditiveAttention(width, part.temperature), join, query, key
-            )
+            mixer = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
+            key = linear.Linear(d_model, d_model, bias=False)
+            return additive_attention.AlignmentAttention(mixer, join, key=key)
+        case spec.AdditiveScore(score_width):
+            width = score_width or d_model
+            query = linear.Linear(d_model, width)
+            key = linear.Linear(d_model, width, bias=False)
+            additive = additive_attention.AdditiveAttention(width, part.temperature)
+            return additive_attention.AlignmentAttention(additive, join, query, key)
         case _:
             assert_never(part.score)
 
 
+def _conv_units(part: spec.Convolutional, d_model: int) -> list[convolutional.Unit]:
+    kind: type[convolutional.Unit] = convolutional.BottleneckUnit
+    if isinstance(part.unit, spec.GatedUnit):
+        kind = convolutional.GatedUnit
+    units = []
+    for i in range(part.layers):
+        dilation = part.unit.dilations[i % len(part.unit.dilations)]
+        units.append(kind(d_model, part.unit.kernel, dilation, part.dropout))
+    return units
+
+
+def _conv_norm(part: spec.Convolutional, d_model: int) -> norm.Norm | None:
+    if isinstance(part.unit, spec.BottleneckUnit):
+        return norm.LayerNorm(d_model, 1e-5)
+    return None
+
+
+# ------------------------------------------------------------------ stacks and blocks
+
+
+class _Shared(NamedTuple):
+    """What all layers of a stack share: its spec, positions, and Linformer's projections."""
+
+    stack: spec.Stack
+    position: position_terms.StackPosition | None
+    self_lengths: linformer.LengthProjection | None
+    cross_lengths: linformer.LengthProjection | None
+
+
 def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
-    place = _stack_position(part, d_model)
-    lengths = [_lengths(each, shared=True) for each in (part.block.attention, part.block.cross)]
-    blocks = [_block(one, part, d_model, place, lengths) for one in part.own]
+    position = _stack_position(part, d_model)
+    self_lengths = _length_projection(part.block.attention, shared=True)
+    cross_lengths = _length_projection(part.block.cross, shared=True)
+    shared = _Shared(part, position, self_lengths, cross_lengths)
+    blocks = [_block(one, shared, d_model) for one in part.own]
     final = _norm(part.final, part.width(d_model)) if part.final else None
-    other = _beside(part.beside, d_model) if part.beside else None
-    return stack.Stack(
-        blocks, part.layers, final, _pattern(part.pattern), place,
-        beside=other, dropout=part.dropout, memory=_carried(part), universal=_universal(part.universal, d_model),
-    )  # fmt: skip
-
-
-def _carried(part: spec.Stack) -> int | None:
-    """How many places layers have room for before those of a segment."""
-    more = part.compressed
-    return (
-        part.memory
-        if part.memory is None or more is None
-        else part.memory + more.places + more.factor - 1
+    pattern = _pattern(part.pattern)
+    segment_length = _segment_length(part)
+    if part.beside is not None:
+        layer = _conv_layer(part.beside, d_model)
+        return conv_layer.ConvStack(
+            blocks, part.layers, final, pattern, position, conv_layer=layer, dropout=part.dropout
+        )
+    if part.universal is not None:
+        return universal_transformer.UniversalStack(
+            blocks,
+            part.layers,
+            final,
+            pattern,
+            position,
+            universal=_universal(part.universal, d_model),
+            dropout=part.dropout,
+            segment_length=segment_length,
+        )
+    kind = stack.Stack
+    if isinstance(part.block.residual, spec.Reversible):
+        kind = reversible.ReversibleStack
+    return kind(
+        blocks,
+        part.layers,
+        final,
+        pattern,
+        position,
+        dropout=part.dropout,
+        segment_length=segment_length,
     )
 
 
-def _compression(part: spec.Stack, d_model: int) -> compressive_memory.CompressiveMemory | None:
-    if part.compressed is None or part.memory is None:
-        return None
-    kind, factor = part.compressed.function, part.compressed.factor
-    return compressive_memory.CompressiveMemory(
-        compressive_memory.ConvCompression(d_model, factor)
-        if kind == "convolution"
-        else compressive_memory.PoolCompression(kind),
-        d_model,
-        recent=part.memory,
-        kept=part.compressed.places,
-        factor=factor,
-    )
+def _segment_length(part: spec.Stack) -> int | None:
+    """How many positions layers have room for before those of a segment."""
+    if part.memory is None or part.compressed is None:
+        return part.memory
+    return part.memory + part.compressed.places + part.compressed.factor - 1
 
 
-def _universal(part: spec.Universal | None, d_model: int) -> universal.Universal | None:
-    if part is None:
-        return None
-    return universal.Universal(
+def _universal(part: spec.Universal, d_model: int) -> universal_transformer.Universal:
+    return universal_transformer.Universal(
         d_model, timing=part.timing, halts=part.halts, least=part.least, cost=part.cost
     )
 
 
-def _beside(part: spec.ConvLayer, d_model: int) -> beside.ConvLayer:
-    norm = _norm(part.norm, d_model)
-    return beside.ConvLayer(d_model, part.width, part.groups, part.activation, norm, part.dropout)
+def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
+    layer_norm = _norm(part.norm, d_model)
+    return conv_layer.ConvLayer(
+        d_model, part.width, part.groups, part.activation, layer_norm, part.dropout
+    )
 
 
-def _stack_position(part: spec.Stack, d_model: int) -> position.StackPosition | None:
+def _block(part: spec.Block, shared: _Shared, d_model: int) -> block.AnyBlock:
+    self_attention = _self_attention(part.attention, shared, d_model)
+    cross = None
+    if part.cross is not None:
+        cross = _cross_attention(part.cross, shared, d_model)
+    feed_forward = _feedforward(part.feedforward, d_model)
+    sublayers = 3 if part.cross else 2
+    norms = [_norm(part.norm, d_model) for _ in range(sublayers)]
+    match part.residual:
+        case spec.PostNorm():
+            post_norm = [residual.PostNorm(norm, part.dropout) for norm in norms]
+            connections = residual.SequentialResidual(list(post_norm))
+            return block.Block(self_attention, cross, feed_forward, connections)
+        case spec.PreNorm():
+            pre_norm = [residual.PreNorm(norm, part.dropout) for norm in norms]
+            connections = residual.SequentialResidual(list(pre_norm))
+            return block.Block(self_attention, cross, feed_forward, connections)
+        case spec.Reversible(gives):
+            streams = reversible.ReversibleResidual(norms, part.dropout, gives)
+            return reversible.ReversibleBlock(self_attention, cross, feed_forward, streams)
+        case spec.Parallel(count):
+            parallel = residual.ParallelResidual(norms[:count], part.dropout)
+            return block.ParallelBlock(self_attention, feed_forward, parallel)
+        case _:
+            assert_never(part.residual)
+
+
+def _norm(part: spec.Norm, width: int) -> norm.Norm:
+    match part:
+        case spec.LayerNorm(eps, bias):
+            return norm.LayerNorm(width, eps, bias)
+        case spec.RMSNorm(eps, offset):
+            return norm.RMSNorm(width, eps, offset)
+        case _:
+            assert_never(part)
+
+
+def _feedforward(part: spec.PositionWise, d_model: int) -> block.PositionWise:
+    match part:
+        case spec.FeedForward() | spec.GatedFeedForward():
+            return _dense_feedforward(part, d_model)
+        case spec.MixtureOfExperts(count, inner, top, capacity, balance):
+            experts = [_dense_feedforward(inner, d_model) for _ in range(count)]
+            return mixture_of_experts.MixtureOfExperts(
+                d_model, experts, top=top, capacity=capacity, balance=balance
+            )
+        case _:
+            assert_never(part)
+
+
+def _dense_feedforward(
+    part: spec.FeedForward | spec.GatedFeedForward, d_model: int
+) -> feedforward.FeedForward | feedforward.GatedFeedForward:
+    kind: type[feedforward.FeedForward | feedforward.GatedFeedForward] = feedforward.FeedForward
+    if isinstance(part, spec.GatedFeedForward):
+        kind = feedforward.GatedFeedForward
+    return kind(d_model, part.d_ff, part.activation, part.dropout, part.bias)
+
+
+# ------------------------------------------------------------------ positions and masks
+
+
+def _stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
     match part.position:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None
         case spec.Rope(base, share, pairs, scaling):
             dimensions = int(part.block.attention.d_k * share)
-            return position.Rope(
-                _scaled(position.rope_frequencies(dimensions, base), scaling), pairs
-            )
+            frequencies = rotary.rope_frequencies(dimensions, base)
+            return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs)
         case spec.T5Bias(count, distance):
             both_ways = not spec.is_causal(part.pattern)
-            return position.T5Bias(part.block.attention.heads, count, distance, both_ways)
+            heads = part.block.attention.heads
+            return relative_position.T5Bias(heads, count, distance, both_ways)
         case spec.Alibi():
-            return position.Alibi(part.block.attention.heads)
+            return relative_position.Alibi(part.block.attention.heads)
         case spec.RepeatedBlockBias(size, times, length):
-            return position.RepeatedBlockBias(size, times, length)
-        case spec.Disentangled(distance, buckets, terms, norm, dropout):
+            return relative_position.RepeatedBlockBias(size, times, length)
+        case spec.Disentangled(distance, buckets, terms, table_norm, dropout):
             both = ("c2p", "p2c") if terms == "both" else (terms,)
-            normed = _norm(norm, d_model) if norm else None
-            return position.Disentangled(d_model, distance, buckets, both, normed, dropout)
+            normed = _norm(table_norm, d_model) if table_norm else None
+            return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
             assert_never(part.position)
 
 
 def _layer_position(
-    place: spec.StackPosition | None, part: spec.Attention, d_model: int
-) -> position.LayerPosition | None:
-    match place:
+    part: spec.StackPosition | None, attention_spec: spec.Attention, d_model: int
+) -> relative_position.LayerPosition | None:
+    match part:
         case spec.RelativeKeys(distance):
-            return position.RelativeKeys(part.d_k, distance)
+            return relative_position.RelativeKeys(attention_spec.d_k, distance)
         case spec.RelativeSinusoids():
-            return position.RelativeSinusoids(d_model, part.heads, part.d_k)
+            heads = attention_spec.heads
+            return relative_position.RelativeSinusoids(d_model, heads, attention_spec.d_k)
         case _:
             return None
 
 
-def _scaled(frequencies: Tensor, scaling: spec.RopeScaling | None) -> Tensor:
+def _scaled_frequencies(frequencies: Tensor, scaling: spec.RopeScaling | None) -> Tensor:
     match scaling:
         case None:
             return frequencies
         case spec.LinearScaling(factor):
             return frequencies / factor
         case spec.BandedScaling(factor, low, high, length):
-            return position.banded(frequencies, factor, low, high, length)
+            return rotary.banded_frequencies(frequencies, factor, low, high, length)
         case _:
             assert_never(scaling)
 
@@ -515,14 +662,20 @@ def _pattern(part: spec.MaskPattern) -> mask.MaskPattern:
             return mask_patterns.DilatedMask(reach, step)
         case spec.StridedMask(stride):
             return mask_patterns.StridedMask(stride)
-        case spec.BlockLocalMask(size, neighbours):
-            return mask_patterns.BlockLocalMask(size, neighbours)
-        case spec.GlobalMask(first, last, size):
-            return mask_patterns.GlobalMask(first, last, size)
+        case spec.BlockLocalMask(block_size, neighbours):
+            return mask_patterns.BlockLocalMask(block_size, neighbours)
+        case spec.GlobalMask(first, last, block_size):
+            return mask_patterns.GlobalMask(first, last, block_size)
+        case spec.RandomBlockMask(block_size, count, seed, drawn):
+            return mask_patterns.RandomBlockMask(block_size, count, seed, drawn == "before")
+        case _:
+            return _combined_pattern(part)
+
+
+def _combined_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
+    match part:
         case spec.LongerThan(length, inner):
             return mask_patterns.LongerThan(length, _pattern(inner))
-        case spec.RandomBlockMask(size, count, seed, drawn):
-            return mask_patterns.RandomBlockMask(size, count, seed, drawn == "before")
         case spec.And(one, other):
             return _pattern(one) & _pattern(other)
         case spec.Or(one, other):
@@ -530,159 +683,144 @@ def _pattern(part: spec.MaskPattern) -> mask.MaskPattern:
         case spec.Not(inner):
             return ~_pattern(inner)
         case _:
-            assert_never(part)
+            raise AssertionError(part)
 
 
-def _block(
-    part: spec.Block,
-    whole: spec.Stack,
-    d_model: int,
-    place: position.StackPosition | None,
-    lengths: list[linformer.LengthProjection | None],
-) -> block.Block:
-    """`place` and `lengths` are what all layers of the `whole` stack share: positions, and of self- and cross-attention
-    each."""
-    relative = _layer_position(whole.position, part.attention, d_model)
-    compression = _compression(whole, d_model)
-    own = (
-        attention.SharedProjection
-        if part.attention.projection == "shared"
-        else attention.SelfProjection
-    )
-    return block.Block(
-        attention=_attention(
-            part.attention, d_model, own, lengths[0], place, relative, compression
-        ),
-        cross=_attention(part.cross, d_model, attention.CrossProjection, lengths[1])
-        if part.cross
-        else None,
-        feedforward=_feedforward(part.feedforward, d_model),
-        residual=_residual(part, d_model),
-    )
+# ------------------------------------------------------------------ attention
 
 
-def _residual(part: spec.Block, d_model: int) -> block.Scheme:
-    sublayers = 3 if part.cross else 2
-    norms = [_norm(part.norm, d_model) for _ in range(sublayers)]
-    match part.residual:
-        case spec.PostNorm():
-            return residual.SequentialResidual(
-                [residual.PostNorm(norm, part.dropout) for norm in norms]
-            )
-        case spec.PreNorm():
-            return residual.SequentialResidual(
-                [residual.PreNorm(norm, part.dropout) for norm in norms]
-            )
-        case spec.Reversible(gives):
-            return reversible.ReversibleResidual(norms, part.dropout, gives)
-        case spec.Parallel(count):
-            return residual.ParallelResidual(norms[:count], part.dropout)
-        case _:
-            assert_never(part.residual)
-
-
-def _norm(part: spec.Norm, width: int) -> norm.Norm:
-    match part:
-        case spec.LayerNorm(eps, bias):
-            return norm.LayerNorm(width, eps, bias)
-        case spec.RMSNorm(eps, offset):
-            return norm.RMSNorm(width, eps, offset)
-        case _:
-            assert_never(part)
-
-
-def _attention(
-    part: spec.Attention,
-    d_model: int,
-    projection: type[attention.Projection],
-    lengths: linformer.LengthProjection | None,
-    place: position.StackPosition | None = None,
-    relative: position.LayerPosition | None = None,
-    compression: compressive_memory.CompressiveMemory | None = None,
-) -> attention.Attention:
-    terms = 1 + len(place.terms) if isinstance(place, position.Disentangled) else 1
-    scale = 1.0 if part.projection == "shared" else (terms * part.d_k) ** -0.5
-    widths = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
-    mixer, everywhere = _mixer(part, scale if part.scale is None else part.scale, lengths), None
+def _self_attention(part: spec.Attention, shared: _Shared, d_model: int) -> attention.Attention:
+    relative = _layer_position(shared.stack.position, part, d_model)
+    compression = _compression(shared.stack, d_model)
+    mixer = _mixer(part, _scale(part, shared.position), shared.self_lengths)
+    sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     if part.projection == "global":
         assert isinstance(mixer, softmax_attention.SoftmaxAttention)
-        everywhere = attention.GlobalAttention(attention.SelfProjection(*widths), mixer)
-    return attention.Attention(
-        projection(*widths),
-        mixer,
-        linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias),
-        place if isinstance(place, position.Rope) else None,
-        relative,
-        everywhere,
-        compression,
+        global_projection = projection.SelfProjection(*sizes)
+        local_projection = projection.SelfProjection(*sizes)
+        return global_attention.GlobalTokenAttention(
+            local_projection, mixer, _output_projection(part, d_model), global_projection
+        )
+    project: projection.Projection
+    if part.projection == "shared":
+        project = projection.SharedProjection(*sizes)
+    else:
+        project = projection.SelfProjection(*sizes)
+    output = _output_projection(part, d_model)
+    if shared.stack.memory is not None:
+        return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
+    rope = shared.position if isinstance(shared.position, rotary.Rope) else None
+    return attention.Attention(project, mixer, output, rope, relative)
+
+
+def _cross_attention(part: spec.Attention, shared: _Shared, d_model: int) -> attention.Attention:
+    mixer = _mixer(part, _scale(part, None), shared.cross_lengths)
+    sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
+    project = projection.CrossProjection(*sizes)
+    return attention.Attention(project, mixer, _output_projection(part, d_model))
+
+
+def _output_projection(part: spec.Attention, d_model: int) -> linear.Linear:
+    return linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias)
+
+
+def _scale(part: spec.Attention, position: position_terms.StackPosition | None) -> float:
+    """1/√d_k unless the spec says otherwise; positions that add terms to q·k count in it."""
+    if part.scale is not None:
+        return part.scale
+    if part.projection == "shared":
+        return 1.0
+    terms = 1
+    if isinstance(position, relative_position.Disentangled):
+        terms += len(position.terms)
+    return (terms * part.d_k) ** -0.5
+
+
+def _compression(part: spec.Stack, d_model: int) -> compressive_memory.CompressiveMemory | None:
+    if part.compressed is None or part.memory is None:
+        return None
+    kind = part.compressed.function
+    factor = part.compressed.factor
+    function: compressive_memory.ConvCompression | compressive_memory.PoolCompression
+    if kind == "convolution":
+        function = compressive_memory.ConvCompression(d_model, factor)
+    else:
+        function = compressive_memory.PoolCompression(kind)
+    return compressive_memory.CompressiveMemory(
+        function, d_model, recent=part.memory, length=part.compressed.places, factor=factor
     )
 
 
 def _mixer(
     part: spec.Attention, scale: float, lengths: linformer.LengthProjection | None
-) -> attention.Mixer:
+) -> nn.Module:
     match part.mixer:
         case spec.SoftmaxAttention(dropout, top):
             return softmax_attention.SoftmaxAttention(scale, dropout, top=top)
-        case spec.LinearAttention(spec.EluFeatures()):
-            return linear_attention.LinearAttention(linear_attention.EluFeatures(part.d_k))
-        case spec.LinearAttention(spec.FavorFeatures(count, seed, redraw)):
-            count = count or math.ceil(part.d_k * math.log(part.d_k)) or 1
-            return linear_attention.LinearAttention(
-                linear_attention.FavorFeatures(part.d_k, count, scale, seed, redraw)
-            )
+        case spec.LinearAttention(features):
+            return linear_attention.LinearAttention(_features(features, part.d_k, scale))
         case spec.Linformer(dropout=dropout):
-            own = lengths or _lengths(part)
-            assert own is not None
-            return linformer.Linformer(scale, dropout, own)
+            lengths = lengths or _length_projection(part)
+            assert lengths is not None
+            return linformer.Linformer(scale, dropout, lengths)
         case spec.ChunkedAttention(chunk, ring, before, after, dropout):
             return chunked_attention.ChunkedAttention(
                 scale, chunk=chunk, around=(before, after), ring=_ring(ring), dropout=dropout
             )
-        case spec.LshAttention(buckets, chunk, rounds, before, after, seed, dropout, around):
-            limit = buckets.limit if isinstance(buckets, spec.AutoBuckets) else 0
-            return lsh_attention.LshAttention(
-                part.d_k, part.heads, scale, buckets=part.mixer.factors, limit=limit, chunk=chunk, rounds=rounds,
-                around=(before, after), ring=_ring(around), seed=seed, dropout=dropout,
-            )  # fmt: skip
+        case spec.LshAttention():
+            return _lsh_attention(part, part.mixer, scale)
         case _:
-            raise AssertionError(part.mixer)
+            sizes = spec.AttentionSizes(part.heads, part.key_heads, part.d_k, part.d_v, scale)
+            return part.mixer.build(sizes)
 
 
-def _ring(part: spec.ChunkRing | None) -> chunked_attention.ChunkRing | None:
-    return None if part is None else chunked_attention.ChunkRing(part.places, part.beyond)
+def _features(
+    part: spec.EluFeatures | spec.FavorFeatures, d_k: int, scale: float
+) -> linear_attention.Features:
+    match part:
+        case spec.EluFeatures():
+            return linear_attention.EluFeatures(d_k)
+        case spec.FavorFeatures(count, seed, redraw):
+            count = count or math.ceil(d_k * math.log(d_k)) or 1
+            return linear_attention.FavorFeatures(d_k, count, scale, seed, redraw)
+        case _:
+            assert_never(part)
 
 
-def _lengths(
-    part: spec.Attention | None, *, shared: bool = False
-) -> linformer.LengthProjection | None:
-    """The projections of one layer, or those that all layers share; None where there are none such."""
-    if (
-        part is None
-        or not isinstance(part.mixer, spec.Linformer)
-        or (part.mixer.share == "layers") != shared
-    ):
-        return None
-    heads = part.key_heads if part.mixer.share == "none" else 1
-    return linformer.LengthProjection(
-        part.mixer.length, part.mixer.rank, heads, values=part.mixer.share in ("none", "heads")
+def _lsh_attention(
+    part: spec.Attention, mixer: spec.LshAttention, scale: float
+) -> lsh_attention.LshAttention:
+    limit = 0
+    if isinstance(mixer.buckets, spec.AutoBuckets):
+        limit = mixer.buckets.limit
+    return lsh_attention.LshAttention(
+        part.d_k,
+        part.heads,
+        scale,
+        hashing=lsh_attention.Hashing(mixer.factors, mixer.rounds, mixer.seed, limit),
+        chunk=mixer.chunk,
+        around=(mixer.before, mixer.after),
+        dropout=mixer.dropout,
+        ring=_ring(mixer.ring),
     )
 
 
-def _feedforward(part: spec.PositionWise, d_model: int) -> block.PositionWise:
-    match part:
-        case spec.FeedForward(d_ff, activation, dropout, bias):
-            return feedforward.FeedForward(d_model, d_ff, activation, dropout, bias)
-        case spec.GatedFeedForward(d_ff, activation, dropout, bias):
-            return feedforward.GatedFeedForward(d_model, d_ff, activation, dropout, bias)
-        case spec.MixtureOfExperts(count, inner, top, capacity, balance):
-            made = [_feedforward(inner, d_model) for _ in range(count)]
-            return mixture_of_experts.MixtureOfExperts(
-                d_model,
-                made,  # type: ignore[arg-type]
-                top=top,
-                capacity=capacity,
-                balance=balance,
-            )
-        case _:
-            assert_never(part)
+def _ring(part: spec.ChunkRing | None) -> chunked_attention.ChunkRing | None:
+    if part is None:
+        return None
+    return chunked_attention.ChunkRing(part.places, part.beyond)
+
+
+def _length_projection(
+    part: spec.Attention | None, *, shared: bool = False
+) -> linformer.LengthProjection | None:
+    """Linformer's projections of one layer, or those that all layers share; None where there are
+    none such."""
+    if part is None or not isinstance(part.mixer, spec.Linformer):
+        return None
+    mixer = part.mixer
+    if (mixer.share == "layers") != shared:
+        return None
+    heads = part.key_heads if mixer.share == "none" else 1
+    separate_values = mixer.share in ("none", "heads")
+    return linformer.LengthProjection(mixer.length, mixer.rank, heads, values=separate_values)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard import disk
 from regard.errors import CheckpointError
+from regard.tensor_names import current_name
 
 Tensors = dict[str, Tensor]
 
@@ -85,7 +86,7 @@ class Checkpoints:
     def _load(self, checkpoint: Path) -> Saved:
         return Saved(
             step=int(checkpoint.name.removeprefix("step-")),
-            groups={path.stem: load_file(path) for path in checkpoint.glob("*.safetensors")},
+            groups={path.stem: _load_tensors(path) for path in checkpoint.glob("*.safetensors")},
             progress=json.loads((checkpoint / "progress.json").read_text()),
         )
 
@@ -103,6 +104,11 @@ def damage(checkpoint: Path) -> str | None:
         if disk.sha256(path) != expected:
             return f"{name} has changed"
     return None
+
+
+def _load_tensors(path: Path) -> Tensors:
+    """The tensors of a file, which an earlier version may have written, under their present names."""
+    return {current_name(name): tensor for name, tensor in load_file(path).items()}
 
 
 class Snapshots:
@@ -124,7 +130,7 @@ class Snapshots:
         """Checkpoint averaging: the mean of these snapshots, summed in float64."""
         total: Tensors = {}
         for step in steps:
-            for name, tensor in load_file(self.path(step)).items():
+            for name, tensor in _load_tensors(self.path(step)).items():
                 if name in total:
                     total[name] = total[name] + tensor.double()
                 else:

@@ -1,4 +1,4 @@
-"""Changes to finished models."""
+"""Changes to finished models: packing and int8 quantization, compilation, LoRA, head pruning."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from torch import Tensor, nn
 from regard.allocator import give_back
 from regard.core import quantized_linear
 from regard.core.attention import Attention
-from regard.core.block import Block
+from regard.core.block import AnyBlock
 from regard.core.head import LMHead
 from regard.core.linear import Linear
 from regard.core.lora import LoRA
 from regard.core.stack import Stack
 from regard.errors import SettingError, did_you_mean
 
-# Of attention: all three of one sequence, or two where queries are keys, or queries here and keys and values there.
+# The projections of attention: q, k and v of one sequence, q and v where queries are keys, q of one
+# sequence and k and v of another.
 PROJECTIONS = ("qkv", "qv", "q", "kv")
 
 
 def freeze(model: nn.Module, precision: str = "float32") -> None:
-    """Makes a model on a CPU faster and, below float32, smaller and a little less exact. It cannot be trained or written
-    afterwards."""
+    """Packs the weights of a model on a CPU: faster, and below float32 smaller and a little less exact
+    (int8, bf16). It cannot be trained or written afterwards."""
     quantized_linear.check(precision)
     merge(model)
     parts = [
         part
         for part in model.eval().modules()
-        if isinstance(part, (Linear, LMHead)) and part.frozen is None
+        if isinstance(part, (Linear, LMHead)) and part.packed is None
     ]
-    # One by one, so that little is held twice; the head, for which a whole table is read, while little else is there.
+    # One by one, so that little is in memory twice; first the head, for which a whole table is read.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
-        part.freeze(quantized_linear.FROZEN[precision])
+        part.pack(quantized_linear.PACKED[precision])
     give_back()
 
 
@@ -43,7 +44,7 @@ def compiled(model: nn.Module) -> Iterator[None]:
     """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
     from torch.fx.experimental import _config as shapes
 
-    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    blocks = [part for part in model.modules() if isinstance(part, AnyBlock)]
     for block in blocks:
         block.compile(dynamic=True)
     try:
@@ -99,7 +100,7 @@ def merge(model: nn.Module) -> None:
     """Folds the changes of `lora` into the matrices beside which they stand: an ordinary model again."""
     for part in model.modules():
         if isinstance(part, Linear) and isinstance(part.added, LoRA):
-            part.weight.copy_(part.weight.double() + part.added.whole())
+            part.weight.copy_(part.weight.double() + part.added.matrix())
             part.added = None
 
 

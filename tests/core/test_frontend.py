@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.parameter_count import parameter_count
 
@@ -54,7 +55,7 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
     waves, lengths = torch.randn(3, 61).double(), [61, 40, 22]
     padding_mask = torch.arange(61) < torch.tensor(lengths)[:, None]
     hidden, _ = model(waves, padding_mask)
-    places = model.input.places(padding_mask)
+    places = model.input.output_padding_mask(padding_mask)
     assert places is not None
     scores = model.classes(hidden, padding_mask)
     for row, length in enumerate(lengths):
@@ -104,7 +105,7 @@ def test_a_pair_learns_and_can_be_looked_into() -> None:
     assert spec.from_dict(spec.to_dict(description)) == description
     probe = Probe(["*.self"])
     tokens = torch.tensor([[1, 2, 8, 8], [3, 8, 4, 5], [7, 6, 5, 8]])
-    scores, _ = model(tokens, torch.randn(2, 2, 11, 11), probe=probe)
+    scores, _ = model(tokens, torch.randn(2, 2, 11, 11), context=Context(probe=probe))
     assert scores.shape == (3, 2)
     assert scores.abs().max() <= torch.e
     assert sorted(probe.attentions) == [

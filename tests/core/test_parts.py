@@ -12,7 +12,7 @@ from torch import nn
 from conftest import small_model
 from regard.builder import build
 from regard.core.linear import Linear
-from regard.core.position import LearnedPosition, Sinusoidal, sinusoids
+from regard.core.positional_encoding import LearnedPosition, Sinusoidal, sinusoids
 from regard.errors import DataError
 from regard.families.transformer import transformer
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import small_model
 from regard.builder import build
+from regard.core.probe import NO_PROBE
 from regard.decode import beam_search, cuda_graphs
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.constraints import Constraints
@@ -204,6 +205,8 @@ def test_every_sentence_is_in_one_batch_within_the_budget(lengths: list[int], to
 class Chain:
     """A Markov chain in place of a model: the next logits depend on the last token and the step."""
 
+    probe = NO_PROBE
+
     def __init__(self, seed: int, steps: int, vocabulary: int = 8) -> None:
         generator = torch.Generator().manual_seed(seed)
         shape = (steps, vocabulary, vocabulary)
@@ -223,7 +226,7 @@ class Chain:
 
     keep = reorder
 
-    def share(self) -> None:
+    def share_rows(self) -> None:
         """Nor has it rows that beams could share."""
 
 

@@ -15,12 +15,11 @@ from torch.nn import functional
 
 from regard import spec as R
 from regard.builder import build
-from regard.core import fused_step
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.kernels import decode_step, topk
-from regard.core.position import Rope
+from regard.core.rotary import Rope
 from regard.core.softmax_attention import attention_weights, per_query_head
-from regard.decode import sampling
+from regard.decode import fused_step, sampling
 from regard.decode.constraints import Constraints
 from regard.decode.strategy import Greedy
 from regard.families import folder as folders

@@ -6,13 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import CausalMask, FullMask, PaddingMask
 from regard.core.softmax_attention import (
     SoftmaxAttention,
     attention_weights,
     explicit,
+    few_query_products,
     fused,
-    products,
 )
 
 
@@ -75,7 +76,7 @@ def test_two_products_equal_explicit_and_ignore_what_is_behind(
         torch.cat([x, x.new_full((*x.shape[:2], room, x.shape[3]), 1e3)], dim=2) for x in (k, v)
     )
     torch.testing.assert_close(
-        products(q, keys, values, attention_mask, 0.3),
+        few_query_products(q, keys, values, attention_mask, 0.3),
         explicit(q, k, v, attention_mask, 0.3, 0.0),
         rtol=1e-5,
         atol=1e-5,
@@ -87,7 +88,7 @@ def test_a_query_that_sees_nothing_gets_zeros(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
 ) -> None:
     q, k, v, attention_mask = call
-    fully_masked = ~attention_mask.mask.any(-1, keepdim=True).expand(
+    fully_masked = ~attention_mask.allowed.any(-1, keepdim=True).expand(
         q.shape[0], q.shape[1], q.shape[2], 1
     )
     for kernel in (fused, explicit):
@@ -100,8 +101,8 @@ def test_weights_sum_to_one_over_what_may_be_seen(
     call: tuple[torch.Tensor, torch.Tensor, torch.Tensor, AttentionMask],
 ) -> None:
     q, k, _, attention_mask = call
-    weights = attention_weights(q, k, attention_mask.mask, 1.0)
-    mask = attention_mask.mask.expand_as(weights)
+    weights = attention_weights(q, k, attention_mask.allowed, 1.0)
+    mask = attention_mask.allowed.expand_as(weights)
     assert (weights[~mask] == 0).all()
     sums = weights.sum(-1)
     torch.testing.assert_close(sums, mask.any(-1).float(), rtol=0, atol=1e-5)
@@ -145,7 +146,7 @@ def test_the_cat_sat_on_the_mat() -> None:
     torch.testing.assert_close(
         scores, torch.tensor([0.30, 0.96, 0.10, 0.0, 0.30, 0.20]), rtol=0, atol=0.01
     )
-    weights = attention_weights(q, k, attention_mask.mask, 4**-0.5).flatten()
+    weights = attention_weights(q, k, attention_mask.allowed, 4**-0.5).flatten()
     torch.testing.assert_close(
         weights, torch.tensor([0.16, 0.23, 0.15, 0.14, 0.16, 0.16]), rtol=0, atol=0.01
     )

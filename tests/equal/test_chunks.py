@@ -11,11 +11,13 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.core.attention_mask import AttentionMask
 from regard.core.chunked_attention import ChunkedAttention, ChunkRing
-from regard.core.lsh_attention import LshAttention, twice
-from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
-from regard.core.position import AxialPosition
-from regard.core.probe import AttentionCall, Probe
+from regard.core.context import Context
+from regard.core.lsh_attention import Hashing, LshAttention, auto_buckets
+from regard.core.mask import CausalMask, FullMask, PaddingMask
+from regard.core.positional_encoding import AxialPosition
+from regard.core.probe import NO_PROBE, AttentionCall, Probe
 from regard.errors import DataError, ModelError
 from regard.parameter_count import parameter_count
 
@@ -63,7 +65,7 @@ def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int
         (CausalMask() if causal else FullMask()) & PaddingMask(padding_mask), places, places, 2
     )
     mixer = ChunkedAttention(0.4, chunk=4, around=around, ring=ChunkRing(12, 4), dropout=0.0)
-    times = counted(length, 4, around, ChunkRing(12, 4)) * attention_mask.mask
+    times = counted(length, 4, around, ChunkRing(12, 4)) * attention_mask.allowed
     scores = (q @ k.mT * 0.4).exp() * times
     expected = scores / scores.sum(-1, keepdim=True).clamp_min(1e-99) @ v  # padding may see nothing
     found = mixer(q, k, v, attention_mask)
@@ -85,13 +87,10 @@ def test_hashing_on_a_ring_says_which_keys_it_could_see(causal: bool, rounds: in
         4,
         3,
         1.0,
-        buckets=None,
-        limit=4,
+        hashing=Hashing(None, rounds, seed=1, limit=4),
         chunk=6,
-        rounds=rounds,
         around=(1, 0),
         ring=ChunkRing(12, 4),
-        seed=1,
         dropout=0.0,
     ).eval()
     attention_mask = AttentionMask(CausalMask() if causal else FullMask(), places, places, 2)
@@ -113,12 +112,10 @@ def test_hashing_on_a_ring_of_one_turn_is_full_attention_without_itself() -> Non
         4,
         3,
         1.0,
-        buckets=(4,),
+        hashing=Hashing((4,), seed=1),
         chunk=6,
-        rounds=1,
         around=(1, 0),
         ring=ChunkRing(12, 6),
-        seed=1,
         dropout=0.0,
     ).eval()
     expected = (q @ k.mT).masked_fill(torch.eye(12, dtype=torch.bool), -1e5).softmax(-1) @ v
@@ -126,7 +123,7 @@ def test_hashing_on_a_ring_of_one_turn_is_full_attention_without_itself() -> Non
 
 
 def test_twice_as_many_buckets_as_chunks() -> None:
-    assert [twice(chunks, 16) for chunks in (2, 3, 4, 8, 9, 16, 40)] == [
+    assert [auto_buckets(chunks, 16) for chunks in (2, 3, 4, 8, 9, 16, 40)] == [
         (4,), (4,), (8,), (16,), (16,), (4, 8), (8, 8),
     ]  # fmt: skip
 
@@ -157,9 +154,9 @@ def test_gradients_of_both_streams_are_the_ordinary_ones(dropout: float) -> None
     torch.manual_seed(0)
     model, tokens = build(decoder(dropout)).double().train(), torch.randint(0, 19, (2, 30))
     found = []
-    for probe in (None, Probe()):
+    for probe in (NO_PROBE, Probe()):
         torch.manual_seed(1)
-        out, _ = model(tokens, probe=probe)
+        out, _ = model(tokens, context=Context(probe=probe))
         wanted = [p for name, p in model.named_parameters() if not name.startswith("head")]
         found.append((out, *torch.autograd.grad(out.sin().sum(), wanted)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-7, atol=1e-8)
@@ -180,7 +177,9 @@ def test_what_is_written_is_read_anew() -> None:
                 alone = model.head(model(rows[row : row + 1, begins[row // 2] : end])[0])[:, -1]
                 torch.testing.assert_close(found[row], alone, rtol=1e-9, atol=1e-9)
             probe = Probe(["*"])
-            assert model.step(rows[:, end - 1 : end], copy.deepcopy(before), probe).equal(found)
+            probed = copy.deepcopy(before)
+            probed.probe = probe
+            assert model.step(rows[:, end - 1 : end], probed).equal(found)
             assert "decoder.4.self" in probe.attentions
             order = torch.tensor([1, 1, 2, 3, 5, 4])
             state.reorder(order)

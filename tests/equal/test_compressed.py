@@ -11,10 +11,12 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core.cache import SegmentMemory
+from regard.core.cache import DecoderState
+from regard.core.context import Context
 from regard.core.probe import Probe
+from regard.core.segment_memory import SegmentMemory
 from regard.errors import ModelError, SettingError
-from regard.families import attention_options
+from regard.families.attention_options import parse_compressed_memory
 from regard.model import Decoder
 from regard.parameter_count import parameter_count
 
@@ -56,16 +58,20 @@ def text(rows: int, length: int) -> Tensor:
 
 
 def pasts(states: Any) -> list[SegmentMemory]:
-    return [state.past for state in states]
+    return [state.self_attention for state in states]
 
 
 def read(
     part: Decoder, tokens: Tensor, cuts: Any, rows: Tensor | None = None
 ) -> tuple[Tensor, Any]:
     """Hidden states of a text read in segments, and what is remembered after the last."""
-    states = part.stack.remember(len(tokens), D)  # type: ignore[operator, union-attr]
+    states = part.stack.start_segments(len(tokens), D)  # type: ignore[operator, union-attr]
     return torch.cat(
-        [part(piece, states=states)[0] for piece in tokens.split(cuts, dim=1)], dim=1
+        [
+            part(piece, context=Context(state=DecoderState(states)))[0]
+            for piece in tokens.split(cuts, dim=1)
+        ],
+        dim=1,
     ), states
 
 
@@ -115,12 +121,12 @@ def test_queries_look_at_what_was_compressed(position: Any) -> None:
     """One layer of a second segment, written out: compressed, waiting, recent and own places stand in a row."""
     part = made(model(spec.CompressiveMemory(3, 2), 4, position, layers=1))
     probe = Probe(["decoder.0.self"])
-    states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
+    states = part.stack.start_segments(2, D)  # type: ignore[operator, union-attr]
     tokens = text(2, 16)
-    part(tokens[:, :9], states=states)
+    part(tokens[:, :9], context=Context(state=DecoderState(states)))
     before = pasts(states)[0]
     x, padding_mask = before.x.clone(), before.padding_mask.clone()
-    part(tokens[:, 9:], states=states, probe=probe)
+    part(tokens[:, 9:], context=Context(state=DecoderState(states), probe=probe))
     seen = probe.attentions["decoder.0.self"]
     visible = seen.visible(torch.arange(7)).expand(2, 1, 7, 15)
     # 9 places: 2 groups of 2 left, then 1 waits and 4 are recent.
@@ -205,11 +211,14 @@ def test_steps_are_segments_and_cost_the_same_for_ever(function: Any, groups: in
     with torch.no_grad():
         expected, _ = read(part, tokens, [11, *[1] * 49])
         state = part.start(part.encode(tokens[:, :12]), capacity=100)
-        shapes = [{name: v.shape for name, v in vars(layer.past).items()} for layer in state.layers]
+        shapes = [
+            {name: v.shape for name, v in vars(layer.self_attention).items()}
+            for layer in state.layers
+        ]
         found = torch.cat([part.step(one, state) for one in tokens[:, 11:].split(1, dim=1)], dim=1)
     torch.testing.assert_close(found, part.head(expected[:, 11:]), rtol=1e-9, atol=1e-9)
     assert [
-        {name: v.shape for name, v in vars(layer.past).items()} for layer in state.layers
+        {name: v.shape for name, v in vars(layer.self_attention).items()} for layer in state.layers
     ] == shapes
 
 
@@ -223,8 +232,8 @@ def test_segments_of_whole_groups_leave_what_single_steps_leave() -> None:
         part.step(one, state)
     for cuts in (3, 6, 12, 24):
         past = pasts(read(part, tokens, cuts)[1])[0]
-        torch.testing.assert_close(past.x, state.layers[0].past.x, rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
-        assert torch.equal(past.padding_mask, state.layers[0].past.padding_mask)  # type: ignore[attr-defined]
+        torch.testing.assert_close(past.x, state.layers[0].self_attention.x, rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
+        assert torch.equal(past.padding_mask, state.layers[0].self_attention.padding_mask)  # type: ignore[attr-defined]
 
 
 def test_padding_in_front_changes_nothing() -> None:
@@ -254,7 +263,7 @@ def test_padding_in_front_changes_nothing() -> None:
             )
             batch.reorder(torch.tensor([1, 0, 2, 2, 5, 4]))
         batch.keep(torch.tensor([2]))
-        assert batch.layers[0].past.rows == 2
+        assert batch.layers[0].self_attention.rows == 2
 
 
 # ------------------------------------------------------------------ who learns what
@@ -263,9 +272,9 @@ def test_padding_in_front_changes_nothing() -> None:
 def test_each_loss_teaches_its_own_part() -> None:
     part = made(model(spec.CompressiveMemory(4, 2), 4, spec.RelativeSinusoids())).train()
     tokens = text(2, 24)
-    states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
+    states = part.stack.start_segments(2, D)  # type: ignore[operator, union-attr]
     for piece in tokens.split(4, dim=1):
-        hidden, losses = part(piece, states=states)
+        hidden, losses = part(piece, context=Context(state=DecoderState(states)))
     names = {name for name, _ in part.named_parameters() if ".compression." in name}
     assert len(names) == 4
     assert list(losses) == ["compression"]
@@ -285,20 +294,22 @@ def test_each_loss_teaches_its_own_part() -> None:
         == {name for name, _ in part.named_parameters()} - names
     )
     part.eval()
-    assert part(tokens, states=states)[1] == {}, "nothing is measured that nobody learns from"
+    assert part(tokens, context=Context(state=DecoderState(states)))[1] == {}, (
+        "nothing is measured that nobody learns from"
+    )
 
 
 def test_the_loss_is_what_attention_misses() -> None:
     """The mean square of the difference of content-based attention over old and compressed places, summed over layers."""
     part = made(model(spec.CompressiveMemory(4, 2), 4, spec.RelativeSinusoids(), groups=1)).train()
     tokens = text(2, 16)
-    states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
-    _, nothing = part(tokens[:, :4], states=states)
+    states = part.stack.start_segments(2, D)  # type: ignore[operator, union-attr]
+    _, nothing = part(tokens[:, :4], context=Context(state=DecoderState(states)))
     assert nothing["compression"] == 0, "what has not left cannot be missed"
-    part(tokens[:, 4:8], states=states)
+    part(tokens[:, 4:8], context=Context(state=DecoderState(states)))
     olds = [past.x[:, 5:].clone() for past in pasts(states)]  # the recent 4, which leave next
     probe = Probe(["decoder.*.self.q"])
-    _, losses = part(tokens[:, 8:12], states=states, probe=probe)
+    _, losses = part(tokens[:, 8:12], context=Context(state=DecoderState(states), probe=probe))
     expected = 0.0
     for i, old in enumerate(olds):
         attention: Any = part.stack.blocks[i].attention  # type: ignore[union-attr, index]
@@ -316,9 +327,9 @@ def test_the_loss_is_what_attention_misses() -> None:
 
 def test_nothing_is_lost_without_compression() -> None:
     part = made(model(spec.CompressiveMemory(4, 1, "mean"), 4, spec.RelativeSinusoids())).train()
-    states = part.stack.remember(2, D)  # type: ignore[operator, union-attr]
+    states = part.stack.start_segments(2, D)  # type: ignore[operator, union-attr]
     for piece in text(2, 24).split(6, dim=1):
-        _, losses = part(piece, states=states)
+        _, losses = part(piece, context=Context(state=DecoderState(states)))
         assert losses["compression"] < 1e-30
 
 
@@ -344,12 +355,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     description = model(spec.CompressiveMemory(4, 2))
     with pytest.raises(ModelError, match="wherever it was"):
         replace(description.stack, pattern=spec.CausalMask(3))
-    assert attention_options.parse_compressed_memory("64:4") == spec.CompressiveMemory(
-        64, 4, "convolution"
-    )
-    assert attention_options.parse_compressed_memory("64:4:max") == spec.CompressiveMemory(
-        64, 4, "max"
-    )
+    assert parse_compressed_memory("64:4") == spec.CompressiveMemory(64, 4, "convolution")
+    assert parse_compressed_memory("64:4:max") == spec.CompressiveMemory(64, 4, "max")
     for word in ("64", "64:x", "64:4:sum", "64:4:mean:1"):
         with pytest.raises(SettingError, match="compressed memory"):
-            attention_options.parse_compressed_memory(word)
+            parse_compressed_memory(word)

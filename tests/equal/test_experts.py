@@ -11,6 +11,7 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.probe import Probe
@@ -29,7 +30,7 @@ def made(count: int, top: int = 1, **options: Any) -> MixtureOfExperts:
 
 def test_one_expert_is_the_plain_network() -> None:
     part, x = made(1), torch.randn(2, 7, 6).double()
-    torch.testing.assert_close(part(x), part.experts[0](x))
+    torch.testing.assert_close(part(x, LayerContext()), part.experts[0](x))
 
 
 @pytest.mark.parametrize("top", [1, 2, 3])
@@ -44,7 +45,7 @@ def test_each_place_gets_what_a_loop_over_places_gives(top: int, training: bool)
         total = best.values.sum() if top > 1 else 1.0
         for share, expert in zip(best.values, best.indices, strict=True):
             expected[i] += share / total * part.experts[int(expert)](place)
-    found = part(x)
+    found = part(x, LayerContext())
     torch.testing.assert_close(found, expected.view(3, 5, 6), rtol=1e-6, atol=1e-6)
     grads = [
         torch.autograd.grad(y.square().sum(), [x, *part.parameters()]) for y in (found, expected)
@@ -61,12 +62,12 @@ def test_overflow_is_dropped_and_said() -> None:
         part.router.weight[1] = 1.0
     x = torch.rand(1, 8, 6).double() + 0.1
     probe = Probe(["dropped"])
-    found = part(x, {}, probe)
+    found = part(x, LayerContext(probe, {}))
     assert probe.tensors["dropped"] == 0.5
     assert (found[0, 4:] == 0).all()
     assert (found[0, :4] != 0).any()
-    torch.testing.assert_close(part.eval()(x)[0, :4], found[0, :4])
-    assert (part(x)[0, 4:] != 0).any()  # evaluation drops nothing
+    torch.testing.assert_close(part.eval()(x, LayerContext())[0, :4], found[0, :4])
+    assert (part(x, LayerContext())[0, 4:] != 0).any()  # evaluation drops nothing
 
 
 def test_the_balance_is_least_when_even() -> None:
@@ -74,12 +75,12 @@ def test_the_balance_is_least_when_even() -> None:
     losses: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         part.router.weight.zero_()
-    part(torch.randn(1, 8, 6).double(), losses)
+    part(torch.randn(1, 8, 6).double(), LayerContext(losses=losses))
     assert losses["balance"].item() == pytest.approx(1.0)
     uneven: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         part.router.weight[2] = 9.0
-    part(torch.rand(1, 8, 6).double(), uneven)
+    part(torch.rand(1, 8, 6).double(), LayerContext(losses=uneven))
     assert uneven["balance"].item() > 3.5
     uneven["balance"].backward()
     assert part.router.weight.grad is not None

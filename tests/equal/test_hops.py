@@ -11,11 +11,12 @@ import torch
 
 import regard
 from regard import spec
+from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import build, trainable
+from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.model import MemoryNetwork
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
 
@@ -40,9 +41,13 @@ def test_it_is_its_equations_and_padding_changes_nothing() -> None:
             padding_mask[row, i, :n] = True
     probe = Probe(["memory.*"])
     found = model.head(
-        model(story, question, padding_mask, torch.arange(3) < torch.tensor(asked)[:, None], probe)[
-            0
-        ]
+        model(
+            story,
+            question,
+            padding_mask,
+            torch.arange(3) < torch.tensor(asked)[:, None],
+            Context(probe=probe),
+        )[0]
     )
     tables: list[Any] = [table.weight for table in model.hops.tables]
 

@@ -43,10 +43,10 @@ def test_each_layer_sees_the_one_of_its_height(pre: bool) -> None:
     memories = []
     for height in (1, 2, 3):
         plain.encoder.layers = height
-        memories.append(plain.encode(SOURCE, REAL).memory)
+        memories.append(plain.encode(SOURCE, REAL).hidden)
     expected = model.decode(TARGET, model.encode(SOURCE, REAL)._replace(layers=tuple(memories)))
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(model.encode(SOURCE, REAL).memory, memories[-1])
+    torch.testing.assert_close(model.encode(SOURCE, REAL).hidden, memories[-1])
 
 
 def test_decoded_as_read_and_one_layer_is_as_always() -> None:

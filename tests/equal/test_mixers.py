@@ -14,16 +14,17 @@ from torch.utils._pytree import tree_leaves
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.core import attention_mask as mask_module
 from regard.core import (
     linear_attention,
     linformer,
     lsh_attention,
     softmax_attention,
 )
-from regard.core import (
-    mask as pattern,
-)
-from regard.core.mask import AttentionMask, CausalMask, FullMask, PaddingMask
+from regard.core.attention_mask import AttentionMask
+from regard.core.context import Context, LayerContext
+from regard.core.lsh_attention import Hashing
+from regard.core.mask import CausalMask, FullMask, PaddingMask
 from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
@@ -113,7 +114,7 @@ CROSSES = ["softmax", "top", "elu", "favor", "linformer", "linformer none", "lin
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sparse kernels already for these short inputs."""
-    monkeypatch.setattr(pattern, "SIZES", (2, 4))
+    monkeypatch.setattr(mask_module, "BLOCK_SIZES", (2, 4))
     monkeypatch.setattr(linear_attention, "CHUNK", 4)
 
 
@@ -198,7 +199,7 @@ def test_a_long_text_needs_no_more_memory_than_a_short_one(name: str) -> None:
         held.append(
             sum(
                 t.untyped_storage().nbytes()
-                for t in vars(state.layers[0].past).values()
+                for t in vars(state.layers[0].self_attention).values()
                 if torch.is_tensor(t)
             )
         )
@@ -211,9 +212,9 @@ def test_probes_see_the_effective_weights(name: str) -> None:
     tokens = torch.randint(0, 19, (3, 13))
     padding_mask = torch.arange(13) < torch.tensor([13, 4, 1])[:, None]
     probe = Probe(["*.self"])
-    model(tokens, padding_mask, probe=probe)
+    model(tokens, padding_mask, context=Context(probe=probe))
     for attention, call in probe.attentions.items():
-        mixed = call.mixer(call.q, call.k, call.v, call.attention_mask)  # type: ignore[operator]
+        mixed = call.mixer(call.q, call.k, call.v, call.mask)  # type: ignore[operator]
         weights = probe.weights(attention)
         torch.testing.assert_close(
             weights @ softmax_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
@@ -231,7 +232,7 @@ def test_best_fused_and_explicit_are_one_function(name: str) -> None:
     tokens = torch.randint(0, 19, (3, 29))
     padding_mask = torch.arange(29) < torch.tensor([29, 14, 1])[:, None]
     results = []
-    for kernel in (softmax_attention.best, softmax_attention.fused, softmax_attention.explicit):
+    for kernel in (softmax_attention.dispatch, softmax_attention.fused, softmax_attention.explicit):
         for part in model.modules():
             if isinstance(part, softmax_attention.SoftmaxAttention):
                 part.kernel = kernel
@@ -296,13 +297,17 @@ def test_documents_in_one_row_are_as_if_alone() -> None:
         )
     )
     tokens = torch.randint(0, 19, (1, 11))
-    together, _ = model(tokens, documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
+    together, _ = model(
+        tokens, context=Context(documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
+    )
     for part in (slice(0, 4), slice(4, 11)):
         torch.testing.assert_close(
             together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9
         )
     with pytest.raises(ModelError, match="restricted to DocumentMask"):
-        made(ENCODERS["elu"])(tokens, documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
+        made(ENCODERS["elu"])(
+            tokens, context=Context(documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
+        )
 
 
 def test_global_tokens_look_by_projections_of_their_own() -> None:
@@ -321,11 +326,9 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     named = torch.zeros(2, 13, dtype=torch.bool)
     named[0, [0, 9]] = named[1, 3] = True
     x, part = model.input(tokens), model.stack.blocks[0].attention
-    attention_mask = model.stack.attention_mask(
-        0, 13, 2, PaddingMask(padding_mask), global_tokens=named
-    )
+    inputs = model.stack.layer_inputs(x, padding_mask, Context(global_tokens=named))
     probe = Probe(["*"])
-    found = part(x, attention_mask, probe=probe.scope("self"))
+    found = part(x, inputs.mask, inputs.positions, LayerContext(probe.scope("self")))
     mixed = [
         probe.weights(name) @ softmax_attention.per_query_head(probe.attentions[name].v, 4)
         for name in ("self", "self.global")
@@ -342,11 +345,8 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     plain = replace(
         description, stack=replace(description.stack, block=replace(block, attention=ATTENTION))
     )
-    seen = (
-        made(plain)
-        .stack.attention_mask(0, 13, 2, PaddingMask(padding_mask), global_tokens=named)
-        .mask
-    )
+    without = made(plain).stack.layer_inputs(x, padding_mask, Context(global_tokens=named))
+    seen = without.mask.allowed
     assert (
         seen[0, 0, 9] == padding_mask[0]
     ).all()  # without projections of their own they see by those of all
@@ -454,7 +454,7 @@ def test_large_keys_do_not_overflow() -> None:
                 k[:, :, piece],
                 q[:, :, piece],
                 AttentionMask(CausalMask(), places[piece], places[: i + 1]),
-                past,
+                cache=past,
             )
         )
     assert whole.isfinite().all()
@@ -482,13 +482,13 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
 def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, rounds: int) -> None:
     q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
     k = torch.nn.functional.normalize(q, dim=-1)
-    options = {"buckets": (4,), "rounds": rounds, "seed": 0, "dropout": 0.0}
+    options = {"hashing": Hashing((4,), rounds), "dropout": 0.0}
     places = torch.arange(9)
     attention_mask = AttentionMask(CausalMask() if hidden else FullMask(), places, places, 2)
     scores = (
         (q @ k.mT)
         .masked_fill(torch.eye(9, dtype=torch.bool), -1e5)
-        .masked_fill(~attention_mask.mask, float("-inf"))
+        .masked_fill(~attention_mask.allowed, float("-inf"))
     )
     expected = scores.softmax(-1) @ v
     # One chunk; two that see each other, sorted by their hashes; and chunks of which the outer ones see all.
@@ -502,7 +502,7 @@ def test_alike_places_find_each_other() -> None:
     side = torch.tensor([1.0, -1.0]).repeat(8)[None, None, :, None]
     q = side * torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.01 * torch.randn(1, 1, 16, 4)
     mixer = lsh_attention.LshAttention(
-        4, 1, 1.0, buckets=(2,), chunk=8, rounds=1, around=(0, 0), seed=1, dropout=0.0
+        4, 1, 1.0, hashing=Hashing((2,), seed=1), chunk=8, around=(0, 0), dropout=0.0
     ).eval()
     places = torch.arange(16)
     weights = mixer.weights(
@@ -522,7 +522,7 @@ def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None
     q = torch.randn(2, 3, 50, 4)
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(50)
     mixer = lsh_attention.LshAttention(
-        4, 3, 1.0, buckets=(2, 4), chunk=8, rounds=rounds, around=(1, 0), seed=1, dropout=0.0
+        4, 3, 1.0, hashing=Hashing((2, 4), rounds, seed=1), chunk=8, around=(1, 0), dropout=0.0
     ).eval()
     attention_mask = AttentionMask(pattern, places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])

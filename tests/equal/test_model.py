@@ -10,6 +10,7 @@ import torch
 from conftest import small_model
 from regard import spec
 from regard.core import softmax_attention
+from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.model import EncoderDecoder
 
@@ -127,7 +128,7 @@ def test_probes_record_what_the_mixers_used_and_change_nothing(
     model, (source, target, padding_mask) = small_model().double(), batch
     usual, _ = model(source, target, padding_mask)
     probe = Probe(["encoder.1.self", "decoder.0.*"])
-    probed, _ = model(source, target, padding_mask, probe)
+    probed, _ = model(source, target, padding_mask, Context(probe=probe))
     assert torch.equal(usual, probed)
     assert set(probe.attentions) == {"encoder.1.self", "decoder.0.self", "decoder.0.cross"}
     assert set(probe.tensors) == {
@@ -139,7 +140,7 @@ def test_probes_record_what_the_mixers_used_and_change_nothing(
         weights = probe.weights(name)
         mixed = weights @ call.v
         torch.testing.assert_close(
-            mixed, call.mixer(call.q, call.k, call.v, call.attention_mask), rtol=1e-9, atol=1e-9
+            mixed, call.mixer(call.q, call.k, call.v, call.mask, call.bias), rtol=1e-9, atol=1e-9
         )
         rows = torch.tensor([2, 0])
         torch.testing.assert_close(

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec
 from regard.builder import build
+from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
 from regard.data.padding import IGNORED
 from regard.errors import ModelError
@@ -104,7 +105,12 @@ def test_a_language_model(name: str) -> None:
     tokens, labels = texts(ROWS), texts(ROWS)
     together, documents = packed(tokens)
     wanted = learnt(model, model(apart(tokens)), apart(labels, IGNORED))
-    same(learnt(model, model(together, documents=documents), packed(labels, IGNORED)[0]), wanted)
+    same(
+        learnt(
+            model, model(together, context=Context(documents=documents)), packed(labels, IGNORED)[0]
+        ),
+        wanted,
+    )
     fully_masked = learnt(model, model(together), packed(labels, IGNORED)[0])
     assert not torch.allclose(fully_masked[0], wanted[0], rtol=1e-4), (
         "without documents it is another loss"
@@ -123,11 +129,29 @@ def test_an_encoder_decoder(name: str) -> None:
     )
     (source, theirs), (target, ours) = packed(sources), packed(targets)
     answers = packed(labels, IGNORED)[0]
-    same(learnt(model, model(source, target, documents=(theirs, ours)), answers), wanted)
+    same(
+        learnt(
+            model,
+            model(source, target, context=Context(documents=theirs, target_documents=ours)),
+            answers,
+        ),
+        wanted,
+    )
     filled = torch.arange(source.shape[1]) < torch.tensor([[sum(row)] for row in SOURCES])
-    same(learnt(model, model(source, target, filled, documents=(theirs, ours)), answers), wanted)
+    same(
+        learnt(
+            model,
+            model(source, target, filled, context=Context(documents=theirs, target_documents=ours)),
+            answers,
+        ),
+        wanted,
+    )
     crossed = replace_documents(ours)
-    other = learnt(model, model(source, target, documents=(theirs, crossed)), answers)
+    other = learnt(
+        model,
+        model(source, target, context=Context(documents=theirs, target_documents=crossed)),
+        answers,
+    )
     assert not torch.allclose(other[0], wanted[0], rtol=1e-4), "another source is another loss"
 
 
@@ -148,7 +172,7 @@ def test_an_encoder() -> None:
     ).double()
     tokens = texts(ROWS)
     together, documents = packed(tokens)
-    hidden, _ = model(together, documents=documents)
+    hidden, _ = model(together, context=Context(documents=documents))
     for row, alone in zip(hidden, tokens, strict=True):
         place = 0
         for text in alone:
@@ -160,7 +184,7 @@ def test_an_encoder() -> None:
 
 def test_places_begin_anew() -> None:
     of = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
-    assert DocumentMask(of).places.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+    assert DocumentMask(of).positions.tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +194,7 @@ def test_what_counts_from_the_beginning_of_a_row_is_refused(pattern: spec.MaskPa
     model = build(decoder(at_input=spec.Sinusoidal(), pattern=spec.And(spec.CausalMask(), pattern)))
     together, documents = packed(texts(ROWS))
     with pytest.raises(ModelError, match="from the beginning of a row"):
-        model(together, documents=documents)
+        model(together, context=Context(documents=documents))
 
 
 def test_parts_that_carry_a_state_are_refused() -> None:
@@ -179,4 +203,4 @@ def test_parts_that_carry_a_state_are_refused() -> None:
     model = build(spec.SequenceToSequence(24, tokens, tokens, *sides))
     (source, theirs), (target, ours) = packed(texts(SOURCES)), packed(texts(ROWS))
     with pytest.raises(ModelError, match="from the beginning of a row"):
-        model(source, target, documents=(theirs, ours))
+        model(source, target, context=Context(documents=theirs, target_documents=ours))

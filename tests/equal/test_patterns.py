@@ -14,7 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from regard.core import block_sparse, softmax_attention
-from regard.core.mask import AttentionMask, CausalMask, FullMask, MaskPattern, PaddingMask
+from regard.core.attention_mask import AttentionMask, Span
+from regard.core.mask import (
+    CausalMask,
+    FullMask,
+    MaskPattern,
+    PaddingMask,
+)
 from regard.core.mask_patterns import (
     BlockLocalMask,
     DilatedMask,
@@ -25,7 +31,8 @@ from regard.core.mask_patterns import (
     RandomBlockMask,
     StridedMask,
 )
-from regard.core.position import Alibi, T5Bias
+from regard.core.relative_position import Alibi, T5Bias
+from regard.core.score_bias import ScoreBias
 
 LENGTH = 53
 
@@ -58,7 +65,7 @@ PATTERNS: dict[str, MaskPattern] = {
     "global": GlobalMask(2),
     "window and global": DilatedMask(4) | GlobalMask(2, 3),
     "global tokens": DilatedMask(3) | GlobalTokenMask(some()),
-    "global keys": DilatedMask(3) | GlobalTokenMask(some(), keys=True),
+    "global keys": DilatedMask(3) | GlobalTokenMask(some(), keys_only=True),
     "random": RandomBlockMask(7, 2, seed=3),
     "window, global and random": BlockLocalMask(5, 1)
     | GlobalMask(5, 5)
@@ -95,7 +102,7 @@ def sight_of(
     pattern: MaskPattern, length: int = LENGTH, batch: int = 2, **more: Any
 ) -> AttentionMask:
     places = torch.arange(length)
-    return AttentionMask(pattern.over(length), places, places, batch, start=0, **more)
+    return AttentionMask(pattern.over(length), places, places, batch, Span(0), **more)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -131,7 +138,7 @@ def test_pieces_equal_the_definition(
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_reaches_what_it_allows(name: str) -> None:
     pattern = PATTERNS[name].over(LENGTH)
-    mask = sight_of(pattern).mask.any(dim=0)[0].expand(LENGTH, -1)
+    mask = sight_of(pattern).allowed.any(dim=0)[0].expand(LENGTH, -1)
     for low, width in itertools.product(range(0, LENGTH, 5), (1, 4, 11)):
         high = min(low + width, LENGTH) - 1
         reached = torch.zeros(LENGTH, dtype=torch.bool)
@@ -151,11 +158,12 @@ def test_a_pattern_reaches_what_it_allows(name: str) -> None:
 def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -> None:
     inputs, more = tensors(), list(term.parameters())
     attention_mask = sight_of(PATTERNS[name])
+    bias = ScoreBias(term=term)
     expected = results(
-        softmax_attention.explicit, inputs, AttentionMask(attention_mask.pattern, attention_mask.queries, attention_mask.keys, 2, term=term), *more
-    )  # fmt: skip
-    attention_mask.term = term
-    found = results(partial(block_sparse.blocked, size=8), inputs, attention_mask, *more)
+        partial(softmax_attention.explicit, bias=bias), inputs, attention_mask, *more
+    )
+    blocked = partial(block_sparse.blocked, bias=bias, size=8)
+    found = results(blocked, inputs, attention_mask, *more)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -193,17 +201,17 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(
     generator = torch.Generator().manual_seed(length)
     keys = torch.arange(start + length)
     q, k, v = (torch.randn(2, 2, len(keys), 16, generator=generator) for _ in range(3))
-    attention_mask = AttentionMask(pattern, keys[start:], keys, 2, start=start)
+    attention_mask = AttentionMask(pattern, keys[start:], keys, 2, Span(start))
     q = q[:, :, start:]
     found, expected = (
         kernel(q, k, v, attention_mask, 0.3, 0.0)
         for kernel in (block_sparse.flex, softmax_attention.explicit)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    mask = block_sparse._block_mask(attention_mask, q.device, 2)
-    assert mask is block_sparse._block_mask(attention_mask, q.device, 2)
+    mask = block_sparse._flex_block_mask(attention_mask, q.device, 2)
+    assert mask is block_sparse._flex_block_mask(attention_mask, q.device, 2)
     seen = torch.nn.functional.pad(
-        attention_mask.mask.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128)
+        attention_mask.allowed.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128)
     )[0, 0]
     each = (
         seen.unflatten(0, (-1, 128)).unflatten(2, (-1, 128)).transpose(1, 2).flatten(2)
@@ -218,7 +226,7 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
     """Queries from `start` on, keys from the first that is remembered."""
     pattern = DilatedMask(size, step) & CausalMask()
     keys = torch.arange(max(0, start - size * step), start + length)
-    attention_mask = AttentionMask(pattern, keys[-length:], keys, 1, start=start)
+    attention_mask = AttentionMask(pattern, keys[-length:], keys, 1, Span(start))
     q, k, v = tensors(length=start + length, batch=1)
     q, k, v = q[:, :, start:], k[:, :, keys], v[:, :, keys]
     found, expected = (
@@ -264,7 +272,7 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
         q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
         with Numbers() as mode:
             attention_mask = sight_of(CHEAP[name], length, 1)
-            softmax_attention.best(q, k, v, attention_mask, 0.3, 0.0).sum().backward()
+            softmax_attention.dispatch(q, k, v, attention_mask, 0.3, 0.0).sum().backward()
         made.append(mode.made)
         assert mode.largest < length * length / 3
     assert made[2] < 2.5 * made[1] < 2.5 * 2.5 * made[0]  # four times, if it grew as n² does
@@ -272,6 +280,6 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
 
 def test_the_door_takes_the_dense_kernel_where_most_is_seen() -> None:
     for pattern in (FullMask(), CausalMask(), StridedMask(3), DilatedMask(900), ~DilatedMask(2)):
-        assert not sight_of(pattern, 1024).sparse
-    assert sight_of(DilatedMask(64), 1024).sparse
-    assert not sight_of(DilatedMask(64), 100).sparse
+        assert not sight_of(pattern, 1024).is_sparse
+    assert sight_of(DilatedMask(64), 1024).is_sparse
+    assert not sight_of(DilatedMask(64), 100).is_sparse

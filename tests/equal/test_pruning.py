@@ -22,6 +22,7 @@ from looked import TARGET, TEXT, sharpened, translator
 from regard import spec
 from regard.builder import build, trainable
 from regard.cli.prune import command
+from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.data import builtin
 from regard.decode.batch_decoding import DecodingSettings
@@ -209,8 +210,8 @@ def test_tokens_that_see_everything_lose_heads_too() -> None:
     glob[0, 3] = True
     probe = Probe(edits=switched_off(held.model, [("encoder.0.self", 2)]))  # type: ignore[arg-type]
     with torch.inference_mode():
-        wanted = held.model(tokens, global_tokens=glob, probe=probe)[0]
-        found = fewer.model(tokens, global_tokens=glob)[0]
+        wanted = held.model(tokens, context=Context(global_tokens=glob, probe=probe))[0]
+        found = fewer.model(tokens, context=Context(global_tokens=glob))[0]
     assert (found - wanted).abs().max() <= 1e-5
     assert trainable(fewer.model) == parameter_count(fewer.spec)
 

@@ -14,13 +14,17 @@ from torch import Tensor, nn
 import regard
 from regard import spec
 from regard.baselines.additive_attention import AdditiveAttention, AlignmentAttention
+from regard.baselines.cache import RecurrentState
 from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.builder import build, trainable
 from regard.core import softmax_attention
-from regard.core.cache import RecurrentState
-from regard.core.mask import AttentionMask, FullMask, PaddingMask
-from regard.core.probe import Probe
+from regard.core.attention_mask import AttentionMask
+from regard.core.cache import DecoderState
+from regard.core.context import Context
+from regard.core.encoder_output import EncoderOutput
+from regard.core.mask import FullMask, PaddingMask
+from regard.core.probe import NO_PROBE, Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy
 from regard.errors import ModelError
@@ -160,7 +164,7 @@ def test_a_bidirectional_encoder_is_pytorch_s_over_packed_sequences(cell: str) -
     torch.manual_seed(0)
     kind: Any = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell]
     theirs = kind(8, 4, num_layers=2, bidirectional=True, batch_first=True).double()
-    ours = RecurrentEncoder(cell, 8, 2, 0.0, backwards=True).double()
+    ours = RecurrentEncoder(cell, 8, 2, 0.0, bidirectional=True).double()
     for i in range(2):
         for part, suffix in ((ours.cells[i], ""), (ours.backwards[i], "_reverse")):
             for name, parameter in part.named_parameters():
@@ -172,9 +176,7 @@ def test_a_bidirectional_encoder_is_pytorch_s_over_packed_sequences(cell: str) -
     padding_mask = torch.arange(7) < lengths[:, None]
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
     wanted, _ = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    found = (
-        ours(x, ours.attention_mask(0, 7, 3, PaddingMask(padding_mask))) * padding_mask[:, :, None]
-    )
+    found = ours(x, padding_mask) * padding_mask[:, :, None]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     (one,) = torch.autograd.grad((wanted**2).sum(), x, retain_graph=True)
     (two,) = torch.autograd.grad((found**2).sum(), x)
@@ -218,12 +220,11 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
         torch.randn(2, 4, d).double().requires_grad_(),
     )
     padding_mask = torch.tensor([[True] * 4, [True, True, False, False]])
-    over = AttentionMask(PaddingMask(padding_mask), torch.arange(1), torch.arange(4), 2)
-    found = made(x, made.attention_mask(0, 5, 2, FullMask()), memory, over)
+    found = made(x, memory=EncoderOutput(memory, padding_mask))
 
     def attend(h: Tensor, row: int) -> Tensor:
         assert looks is not None
-        part, scores = made.looking, []
+        part, scores = made.attention, []
         assert part is not None
         for s in range(int(padding_mask[row].sum())):
             key = memory[row, s]
@@ -259,7 +260,7 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
                 y = h[i]
             if looks is not None:
                 context = context if isinstance(looks, spec.BahdanauAttention) else attend(y, row)
-                y = fed = torch.tanh(made.looking.join(torch.cat([context, y])))  # type: ignore[union-attr]
+                y = fed = torch.tanh(made.attention.join(torch.cat([context, y])))  # type: ignore[union-attr]
             given.append(y)
         rows.append(torch.stack(given))
     wanted = torch.stack(rows)
@@ -280,18 +281,20 @@ def test_padding_in_front_leaves_the_state_alone(cell: str) -> None:
     x = torch.randn(2, 5, 6).double()
     padding_mask = torch.arange(5) >= torch.tensor([[0], [3]])
     state = part.start(2, 0)
-    found = part(x, part.attention_mask(0, 5, 2, PaddingMask(padding_mask)), states=state)
+    found = part(
+        x,
+        padding_mask,
+        context=Context(state=DecoderState(state)),
+    )
     torch.testing.assert_close(
         found[1:, 3:],
-        part(x[1:, 3:], part.attention_mask(0, 2, 1, FullMask())),
+        part(x[1:, 3:]),
         rtol=1e-9,
         atol=1e-9,
     )
-    torch.testing.assert_close(
-        found[:1], part(x[:1], part.attention_mask(0, 5, 1, FullMask())), rtol=1e-9, atol=1e-9
-    )
-    assert isinstance(state[0].past, RecurrentState)
-    torch.testing.assert_close(state[0].past.hidden[:, -1], found[:, -1])
+    torch.testing.assert_close(found[:1], part(x[:1]), rtol=1e-9, atol=1e-9)
+    assert isinstance(state[0].self_attention, RecurrentState)
+    torch.testing.assert_close(state[0].self_attention.hidden[:, -1], found[:, -1])
 
 
 def test_a_gated_decoder_is_its_equations() -> None:
@@ -303,12 +306,7 @@ def test_a_gated_decoder_is_its_equations() -> None:
         spec.SequenceToSequence(d, tokens, tokens, spec.Convolutional(1), decoder)
     ).decoder
     x, memory = torch.randn(1, 5, d).double(), torch.randn(1, 4, 2 * d).double()
-    found = made(
-        x,
-        made.attention_mask(0, 5, 1, FullMask()),
-        memory,
-        AttentionMask(FullMask(), torch.arange(1), torch.arange(4), 1),
-    )
+    found = made(x, memory=EncoderOutput(memory))
     z, values, h = memory[0, :, :d], memory[0, :, d:], x[0]
     assert isinstance(made, ConvolutionalDecoder)
     for unit, glance in zip(made.units, made.glances, strict=True):
@@ -336,12 +334,7 @@ def test_an_aligned_decoder_is_told_the_place_beneath_it() -> None:
     ).decoder
     x, memory = torch.randn(1, 12, 6).double(), torch.randn(1, 10, 12).double().requires_grad_()
     padding_mask = torch.arange(10)[None] < 9
-    found = made(
-        x,
-        made.attention_mask(0, 12, 1, FullMask()),
-        memory,
-        AttentionMask(PaddingMask(padding_mask), torch.arange(1), torch.arange(10), 1),
-    )
+    found = made(x, memory=EncoderOutput(memory, padding_mask))
     for t in range(12):
         (felt,) = torch.autograd.grad(found[0, t].sum(), memory, retain_graph=True)
         seen = felt[0, :, 6:].abs().sum(dim=-1).nonzero()[:, 0].tolist()
@@ -371,12 +364,12 @@ def test_a_low_temperature_looks_up_one_place_and_a_high_one_all_alike(
         )
         made = build(model).decoder.double()
         assert isinstance(made, RecurrentDecoder)
-        part = made.looking
+        part = made.attention
         assert isinstance(part, AlignmentAttention)
-        found[temperature] = part(query, part.remember(memory), attention_mask)
+        found[temperature] = part(query, part.keys_and_values(memory), attention_mask, NO_PROBE)
         asked = part.mixer.weights(
-            part.asks(query, part.remember(memory)),
-            part.remember(memory).k,
+            part.queries(query, part.keys_and_values(memory)),
+            part.keys_and_values(memory).k,
             attention_mask,
             torch.arange(3),
         )
@@ -411,9 +404,9 @@ def test_the_fused_kernel_is_the_definition() -> None:
         sentences(),
     )
     assert isinstance(made.decoder, RecurrentDecoder)
-    assert isinstance(made.decoder.looking, AlignmentAttention)
+    assert isinstance(made.decoder.attention, AlignmentAttention)
     fused = made(source, target, padding_mask)[0]
-    made.decoder.looking.mixer.kernel = softmax_attention.explicit  # type: ignore[union-attr, assignment]
+    made.decoder.attention.mixer.kernel = softmax_attention.explicit  # type: ignore[union-attr, assignment]
     torch.testing.assert_close(made(source, target, padding_mask)[0], fused, rtol=1e-9, atol=1e-9)
 
 
@@ -428,7 +421,9 @@ def test_alignments_are_recorded_for_all_steps(family: str) -> None:
     )
     probe = Probe(["decoder.*"])
     plain = made(source, target, padding_mask)[0]
-    torch.testing.assert_close(made(source, target, padding_mask, probe)[0], plain, rtol=0, atol=0)
+    torch.testing.assert_close(
+        made(source, target, padding_mask, Context(probe=probe))[0], plain, rtol=0, atol=0
+    )
     weights = probe.weights("decoder.0.cross")
     assert weights.shape == (3, 1, 11, 9)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 1, 11).double())

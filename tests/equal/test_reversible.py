@@ -10,7 +10,8 @@ import torch
 from regard import spec
 from regard.bench.attention import peak as most
 from regard.builder import build, trainable
-from regard.core.probe import Probe
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.errors import ModelError
 from regard.parameter_count import parameter_count
 
@@ -51,9 +52,9 @@ def test_gradients_are_the_ordinary_ones(dropout: float, position: Any) -> None:
     model = build(description).double().train()
     assert trainable(model) == parameter_count(description)
     found = []
-    for probe in (None, Probe()):
+    for probe in (NO_PROBE, Probe()):
         torch.manual_seed(1)
-        out, _ = model(TOKENS, probe=probe)
+        out, _ = model(TOKENS, context=Context(probe=probe))
         after = torch.rand(1)
         found.append((out, after, gradients(model, out)))
     (one, chance, grads), (other, same, expected) = found
@@ -70,8 +71,8 @@ def test_gradients_reach_the_encoder() -> None:
     model = build(spec.EncoderDecoder(8, tokens, tokens, *sides)).double().train()
     padding_mask = torch.arange(9) < torch.tensor([9, 4])[:, None]
     grads, expected = (
-        gradients(model, model(TOKENS, TOKENS[:, :5], padding_mask, probe)[0])
-        for probe in (None, Probe())
+        gradients(model, model(TOKENS, TOKENS[:, :5], padding_mask, Context(probe=probe))[0])
+        for probe in (NO_PROBE, Probe())
     )
     for got, wanted in zip(grads, expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
@@ -89,17 +90,17 @@ def test_decoded_as_read() -> None:
 def test_memory_does_not_grow_with_layers() -> None:
     tokens = torch.zeros(1, 2000, dtype=torch.long)
 
-    def peak(layers: int, probe: Probe | None) -> int:
+    def peak(layers: int, probe: NullProbe) -> int:
         model = build(decoder(layers, shared=True)).train()
 
         def once() -> None:
-            model(tokens, probe=probe)[0].sum().backward()
+            model(tokens, context=Context(probe=probe))[0].sum().backward()
             model.zero_grad()
 
         once()
         return most(once, torch.device("cpu"))
 
-    assert peak(12, None) < 1.05 * peak(3, None)
+    assert peak(12, NO_PROBE) < 1.05 * peak(3, NO_PROBE)
     assert peak(12, Probe()) > 2 * peak(3, Probe())
 
 

@@ -11,6 +11,7 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.core.context import Context, LayerContext
 from regard.errors import ModelError
 from regard.parameter_count import parameter_count
 
@@ -54,11 +55,11 @@ def test_halting_is_the_mean_by_probabilities() -> None:
     with torch.no_grad():
         universal.halt.bias.fill_(-0.5)  # type: ignore[union-attr]
     x = model.tokens(TOKENS)
-    attention_mask = model.stack.attention_mask(0, 9, 2, model.stack.pattern)  # type: ignore[arg-type]
+    inputs = model.stack.layer_inputs(x, None, Context())  # type: ignore[operator, union-attr]
     states = [x]
     for _ in range(5):
-        states.append(block(states[-1], attention_mask))
-    likely = [torch.sigmoid(universal.halt(state).float())[..., 0] for state in states[:-1]]
+        states.append(block(states[-1], inputs.mask, inputs.positions, LayerContext()))
+    likely = [torch.sigmoid(universal.halt(state))[..., 0] for state in states[:-1]]
     found, losses = model(TOKENS)
     spent = 0.0
     for b in range(2):

@@ -12,8 +12,9 @@ import torch
 from regard import spec
 from regard.builder import build, trainable
 from regard.core import softmax_attention
+from regard.core.attention_mask import AttentionMask
 from regard.core.cache import StaticKVCache
-from regard.core.mask import AttentionMask
+from regard.core.context import Context
 from regard.core.mask import CausalMask as CausalPattern
 from regard.core.probe import Probe
 from regard.errors import ModelError
@@ -171,11 +172,11 @@ def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...])
     ]
     growing, fixed, shared, both = states
     for state in (shared, both):
-        state.share()
-        assert state.line is not None
-    assert fixed.fix()
-    assert both.fix()
-    for slots in (layer.past for state in (fixed, both) for layer in state.layers):
+        state.share_rows()
+        assert state.ancestry is not None
+    assert fixed.make_static()
+    assert both.make_static()
+    for slots in (layer.self_attention for state in (fixed, both) for layer in state.layers):
         assert isinstance(slots, StaticKVCache)
         assert not slots.k[:, :, 3:].any()  # nothing that a weight of zero would not hide
         assert not slots.v[:, :, 3:].any()
@@ -188,8 +189,8 @@ def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...])
         rows = torch.tensor([1, 0, 3, 3, 4, 5] if t % 2 else [0, 0, 3, 2, 5, 4])
         for state in states:
             state.reorder(rows)
-    assert fixed.place is not None
-    assert fixed.place.item() == growing.position
+    assert fixed.device_position is not None
+    assert fixed.device_position.item() == growing.position
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -225,7 +226,7 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
         for part in model.modules():
             if isinstance(part, softmax_attention.SoftmaxAttention):
                 part.kernel = kernel
-        hidden, _ = model(tokens, padding_mask, probe=probe)
+        hidden, _ = model(tokens, padding_mask, context=Context(probe=probe))
         results.append(
             [
                 hidden,
@@ -235,7 +236,7 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     for name, call in probe.attentions.items():
-        mixed = call.mixer(call.q, call.k, call.v, call.attention_mask)  # type: ignore[operator]
+        mixed = call.mixer(call.q, call.k, call.v, call.mask, call.bias)  # type: ignore[operator]
         weights = probe.weights(name) @ call.v.repeat_interleave(4 // call.v.shape[1], dim=1)
         torch.testing.assert_close(mixed, weights, rtol=1e-9, atol=1e-9)
 
@@ -246,7 +247,7 @@ def test_relative_scores_by_hand() -> None:
     position = spec.Disentangled(3, norm=spec.LayerNorm())
     model = shaken(build(spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))))
     probe = Probe(["*"])
-    model(torch.randint(0, 19, (1, 6)), probe=probe)
+    model(torch.randint(0, 19, (1, 6)), context=Context(probe=probe))
     call = probe.attentions["encoder.0.self"]
     place, project = model.stack.position, model.stack.blocks[0].attention.project  # type: ignore[union-attr]
     far_q, far_k, _ = project(place.norm(place.table)[None], None)  # type: ignore[misc, operator, union-attr]
@@ -271,7 +272,7 @@ def test_positions_of_each_layer_by_hand(
     probe = Probe(["*"])
     tokens = torch.randint(0, 19, (1, 6))
     x = model.input(tokens)
-    model(tokens, probe=probe)
+    model(tokens, context=Context(probe=probe))
     part = model.stack.blocks[0].attention  # type: ignore[union-attr]
     q, k, _ = part.project(x, None)  # type: ignore[union-attr, operator]
     scores = torch.empty(2, 6, 6).double()
@@ -329,14 +330,14 @@ def test_padding_is_nothing_to_a_convolution() -> None:
 
 def test_a_window_sees_the_last_tokens_only() -> None:
     positions = torch.arange(6)
-    mask = AttentionMask(CausalPattern(2), positions, positions).mask[0, 0]
+    mask = AttentionMask(CausalPattern(2), positions, positions).allowed[0, 0]
     assert mask.int().tolist()[3] == [0, 0, 1, 1, 0, 0]
 
 
 def test_a_key_without_bias_adds_nothing() -> None:
     part = build(decoder(CASES[2])).stack.blocks[0].attention.project.qkv  # type: ignore[union-attr]
     assert part.biased == (True, False, True)
-    full = part.whole_bias()
+    full = part.full_bias()
     assert len(full) == sum(part.parts)
     assert (full[part.parts[0] : part.parts[0] + part.parts[1]] == 0).all()
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.core.mask import AttentionMask, FullMask
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import FullMask
 from regard.core.softmax_attention import attention_weights, fused
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
@@ -35,7 +36,7 @@ def test_attention_from_scratch_is_the_cores() -> None:
         fused(queries, keys, values, attention_mask, 8**-0.5, 0.0)[0, 0].numpy(), output, rtol=1e-9
     )
     np.testing.assert_allclose(
-        attention_weights(queries, keys, attention_mask.mask, 8**-0.5)[0, 0].numpy(),
+        attention_weights(queries, keys, attention_mask.allowed, 8**-0.5)[0, 0].numpy(),
         weights,
         rtol=1e-9,
     )

@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(
 def test_a_fresh_model_that_does_not_fit_is_refused_too() -> None:
     # Sinusoids are a table of 512 × d_model even on the meta device: a wider one takes gigabytes.
     with pytest.raises(ModelError, match="TB of memory"):
-        build(transformer(37, 37, d_model=200_000, heads=8))
+        build(transformer(37, 37, d_model=2_000_000, heads=8))
 
 
 def test_sizes_of_memory_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tokenizers import models
 import zoo
 from regard import disk, spec
 from regard.builder import build
-from regard.core.position import Sinusoidal
+from regard.core.positional_encoding import Sinusoidal
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (
     SpecialTokenIds,

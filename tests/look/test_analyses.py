@@ -16,7 +16,8 @@ from torch import Tensor
 from looked import MODELS, TARGET, TEXT, WORDS, Tokenized, reader, target_of, translator, writer
 from regard import spec
 from regard.builder import build
-from regard.core.mask import AttentionMask, CausalMask, FullMask
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import DecodingSettings
@@ -88,7 +89,13 @@ class Given:
         self.known = weights
 
     def weights(
-        self, q: Tensor, k: Tensor, attention_mask: Any, rows: Tensor, heads: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: Any,
+        rows: Tensor,
+        heads: Tensor | None = None,
+        bias: Any = None,
     ) -> Tensor:
         run = self.known[:, :, rows]
         return run if heads is None else run[:, heads]

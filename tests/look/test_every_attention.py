@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from looked import TEXT, translator
+from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.core.softmax_attention import per_query_head
 from regard.look import entropy
@@ -22,7 +23,7 @@ def test_effective_weights_and_what_could_be_seen(word: str) -> None:
     """Weights times values is what was mixed; where nothing could be seen there is no weight."""
     model = translator(attention=word, decoder_attention="softmax").model.double().eval()
     probe = Probe(["encoder.*"])
-    model.encode(torch.randint(4, 60, (2, 13)), probe=probe)
+    model.encode(torch.randint(4, 60, (2, 13)), context=Context(probe=probe))
     rows = torch.arange(13)
     for name, call in probe.attentions.items():
         weights = call.weights()

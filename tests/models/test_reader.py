@@ -285,7 +285,8 @@ def test_entities() -> None:
 
     def joined(labels: str) -> list[tuple[str, str, float]]:
         return [
-            (e.text, e.label, round(e.probability, 2)) for e in merge_entities("w w w w w", words(labels))
+            (e.text, e.label, round(e.probability, 2))
+            for e in merge_entities("w w w w w", words(labels))
         ]
 
     assert joined("O B-X I-X O I-Y") == [("w w", "X", 0.6), ("w", "Y", 0.9)]

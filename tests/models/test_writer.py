@@ -112,7 +112,10 @@ def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:
         expected.append(token)
         seen = [*seen, token]
     found = model.generate("The dog sees a cat. The cat sees", max_new_tokens=50)
-    assert found == model.tokenizer.decode([*ids, *expected])[len("The dog sees a cat. The cat sees") :]
+    assert (
+        found
+        == model.tokenizer.decode([*ids, *expected])[len("The dog sees a cat. The cat sees") :]
+    )
 
 
 def test_end_tokens_end(folder: Path, model: LanguageModel) -> None:

@@ -7,7 +7,8 @@ import torch
 
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.norm import RMSNorm
-from regard.core.position import Rope, T5Bias, alibi_slopes, banded, rope_frequencies
+from regard.core.relative_position import T5Bias, alibi_slopes
+from regard.core.rotary import Rope, banded_frequencies, rope_frequencies
 
 pytest.importorskip("transformers")
 
@@ -51,7 +52,9 @@ def test_banded_scaling() -> None:
         max_position_embeddings=512,
     )
     theirs, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
-    torch.testing.assert_close(banded(rope_frequencies(32, 10_000.0), 8.0, 1.0, 4.0, 64), theirs)
+    torch.testing.assert_close(
+        banded_frequencies(rope_frequencies(32, 10_000.0), 8.0, 1.0, 4.0, 64), theirs
+    )
 
 
 def test_rms_norms() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import disk
 from regard.builder import trainable
-from regard.core.position import Disentangled
+from regard.core.relative_position import Disentangled
 from regard.errors import ModelError
 from regard.families import deberta
 from regard.families import folder as folders

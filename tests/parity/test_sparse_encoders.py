@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import spec as kinds
 from regard.builder import trainable
-from regard.core.mask import FullMask
+from regard.core.context import Context
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.model import Encoder
@@ -132,7 +132,7 @@ def our_outputs(model: Any, inputs: dict[str, torch.Tensor], names: Any) -> dict
         inputs["padding_mask"],
         names,
         segments=inputs["segments"],
-        global_tokens=inputs.get("global_tokens"),
+        context=Context(global_tokens=inputs.get("global_tokens")),
     )
 
 
@@ -212,7 +212,7 @@ def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     model, _ = folders.open_model(tmp_path)
     assert isinstance(model, Encoder)
-    assert model.stack.attention_mask(0, 580, 3, FullMask()).sparse
+    assert model.stack.layer_inputs(torch.zeros(3, 580, 1), None, Context()).mask.is_sparse
     inputs = batch("Longformer", config, 580)
     expected = their_outputs(theirs, inputs)
     assert_close(our_outputs(model, inputs, expected), expected, inputs["padding_mask"])

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from test_run import start, text  # noqa: F401
 
 from looked import translator, writer
+from regard.core.context import Context
 from regard.look import batch, entropy, look
 from regard.training.engine.attention_entropy import attention_entropy
 
@@ -27,7 +28,9 @@ def test_padding_does_not_count() -> None:
     data = batch(model, list(PAIRS), list(PAIRS.values()))
     written = data.labels >= 0
     found = attention_entropy(
-        lambda probe: model.model(data.inputs, data.decoder_inputs, data.padding_mask, probe),
+        lambda probe: model.model(
+            data.inputs, data.decoder_inputs, data.padding_mask, Context(probe=probe)
+        ),
         {"encoder": data.padding_mask, "decoder": written},
     )
     alone = [entropy(look(model, source, target=target)) for source, target in PAIRS.items()]
@@ -46,7 +49,9 @@ def test_padding_does_not_count() -> None:
 def test_a_language_models_places_all_count() -> None:
     model = writer()
     tokens = torch.tensor([model.input_tokenizer.input_ids("The dog sees a small cat.")])
-    found = attention_entropy(lambda probe: model.model(tokens, probe=probe), {"decoder": None})
+    found = attention_entropy(
+        lambda probe: model.model(tokens, context=Context(probe=probe)), {"decoder": None}
+    )
     alone = entropy(look(model, "The dog sees a small cat."))
     for name, nats in zip(alone.names, alone.nats, strict=True):
         assert found["attention_entropies"][name] == pytest.approx(nats.mean(), abs=1e-5)

@@ -17,7 +17,7 @@ from regard import spec
 from regard.builder import build
 from regard.core import softmax_attention
 from regard.core.cache import KVCache
-from regard.core.position import LearnedPosition
+from regard.core.positional_encoding import LearnedPosition
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.families.folder import write_model
@@ -81,17 +81,17 @@ def rows_that_mix(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
 
 
 def padding_that_is_seen(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
-    from regard import model as wirings
+    from regard.core import stack
     from regard.core.mask import FullMask
 
-    monkeypatch.setattr(wirings, "_padding", lambda padding_mask, documents=None: FullMask())
+    monkeypatch.setattr(stack, "padding_pattern", lambda padding_mask: FullMask())
 
 
 def another_kernel(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     for part in model.modules():
         if isinstance(part, softmax_attention.SoftmaxAttention):
-            part.kernel = lambda q, k, v, attention_mask, scale, dropout: softmax_attention.fused(
-                q, k, v, attention_mask, scale * 1.001, dropout
+            part.kernel = lambda q, k, v, mask, scale, dropout, bias=None: softmax_attention.fused(
+                q, k, v, mask, scale * 1.001, dropout, bias
             )
 
 

@@ -1,7 +1,8 @@
-"""Convolutions as encoder and as decoder: ConvS2S (Gehring et al. 2017) and ByteNet (Kalchbrenner et al. 2016).
+"""Convolutional encoders and decoders: ConvS2S (Gehring et al. 2017) and ByteNet (Kalchbrenner et al.
+2016).
 
-They offer what a `Stack` offers: `sight`, `forward`, `start`. The memory that such an encoder hands on is two of them side
-by side, what it found and what is to be taken from there: [B, S, 2·D].
+They have the signature of a `Stack`. The memory that such an encoder hands on is two tensors side by
+side, [B, S, 2·D]: what to match (keys) and what to take (values).
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.baselines.recurrent import Onward, padded
-from regard.core.cache import ConvState, CrossKV, LayerCache
+from regard.baselines.cache import ConvState
+from regard.baselines.recurrent import refuse_documents
+from regard.core.attention_mask import AttentionMask
+from regard.core.cache import CrossKV, LayerCache
+from regard.core.context import Context
 from regard.core.dropout import Dropout
+from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.linear import Linear
-from regard.core.mask import AttentionMask
 from regard.core.norm import LayerNorm, Norm
-from regard.core.probe import AttentionCall, HasHeads, Probe
+from regard.core.probe import HasHeads, NullProbe
 from regard.core.softmax_attention import SoftmaxAttention
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 class Convolution(nn.Module):
-    """Over `kernel` places that are `dilation` apart: around each place, or where there is a past, up to it."""
+    """A dilated convolution over `kernel` positions: around each position, or where there is a past,
+    up to it (causal)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int) -> None:
         super().__init__()
@@ -38,38 +43,44 @@ class Convolution(nn.Module):
         if not self.weight.is_meta:
             self.weight.data.normal_(std=(kernel * inputs) ** -0.5)
 
+    def extra_repr(self) -> str:
+        outputs, inputs, kernel = self.weight.shape
+        return f"{inputs} → {outputs}, kernel={kernel}, dilation={self.dilation}"
+
     def forward(self, x: Tensor, past: ConvState | None = None) -> Tensor:
         """[B, T, inputs] → [B, T, outputs]"""
-        around = self.reach // 2
+        padding = self.reach // 2
         if past is not None:
-            around, x = 0, torch.cat([past.x, x], dim=1)
+            padding = 0
+            x = torch.cat([past.x, x], dim=1)
             past.x = x[:, x.shape[1] - self.reach :]
         x = functional.conv1d(
-            x.transpose(1, 2), self.weight, self.bias, padding=around, dilation=self.dilation
+            x.transpose(1, 2), self.weight, self.bias, padding=padding, dilation=self.dilation
         )
         return x.transpose(1, 2)
 
 
 class GatedUnit(nn.Module):
-    """A gated linear unit of a convolution."""
+    """ConvS2S's unit: a gated linear unit of a convolution."""
 
     def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
         self.convolution = Convolution(d_model, 2 * d_model, kernel, dilation)
-        self.seen = d_model  # how wide what the convolution sees is
+        self.input_width = d_model  # of the convolution
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
     ) -> Tensor:
-        return functional.glu(self.convolution(_blank(self.dropout(x), padding_mask), past), dim=-1)
+        x = _zero_padding(self.dropout(x), padding_mask)
+        return functional.glu(self.convolution(x, past), dim=-1)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         return (x + y) * HALF
 
 
 class BottleneckUnit(nn.Module):
-    """norm, relu, map to half the width; norm, relu, convolution; norm, relu, map back."""
+    """ByteNet's unit: norm, relu, map to half the width; norm, relu, convolution; norm, relu, map back."""
 
     def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
@@ -79,13 +90,14 @@ class BottleneckUnit(nn.Module):
         self.convolution = Convolution(half, half, kernel, dilation)
         self.outer = Linear(half, d_model)
         self.dropout = Dropout(dropout)
-        self.seen = half
+        self.input_width = half
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
     ) -> Tensor:
         x = self.inner(functional.relu(self.norms[0](x)))
-        x = self.convolution(_blank(functional.relu(self.norms[1](x)), padding_mask), past)
+        x = _zero_padding(functional.relu(self.norms[1](x)), padding_mask)
+        x = self.convolution(x, past)
         return self.dropout(self.outer(functional.relu(self.norms[2](x))))
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -95,12 +107,18 @@ class BottleneckUnit(nn.Module):
 Unit = GatedUnit | BottleneckUnit
 
 
-def _blank(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+def _zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
     """A convolution must find at padding what it finds beyond the end: nothing."""
-    return x if padding_mask is None else x.masked_fill(~padding_mask[:, :, None], 0.0)
+    if padding_mask is None:
+        return x
+    return x.masked_fill(~padding_mask[:, :, None], 0.0)
 
 
-class ConvolutionalEncoder(Onward):
+class ConvolutionalEncoder(nn.Module):
+    """Units around each position."""
+
+    position = None
+
     def __init__(self, units: Sequence[Unit], norm: Norm | None) -> None:
         super().__init__()
         self.units = nn.ModuleList(units)
@@ -111,21 +129,29 @@ class ConvolutionalEncoder(Onward):
         return {}
 
     def forward(
-        self, x: Tensor, attention_mask: AttentionMask, *, probe: Probe | None = None
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        memory: EncoderOutput | None = None,
     ) -> Tensor:
         """[B, S, D] → [B, S, 2·D]: what was found, and the same with what stood there at first."""
-        first = x = probe.through("embedded", x) if probe else x
-        padding_mask = padded(attention_mask)
+        context = context or Context()
+        refuse_documents(context)
+        x = context.probe.through("embedded", x)
+        embedded = x
         for i, unit in enumerate(cast(Sequence[Unit], self.units)):
             x = unit.add(x, unit(x, padding_mask))
-            x = probe.through(f"{i}.residual", x) if probe else x
-        x = x if self.norm is None else self.norm(x)
-        x = torch.cat([x, (x + first) * HALF], dim=-1)
-        return probe.through("output", x) if probe else x
+            x = context.layer_done(context.layer(i), x)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = torch.cat([x, (x + embedded) * HALF], dim=-1)
+        return context.probe.through("output", x)
 
 
 class ConvAttention(nn.Module):
-    """The attention of one layer: a query is the layer's output and the target's embedding together."""
+    """The attention of one ConvS2S layer: a query is the layer's output and the target's embedding
+    together."""
 
     heads = 1
 
@@ -140,27 +166,23 @@ class ConvAttention(nn.Module):
         return self.output.weight
 
     def forward(
-        self,
-        x: Tensor,
-        embedded: Tensor,
-        memory: CrossKV,
-        attention_mask: AttentionMask,
-        probe: Probe | None,
+        self, x: Tensor, embedded: Tensor, memory: CrossKV, mask: AttentionMask, probe: NullProbe
     ) -> Tensor:
         q = (self.query(x) + embedded) * HALF
-        q = q.reshape(memory.k.shape[0], 1, -1, q.shape[-1])
-        if probe is not None:
-            probe.attended(AttentionCall(self.mixer, q, memory.k, memory.v, attention_mask))
-        mixed = self.mixer(q, memory.k, memory.v, attention_mask)
-        if probe is not None:
-            mixed = probe.through("mixed", mixed)
-        found: Tensor = self.output(mixed.reshape(x.shape))
-        return found
+        q = q.reshape(memory.k.shape[0], 1, -1, q.shape[-1])  # [B, 1, W·T, D]
+        probe.attention(self.mixer, (q, memory.k, memory.v), mask)
+        mixed = self.mixer(q, memory.k, memory.v, mask)
+        mixed = probe.through("mixed", mixed)
+        out: Tensor = self.output(mixed.reshape(x.shape))
+        return out
 
 
-class ConvolutionalDecoder(Onward):
-    """With `glances`, each layer looks at the memory. Without, the decoder stands on the encoder: place t is told what the
-    encoder says of its place t, and nothing beyond its end (`aligned`)."""
+class ConvolutionalDecoder(nn.Module):
+    """Causal units. With `glances`, each layer attends to the memory (ConvS2S). Without, the decoder
+    stands on the encoder: position t is told what the encoder says of its position t, and nothing
+    beyond its end (`aligned`, ByteNet)."""
+
+    position = None
 
     def __init__(
         self,
@@ -177,68 +199,65 @@ class ConvolutionalDecoder(Onward):
         self.layers = len(units)
 
     def attentions(self) -> dict[str, HasHeads]:
-        return {
-            f"{i}.cross": glance
-            for i, glance in enumerate(cast(Sequence[ConvAttention], self.glances))
-        }
+        glances = cast(Sequence[ConvAttention], self.glances)
+        return {f"{i}.cross": glance for i, glance in enumerate(glances)}
 
     def start(
-        self,
-        rows: int,
-        capacity: int,
-        memory: Tensor | None = None,
-        memory_mask: AttentionMask | None = None,
+        self, rows: int, capacity: int, memory: EncoderOutput | None = None
     ) -> list[LayerCache]:
-        """For each layer what its convolution saw last: nothing yet."""
+        """For each layer the last inputs of its convolution: none yet."""
         assert memory is not None
-        k, v = memory[:, None].chunk(2, dim=-1)
-        units = cast(Sequence[Unit], self.units)
-        return [
-            LayerCache(
-                ConvState(memory.new_zeros(rows, u.convolution.reach, u.seen)), CrossKV(k, v)
-            )
-            for u in units
-        ]
+        k, v = memory.hidden[:, None].chunk(2, dim=-1)  # [B, 1, S, D] each
+        caches = []
+        for unit in cast(Sequence[Unit], self.units):
+            zeros = memory.hidden.new_zeros(rows, unit.convolution.reach, unit.input_width)
+            caches.append(LayerCache(ConvState(zeros), CrossKV(k, v)))
+        return caches
 
     def forward(
         self,
         x: Tensor,
-        attention_mask: AttentionMask,
-        memory: Tensor | None = None,
-        memory_mask: AttentionMask | None = None,
-        states: Sequence[LayerCache] | None = None,
-        probe: Probe | None = None,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        memory: EncoderOutput | None = None,
     ) -> Tensor:
-        x = probe.through("embedded", x) if probe else x
-        states = states or self.start(x.shape[0], 0, memory, memory_mask)
-        assert memory_mask is not None
+        """[B, T, D] → [B, T, D]"""
+        context = context or Context()
+        refuse_documents(context)
+        x = context.probe.through("embedded", x)
+        mask = cross_attention_mask(memory, context.state, None)
+        assert mask is not None, "this decoder needs a memory"
+        if context.state is None:
+            caches = self.start(x.shape[0], 0, memory)
+        else:
+            caches = context.state.layers
         if self.aligned is not None:
-            assert states[0].memory is not None
-            x = self.aligned(
-                torch.cat([x, _beneath(x, attention_mask, states[0].memory, memory_mask)], dim=-1)
-            )
+            x = self.aligned(torch.cat([x, _aligned_memory(x, context, caches[0], mask)], dim=-1))
         embedded = x
-        for i, (unit, state) in enumerate(
-            zip(cast(Sequence[Unit], self.units), states, strict=True)
-        ):
-            assert isinstance(state.past, ConvState)
-            assert state.memory is not None
-            y = unit(x, None, state.past)
+        for i, unit in enumerate(cast(Sequence[Unit], self.units)):
+            layer = context.layer(i)
+            keys = caches[i].cross_attention
+            assert keys is not None
+            y = unit(x, None, cast(ConvState, caches[i].self_attention))
             if self.glances:
-                look = probe.scope(str(i)).scope("cross") if probe else None
-                y = (y + self.glances[i](y, embedded, state.memory, memory_mask, look)) * HALF
-            x = unit.add(x, y)
-            x = probe.through(f"{i}.residual", x) if probe else x
-        x = x if self.norm is None else self.norm(x)
-        return probe.through("output", x) if probe else x
+                inner = layer.probe.scope("cross")
+                y = (y + self.glances[i](y, embedded, keys, mask, inner)) * HALF
+            x = context.layer_done(layer, unit.add(x, y))
+        if self.norm is not None:
+            x = self.norm(x)
+        return context.probe.through("output", x)
 
 
-def _beneath(
-    x: Tensor, attention_mask: AttentionMask, memory: CrossKV, memory_mask: AttentionMask
-) -> Tensor:
-    """What the encoder says of the places of `x` [rows, T, D]: zeros where it has none."""
-    v, padding_mask = memory.v[:, 0], padded(memory_mask)
-    v = v if padding_mask is None else v.masked_fill(~padding_mask[:, :, None], 0.0)
-    last = attention_mask.queries.clamp_max(v.shape[1] - 1)
-    taken = v[:, last].masked_fill((attention_mask.queries >= v.shape[1])[None, :, None], 0.0)
-    return taken.repeat_interleave(x.shape[0] // v.shape[0], dim=0)
+def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: AttentionMask) -> Tensor:
+    """What the encoder says of the positions of x [rows, T, D]: zeros where it has none."""
+    assert cache.cross_attention is not None
+    v = cache.cross_attention.v[:, 0]  # [B, S, D]
+    if not mask.is_full:
+        _, padding_mask = mask.causal_and_padding()
+        v = _zero_padding(v, padding_mask.expand(len(v), -1))
+    start, length, _ = context.positions(x.shape[1])
+    assert isinstance(start, int), "convolutions have no static cache"
+    positions = torch.arange(start, start + length, device=x.device)
+    beyond = positions >= v.shape[1]
+    aligned = v[:, positions.clamp_max(v.shape[1] - 1)].masked_fill(beyond[None, :, None], 0.0)
+    return aligned.repeat_interleave(x.shape[0] // v.shape[0], dim=0)

@@ -1,4 +1,5 @@
-"""A memory of sentences that is asked several times (Sukhbaatar et al. 2015, "End-To-End Memory Networks")."""
+"""End-to-end memory networks: a memory of sentences that is read in several hops (Sukhbaatar et al.
+2015)."""
 
 from __future__ import annotations
 
@@ -6,96 +7,124 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.attention_mask import AttentionMask
+from regard.core.context import Context
 from regard.core.embedding import Table
 from regard.core.linear import normal
-from regard.core.mask import AttentionMask, PaddingMask
-from regard.core.probe import AttentionCall, HasHeads, Probe
+from regard.core.mask import PaddingMask
+from regard.core.probe import HasHeads
 from regard.core.softmax_attention import SoftmaxAttention
 
 
 class MemoryHops(nn.Module):
-    """Each hop looks at the sentences through one table and takes what it finds from the next, which is also the table that
-    the following hop looks through (their adjacent tying); the question is read with the first. `ages` are trained vectors
-    of how long ago a sentence was."""
+    """Each hop attends to the sentences through one table and takes what it finds from the next, which
+    is also the table that the following hop attends through (adjacent tying); the question is read with
+    the first. `ages` are trained vectors of how long ago a sentence was."""
 
     position = None
+    heads = 1  # each hop attends once
 
     def __init__(self, vocabulary: int, d_model: int, hops: int, sentences: int) -> None:
         super().__init__()
         self.tables = nn.ModuleList(Table(vocabulary, d_model) for _ in range(hops + 1))
-        self.ages = nn.ParameterList(
-            nn.Parameter(normal(sentences, d_model)) for _ in range(hops + 1)
-        )
-        self.hops, self.sentences = hops, sentences
+        ages = [nn.Parameter(normal(sentences, d_model)) for _ in range(hops + 1)]
+        self.ages = nn.ParameterList(ages)
+        self.layers = hops
+        self.sentences = sentences
         self.mixer = SoftmaxAttention(1.0, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"hops={self.layers}, sentences={self.sentences}"
 
     def forward(
         self,
         story: Tensor,
-        padding_mask: Tensor,
+        story_mask: Tensor,
         question: Tensor,
-        asked: Tensor,
-        probe: Probe | None,
+        question_mask: Tensor,
+        context: Context,
     ) -> Tensor:
-        """story [B, N, S] and question [B, Q] with their `real` words → what is known at the end: [B, D]"""
-        known = self._sum(0, question[:, None], asked[:, None])  # [B, 1, D]
-        known = probe.through("embedded", known) if probe else known
-        told = padding_mask.any(dim=-1)  # [B, N]
-        places = torch.arange(story.shape[1], device=story.device)
-        attention_mask = AttentionMask(PaddingMask(told), places[:1], places, len(story))
-        # The last sentence that was told is the youngest.
-        ages = (told.sum(dim=1, keepdim=True) - 1 - places).clamp(0, self.sentences - 1)
-        keys = self._memory(0, story, padding_mask, ages)
-        for hop in range(self.hops):
-            values = self._memory(hop + 1, story, padding_mask, ages)
-            call = (
-                known[:, None],
-                keys[:, None],
-                values[:, None],
-                attention_mask,
-            )  # [B, 1, 1 or N, D]
-            look = probe.scope(str(hop)).scope("cross") if probe else None
-            if look is not None:
-                look.attended(AttentionCall(self.mixer, *call))
-            found = self.mixer(*call)
-            known = known + (look.through("mixed", found) if look else found)[:, 0]
-            known = probe.through(f"{hop}.residual", known) if probe else known
+        """story [B, N, S] and question [B, Q] with their padding masks → the answer's vector [B, D]"""
+        answer = self._sentence_vectors(0, question[:, None], question_mask[:, None])  # [B, 1, D]
+        answer = context.probe.through("embedded", answer)
+        is_sentence = story_mask.any(dim=-1)  # [B, N]
+        positions = torch.arange(story.shape[1], device=story.device)
+        mask = AttentionMask(PaddingMask(is_sentence), positions[:1], positions, len(story))
+        # The last sentence of a story is the youngest.
+        ages = is_sentence.sum(dim=1, keepdim=True) - 1 - positions
+        ages = ages.clamp(0, self.sentences - 1)
+        keys = self._memory(0, story, story_mask, ages)
+        for hop in range(self.layers):
+            layer = context.layer(hop)
+            inner = layer.probe.scope("cross")
+            values = self._memory(hop + 1, story, story_mask, ages)
+            qkv = (answer[:, None], keys[:, None], values[:, None])  # [B, 1, 1 or N, D]
+            inner.attention(self.mixer, qkv, mask)
+            mixed = inner.through("mixed", self.mixer(*qkv, mask))
+            answer = context.layer_done(layer, answer + mixed[:, 0])
             keys = values
-        return probe.through("output", known[:, 0]) if probe else known[:, 0]
-
-    @property
-    def layers(self) -> int:
-        return self.hops
-
-    @property
-    def heads(self) -> int:
-        """Each hop looks once."""
-        return 1
+        return context.probe.through("output", answer[:, 0])
 
     @property
     def out_weight(self) -> Tensor:
-        """[D, D]: what a hop finds is added as it is."""
+        """What a hop finds is added as it is: [D, D]."""
         return torch.eye(self.ages[0].shape[-1], device=self.ages[0].device)
 
     def attentions(self) -> dict[str, HasHeads]:
         """Every hop, by its name inside."""
-        return {f"{hop}.cross": self for hop in range(self.hops)}
+        return {f"{hop}.cross": self for hop in range(self.layers)}
 
-    def _memory(self, number: int, story: Tensor, padding_mask: Tensor, ages: Tensor) -> Tensor:
-        return self._sum(number, story, padding_mask) + functional.embedding(
-            ages, self.ages[number]
-        )
+    def _memory(self, number: int, story: Tensor, story_mask: Tensor, ages: Tensor) -> Tensor:
+        """[B, N, D]: the sentences of a story, each with its age."""
+        vectors = self._sentence_vectors(number, story, story_mask)
+        return vectors + functional.embedding(ages, self.ages[number])
 
-    def _sum(self, number: int, words: Tensor, padding_mask: Tensor) -> Tensor:
-        """[..., S] words → [..., D], each sentence one vector. How much each dimension of a word counts depends on its place
-        (their l_kj), so that the order of words matters."""
+    def _sentence_vectors(self, number: int, tokens: Tensor, padding_mask: Tensor) -> Tensor:
+        """[..., S] tokens → [..., D], each sentence one vector. Position encoding (their l_kj): how
+        much each dimension of a word counts depends on its position, so that order matters."""
         table = self.tables[number].weight
         assert isinstance(table, Tensor)
-        x = functional.embedding(words, table)
-        counts = padding_mask.sum(dim=-1, keepdim=True).clamp_min(1)  # [..., 1]
-        j = (torch.arange(1, words.shape[-1] + 1, device=words.device) / counts).to(x.dtype)[
-            ..., None
-        ]
-        k = (torch.arange(1, x.shape[-1] + 1, device=words.device) / x.shape[-1]).to(x.dtype)
+        x = functional.embedding(tokens, table)
+        lengths = padding_mask.sum(dim=-1, keepdim=True).clamp_min(1)  # [..., 1]
+        words = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+        j = (words / lengths).to(x.dtype)[..., None]
+        k = (torch.arange(1, x.shape[-1] + 1, device=tokens.device) / x.shape[-1]).to(x.dtype)
         weight = ((1 - j) - k * (1 - 2 * j)).masked_fill(~padding_mask[..., None], 0.0)
         return (x * weight).sum(dim=-2)
+
+
+class MemoryNetwork(nn.Module):
+    """Sentences and a question in, logits of the word that answers out."""
+
+    def __init__(self, hops: MemoryHops) -> None:
+        super().__init__()
+        self.hops = hops
+
+    def forward(
+        self,
+        story: Tensor,
+        question: Tensor,
+        story_mask: Tensor | None = None,
+        question_mask: Tensor | None = None,
+        context: Context | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """story [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words →
+        the answer's vector [B, D], and auxiliary losses (none here)."""
+        context = (context or Context()).scope("memory")
+        if story_mask is None:
+            story_mask = torch.ones_like(story, dtype=torch.bool)
+        if question_mask is None:
+            question_mask = torch.ones_like(question, dtype=torch.bool)
+        return self.hops(story, story_mask, question, question_mask, context), {}
+
+    @staticmethod
+    def split_inputs(joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `forward` takes, from one tensor [B, N + 1, S] of sentences of which the last is the
+        question, with −1 where no word is."""
+        mask = joined >= 0
+        words = joined.clamp_min(0)
+        return words[:, :-1], words[:, -1], mask[:, :-1], mask[:, -1]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits of all words, by the table from which the last hop took what it found."""
+        return functional.linear(hidden, self.hops.tables[-1].weight)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from regard import spec
 from regard.bench.report import Report, Row
 from regard.bench.timing import time_in_turns
 from regard.builder import build
-from regard.core.mask import FullMask
+from regard.core.context import Context
 from regard.families.attention_options import parse_attention
 from regard.memory import amount
 
@@ -182,11 +182,13 @@ def _call(
     stack = build(encoder).to(q.device, q.dtype).eval().stack
     mix = stack.blocks[0].attention.mixer  # type: ignore[union-attr]
 
+    shape = torch.empty(1, length, 1, device=q.device)  # only its sizes matter
+
     def once() -> float:
         with torch.set_grad_enabled(gradient is not None):
             # Reformer's keys are its queries, at unit length.
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared_qk else k
-            mask = stack.attention_mask(0, length, 1, FullMask())  # type: ignore[operator]
+            mask = stack.layer_inputs(shape, None, Context()).mask  # type: ignore[operator]
             out: Tensor = mix(q, keys, v, mask)  # type: ignore[operator]
             if gradient is not None:
                 out.backward(gradient)

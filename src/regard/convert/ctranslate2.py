@@ -18,7 +18,7 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.core.frontend import Spectrogram
-from regard.core.position import Sinusoidal
+from regard.core.positional_encoding import Sinusoidal
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Decoder, EncoderDecoder
@@ -369,7 +369,7 @@ def _feedforward(target: Any, feedforward: Any) -> None:
 
 def _linear(target: Any, linear: Any) -> None:
     target.weight = _array(linear.weight)
-    bias = linear.whole_bias()  # with zeros for q, k or v that have none
+    bias = linear.full_bias()  # with zeros for q, k or v that have none
     if bias is not None:
         target.bias = _array(bias)
 

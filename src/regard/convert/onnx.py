@@ -20,7 +20,7 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.core import softmax_attention
-from regard.core.position import Sinusoidal
+from regard.core.positional_encoding import Sinusoidal
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Function

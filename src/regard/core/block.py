@@ -1,78 +1,64 @@
-"""One layer: its sublayers, and the residual scheme around them."""
+"""One layer of a Transformer: its sublayers, with a residual connection around each."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.cache import LayerCache
+from regard.core.attention_mask import AttentionMask
+from regard.core.cache import CrossKV, LayerCache
+from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward, GatedFeedForward
-from regard.core.mask import AttentionMask
 from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.core.probe import Probe
-from regard.core.residual import ParallelResidual, SequentialResidual, Sublayer
-from regard.core.reversible import ReversibleResidual
+from regard.core.position_terms import PositionTerms
+from regard.core.residual import ParallelResidual, SequentialResidual
 
 PositionWise = FeedForward | GatedFeedForward | MixtureOfExperts
-Scheme = SequentialResidual | ParallelResidual | ReversibleResidual
+Memory = Tensor | CrossKV
 
 
-class Block(nn.Module):
-    """Self-attention, cross-attention if there is one, feed-forward."""
+class AnyBlock(nn.Module, ABC):
+    """Abstract: the sublayers of a block, and the cache they need."""
 
-    def __init__(
-        self,
-        attention: Attention,
-        cross: Attention | None,
-        feedforward: PositionWise,
-        residual: Scheme,
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.cross = cross
-        self.feedforward = feedforward
-        self.residual = residual
+    attention: Attention
+    cross: Attention | None
+    feedforward: PositionWise
 
+    @abstractmethod
     def forward(
         self,
         x: Tensor,
-        attention_mask: AttentionMask,
-        memory: Tensor | None = None,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Memory | None = None,
         memory_mask: AttentionMask | None = None,
-        state: LayerCache | None = None,
-        probe: Probe | None = None,
-        losses: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """`losses` takes up what parts of the block want minimised besides."""
-        return self.residual(
-            x, self.sublayers(attention_mask, memory, memory_mask, state, probe, losses)
+        """x [B, T, D] → [B, T, D]; cross-attention attends to the `memory` [B, S, D]."""
+
+    def self_attention(
+        self, x: Tensor, mask: AttentionMask, positions: PositionTerms, context: LayerContext
+    ) -> Tensor:
+        return self.attention(x, mask, positions, context.scope("self"))
+
+    def cross_attention(
+        self,
+        x: Tensor,
+        memory_mask: AttentionMask | None,
+        context: LayerContext,
+        memory: Memory | None,
+    ) -> Tensor:
+        """Attends to the encoder memory, or to its cached keys and values."""
+        assert self.cross is not None
+        return self.cross(
+            x, memory_mask, None, context.scope("cross"), memory=context.cross_cache or memory
         )
 
-    def sublayers(
-        self,
-        attention_mask: AttentionMask,
-        memory: Tensor | None,
-        memory_mask: AttentionMask | None,
-        state: LayerCache | None = None,
-        probe: Probe | None = None,
-        losses: dict[str, Tensor] | None = None,
-    ) -> list[Sublayer]:
-        """What the residual scheme is handed."""
-        past = state.past if state else None
-        seen = state.memory if state else memory
-        own, other = (probe.scope("self"), probe.scope("cross")) if probe else (None, None)
-        sublayers: list[Sublayer] = [
-            lambda y: self.attention(y, attention_mask, past=past, probe=own, losses=losses)
-        ]
-        if self.cross is not None:
-            cross = self.cross
-            sublayers.append(lambda y: cross(y, memory_mask, memory=seen, probe=other))
-        sublayers.append(lambda y: self._feed(y, losses, probe))
-        return sublayers
-
-    def _feed(self, x: Tensor, losses: dict[str, Tensor] | None, probe: Probe | None) -> Tensor:
+    def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
-            return self.feedforward(x, losses, probe.scope("experts") if probe else None)
+            return self.feedforward(x, context.scope("experts"))
         return self.feedforward(x)
 
     def start(
@@ -83,9 +69,69 @@ class Block(nn.Module):
         max_lookback: int | None,
         like: Tensor,
     ) -> LayerCache:
-        """The empty state of this block for `rows` sequences that will look at `memory`."""
+        """An empty cache of this block for `rows` sequences that will attend to `memory`."""
         past = self.attention.start(rows, capacity, max_lookback, like)
-        return LayerCache(
-            past,
-            self.cross.remember(memory) if self.cross is not None and memory is not None else None,
-        )
+        if self.cross is None or memory is None:
+            return LayerCache(past)
+        return LayerCache(past, self.cross.cross_keys_and_values(memory))
+
+
+class Block(AnyBlock):
+    """Self-attention, cross-attention if there is one, feed-forward: one after the other."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        feedforward: PositionWise,
+        residual: SequentialResidual,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.cross = cross
+        self.feedforward = feedforward
+        self.residual = residual
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Memory | None = None,
+        memory_mask: AttentionMask | None = None,
+    ) -> Tensor:
+        residuals = self.residual.each  # x + sublayer(x), with the norm before or after
+        x = residuals[0](x, lambda y: self.self_attention(y, mask, positions, context))
+        if self.cross is not None:
+            x = residuals[1](x, lambda y: self.cross_attention(y, memory_mask, context, memory))
+        return residuals[-1](x, lambda y: self.feed_forward(y, context))
+
+
+class ParallelBlock(AnyBlock):
+    """Self-attention and feed-forward side by side (GPT-J, GPT-NeoX, PaLM)."""
+
+    def __init__(
+        self, attention: Attention, feedforward: PositionWise, residual: ParallelResidual
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.cross = None
+        self.feedforward = feedforward
+        self.residual = residual
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Memory | None = None,
+        memory_mask: AttentionMask | None = None,
+    ) -> Tensor:
+        norms = self.residual.norms
+        first = norms[0](x)
+        second = first if len(norms) == 1 else norms[1](x)
+        attended = self.self_attention(first, mask, positions, context)
+        x = x + self.residual.dropout(attended)
+        return x + self.residual.dropout(self.feed_forward(second, context))

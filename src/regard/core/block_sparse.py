@@ -1,12 +1,13 @@
-"""Softmax mixing at a cost proportional to the pairs that may look.
+"""Block-sparse softmax attention, at a cost proportional to the pairs that may attend.
 
-Queries are cut into blocks; for each, only the blocks of keys are gathered that the pattern could reach, and the exact
-predicate masks what remains. Nothing as large as queries × keys is ever made.
+Queries are cut into blocks; for each, only the blocks of keys are gathered that the mask pattern could
+reach, and the exact predicate masks what remains. Nothing as large as queries × keys is ever made. On
+a GPU the same plan goes to FlexAttention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,69 +17,79 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from regard.core.mask import AttentionMask, Blocks, MaskPattern, block_plan
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import MaskPattern
+from regard.core.mask_blocks import BlockGrid, Blocks, block_plan
+from regard.core.score_bias import ScoreBias
 
 FLEX_BLOCK = 128
-PIECE = 1 << 20  # numbers of keys that are gathered at once on a CPU
+PIECE = (
+    1 << 20
+)  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
 
 
 def blocked(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    attention_mask: AttentionMask,
+    mask: AttentionMask,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None = None,
     size: int | None = None,
 ) -> Tensor:
-    """The same function as `mix.explicit`, forward and backward, for a sight whose places follow each other."""
-    if attention_mask.stride > attention_mask.step:
-        return _by_residue(q, k, v, attention_mask, scale, dropout, size)
-    size = size or attention_mask.block or q.shape[2]
-    plan = attention_mask.blocks(size)
+    """The same function as `softmax_attention.explicit`, forward and backward, for a mask with a
+    span (positions that follow each other)."""
+    assert mask.span is not None
+    if mask.stride > mask.span.step:
+        return _by_residue(q, k, v, mask, scale, dropout, bias, size)
+    size = size or mask.block_size or q.shape[2]
+    plan = mask.blocks(size)
     if plan is None:
         plan = (_all_blocks(q.shape[2], k.shape[2], size, q.device),)
-    cut = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
-    if (
-        q.device.type == "cpu"
-        and dropout == 0
-        and attention_mask.term is None
-        and q.shape[1::2] == k.shape[1::2] == v.shape[1::2]
-    ):
-        mixed: Tensor = _Piecewise.apply(*cut, plan, attention_mask, scale)
+    blocks = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
+    same_heads = q.shape[1::2] == k.shape[1::2] == v.shape[1::2]
+    if q.device.type == "cpu" and dropout == 0 and bias is None and same_heads:
+        out: Tensor = _Piecewise.apply(*blocks, plan, mask, scale)
     else:
-        mixed = torch.cat([_mix(cut, part, attention_mask, scale, dropout) for part in plan])
-        order = torch.cat([part.queries for part in plan]).argsort()
-        mixed = mixed if len(plan) == 1 else mixed.index_select(0, order)
-    return mixed.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]
+        out = torch.cat([_attend(blocks, part, mask, bias, scale, dropout) for part in plan])
+        if len(plan) > 1:
+            order = torch.cat([part.queries for part in plan]).argsort()
+            out = out.index_select(0, order)
+    return out.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]  # [B, H, T, E]
 
 
 def _by_residue(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    attention_mask: AttentionMask,
+    mask: AttentionMask,
     scale: float,
     dropout: float,
+    bias: ScoreBias | None,
     size: int | None,
 ) -> Tensor:
-    """Where only distances that are multiples of a stride may be seen, each residue is a sequence of its own."""
-    stride, length = attention_mask.stride, q.shape[2]
+    """Dilated patterns: where only distances that are multiples of a stride may be seen, each
+    residue is a sequence of its own."""
+    stride = mask.stride
+    length = q.shape[2]
     parts = []
     for first in range(min(stride, length)):
-        inner = attention_mask.every(stride, first)
-        begin = (len(attention_mask.keys) - length + first) % stride
-        rows, columns = slice(first, None, stride), slice(begin, None, stride)
-        parts.append(
-            blocked(q[:, :, rows], k[:, :, columns], v[:, :, columns], inner, scale, dropout, size)
-        )
+        inner = mask.strided(stride, first)
+        first_key = (len(mask.keys) - length + first) % stride
+        part_q = q[:, :, first::stride]
+        part_k = k[:, :, first_key::stride]
+        part_v = v[:, :, first_key::stride]
+        parts.append(blocked(part_q, part_k, part_v, inner, scale, dropout, bias, size))
     longest = parts[0].shape[2]
     padded = [functional.pad(part, (0, 0, 0, longest - part.shape[2])) for part in parts]
     return torch.stack(padded, dim=3).flatten(2, 3)[:, :, :length]
 
 
 def _all_blocks(queries: int, keys: int, size: int, device: torch.device) -> Blocks:
-    rows, columns = (torch.arange(-(-length // size), device=device) for length in (queries, keys))
+    """Every block of queries with every block of keys."""
+    rows = torch.arange(-(-queries // size), device=device)
+    columns = torch.arange(-(-keys // size), device=device)
     return Blocks(rows, columns.expand(len(rows), -1))
 
 
@@ -88,35 +99,56 @@ def _cut(x: Tensor, size: int) -> Tensor:
     return x.unflatten(2, (-1, size)).permute(2, 0, 1, 3, 4)
 
 
-def _mix(
-    cut: list[Tensor], part: Blocks, attention_mask: AttentionMask, scale: float, dropout: float
+def _attend(
+    blocks: list[Tensor],
+    part: Blocks,
+    mask: AttentionMask,
+    bias: ScoreBias | None,
+    scale: float,
+    dropout: float,
 ) -> Tensor:
     """[N, B, H, size, E] of the blocks of queries of one part."""
-    size, (rows, columns) = cut[0].shape[3], part
-    q = cut[0].index_select(0, rows)  # [N, B, H, size, K]
+    all_q, all_k, all_v = blocks
+    rows, columns = part
+    size = all_q.shape[3]
+    q = all_q.index_select(0, rows)  # [N, B, H, size, K]
     if not columns.shape[1]:
-        return q.new_zeros(*q.shape[:4], cut[2].shape[-1])
-    k, v = (_gathered(x, columns) for x in cut[1:])  # [N, B, G, M · size, width]
-    mask = _mask(attention_mask, rows, columns, size)  # [N, B or 1, H or 1, size, M · size]
-    if mask.shape[1] == mask.shape[2] == 1:
-        mask = mask[:, 0]
-        q, k, v = (x.flatten(1, 2) for x in (q, k, v))
-    else:
-        mask = mask.expand(-1, q.shape[1], -1, -1, -1).flatten(0, 1)
-        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    gqa = q.shape[1] != k.shape[1]
+        return q.new_zeros(*q.shape[:4], all_v.shape[-1])
+    k = _gather_blocks(all_k, columns)  # [N, B, G, M·size, K]
+    v = _gather_blocks(all_v, columns)
+    block_mask = _block_mask(mask, bias, rows, columns, size)  # [N, B or 1, H or 1, size, M·size]
+    q, k, v, block_mask = _as_four_dimensions(q, k, v, block_mask)
     out = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=gqa
+        q,
+        k,
+        v,
+        attn_mask=block_mask,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
-    if q.device.type != "cpu":  # some kernels give a blind query the mean of all values
-        seen = mask if mask.dtype == torch.bool else mask > float("-inf")
-        out = out.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
-    return out.reshape(len(rows), *cut[0].shape[1:3], size, -1)
+    if q.device.type != "cpu":  # some kernels give a fully masked query the mean of all values
+        allowed = block_mask
+        if block_mask.dtype != torch.bool:
+            allowed = block_mask > float("-inf")
+        out = out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
+    return out.reshape(len(rows), *all_q.shape[1:3], size, -1)
+
+
+def _as_four_dimensions(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[N, B, H, size, ·] each as four dimensions: rows and heads are one where all see alike."""
+    if mask.shape[1] == mask.shape[2] == 1:
+        return q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), mask[:, 0]
+    mask = mask.expand(-1, q.shape[1], -1, -1, -1).flatten(0, 1)
+    return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), mask
 
 
 class _Piecewise(torch.autograd.Function):
-    """The same, of a few blocks at a time, so that what is gathered for them stays in the cache. Gradients gather it again:
-    what is remembered is as large as the input, however much each block sees."""
+    """The same, a few blocks at a time, so that what is gathered for them stays in the cache. The
+    backward pass gathers it again: what is saved is as large as the input, however much each block
+    sees."""
 
     @staticmethod
     def forward(
@@ -125,197 +157,206 @@ class _Piecewise(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         plan: tuple[Blocks, ...],
-        attention_mask: AttentionMask,
+        mask: AttentionMask,
         scale: float,
     ) -> Tensor:
-        out, sums, seen = q.new_zeros(q.shape), [], []
+        out = q.new_zeros(q.shape)
+        log_sums = []
+        masks = []
         for rows, columns in _pieces(plan, q):
-            seen.append(_mask(attention_mask, rows, columns, q.shape[3]))
-            given = _laid(
-                q.index_select(0, rows), _gathered(k, columns), _gathered(v, columns), seen[-1]
+            masks.append(_block_mask(mask, None, rows, columns, q.shape[3]))
+            *piece, float_mask = _kernel_arguments(q, k, v, rows, columns, masks[-1])
+            found, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                *piece, attn_mask=float_mask, scale=scale
             )
-            mixed, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                *given[:3], attn_mask=given[3], scale=scale
-            )
-            out[rows] = mixed.reshape(len(rows), *q.shape[1:])
-            sums.append(total)
-        ctx.save_for_backward(q, k, v, out, *sums, *seen)
-        ctx.plan, ctx.scale = plan, scale
+            out[rows] = found.reshape(len(rows), *q.shape[1:])
+            log_sums.append(log_sum)
+        ctx.save_for_backward(q, k, v, out, *log_sums, *masks)
+        ctx.plan = plan
+        ctx.scale = scale
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, *kept = ctx.saved_tensors
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, *saved = ctx.saved_tensors
+        log_sums = saved[: len(saved) // 2]
+        masks = saved[len(saved) // 2 :]
         grads = [x.new_zeros(x.shape) for x in (q, k, v)]
         for i, (rows, columns) in enumerate(_pieces(ctx.plan, q)):
-            total, seen = kept[i], kept[len(kept) // 2 + i]
-            *given, mask = _laid(
-                q.index_select(0, rows), _gathered(k, columns), _gathered(v, columns), seen
+            *piece, float_mask = _kernel_arguments(q, k, v, rows, columns, masks[i])
+            shape = piece[0].shape
+            piece_grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                grad_out.index_select(0, rows).reshape(shape),
+                *piece,
+                out.index_select(0, rows).reshape(shape),
+                log_sums[i],
+                0.0,
+                False,
+                attn_mask=float_mask,
+                scale=ctx.scale,
             )
-            upper, mixed = (x.index_select(0, rows).reshape(given[0].shape) for x in (above, out))
-            found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                upper, *given, mixed, total, 0.0, False, attn_mask=mask, scale=ctx.scale
-            )
-            grads[0][rows] = found[0].reshape(len(rows), *q.shape[1:])
-            for grad, part in zip(grads[1:], found[1:], strict=True):
+            grads[0][rows] = piece_grads[0].reshape(len(rows), *q.shape[1:])
+            # A block of keys belongs to several blocks of queries: its gradients are summed.
+            for grad, part in zip(grads[1:], piece_grads[1:], strict=True):
                 part = part.reshape(len(rows), *q.shape[1:3], columns.shape[1], *q.shape[3:])
                 grad.index_add_(0, columns.flatten(), part.permute(0, 3, 1, 2, 4, 5).flatten(0, 1))
         return *grads, None, None, None
 
 
 def _pieces(plan: tuple[Blocks, ...], q: Tensor) -> Iterator[Blocks]:
-    """So many blocks of queries at a time that their keys, and what says who sees them, are about `PIECE` numbers."""
-    each = max(q[0].numel(), 4 * q.shape[3] ** 2)
+    """So many blocks of queries at a time that their keys and masks are about `PIECE` numbers."""
+    numbers_per_block = max(q[0].numel(), 4 * q.shape[3] ** 2)
     for rows, columns in plan:
-        if columns.shape[1]:
-            many = max(1, PIECE // (columns.shape[1] * each))
-            yield from (
-                Blocks(*both) for both in zip(rows.split(many), columns.split(many), strict=True)
-            )
+        if not columns.shape[1]:
+            continue
+        many = max(1, PIECE // (columns.shape[1] * numbers_per_block))
+        for piece in zip(rows.split(many), columns.split(many), strict=True):
+            yield Blocks(*piece)
 
 
-def _laid(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """[N, B, H, size, ·] each, as four dimensions that the kernel knows: rows and heads are one where all see alike."""
-    if mask.shape[1] == mask.shape[2] == 1:
-        q, k, v = (x.flatten(1, 2) for x in (q, k, v))
-        mask = mask[:, 0]
-    else:
-        mask = mask.expand(-1, q.shape[1], -1, -1, -1).flatten(0, 1)
-        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    return q, k, v, torch.zeros((), dtype=q.dtype).masked_fill(~mask, float("-inf"))
-
-
-def _gathered(blocks: Tensor, columns: Tensor) -> Tensor:
-    """[blocks, B, G, size, K] and [N, M] → [N, B, G, M · size, K]"""
-    taken = blocks.index_select(0, columns.flatten()).unflatten(0, columns.shape)
-    return taken.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
-
-
-def _mask(attention_mask: AttentionMask, rows: Tensor, columns: Tensor, size: int) -> Tensor:
-    """What the blocks see of each other: booleans, or a bias with −∞."""
-    inside = torch.arange(size, device=rows.device)
-    queries = rows[:, None] * size + inside  # [N, size]
-    keys = (columns[:, :, None] * size + inside).flatten(1)  # [N, M · size]
-    padding_mask = keys < len(attention_mask.keys)
-    queries = attention_mask.queries[queries.clamp_max(len(attention_mask.queries) - 1)]
-    keys = attention_mask.keys[keys.clamp_max(len(attention_mask.keys) - 1)]
-    seen = attention_mask.between(queries[:, None, None, :, None], keys[:, None, None, None, :])
-    seen = seen & padding_mask[:, None, None, None, :]
-    if attention_mask.term is None:
-        return seen
-    term = torch.stack(
-        [attention_mask.term(one, other) for one, other in zip(queries, keys, strict=True)]
+def _kernel_arguments(
+    q: Tensor, k: Tensor, v: Tensor, rows: Tensor, columns: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What PyTorch's CPU flash attention takes for a piece: four dimensions each, a float mask."""
+    q, k, v, mask = _as_four_dimensions(
+        q.index_select(0, rows), _gather_blocks(k, columns), _gather_blocks(v, columns), mask
     )
-    return term.masked_fill(~seen, float("-inf"))
+    zero = torch.zeros((), dtype=q.dtype)
+    return q, k, v, zero.masked_fill(~mask, float("-inf"))
 
 
-# ------------------------------------------------------------------ on a GPU
+def _gather_blocks(blocks: Tensor, columns: Tensor) -> Tensor:
+    """[blocks, B, G, size, K] and [N, M] → [N, B, G, M·size, K]"""
+    gathered = blocks.index_select(0, columns.flatten()).unflatten(0, columns.shape)
+    return gathered.permute(0, 2, 3, 1, 4, 5).flatten(3, 4)
+
+
+def _block_mask(
+    mask: AttentionMask, bias: ScoreBias | None, rows: Tensor, columns: Tensor, size: int
+) -> Tensor:
+    """What the blocks see of each other [N, B or 1, H or 1, size, M·size]: booleans, or a bias with
+    −∞ where nothing may be seen."""
+    inside = torch.arange(size, device=rows.device)
+    query_index = rows[:, None] * size + inside  # [N, size]
+    key_index = (columns[:, :, None] * size + inside).flatten(1)  # [N, M·size]
+    exists = key_index < len(mask.keys)  # the last block may be longer than the sequence
+    queries = mask.queries[query_index.clamp_max(len(mask.queries) - 1)]
+    keys = mask.keys[key_index.clamp_max(len(mask.keys) - 1)]
+    allowed = mask.between(queries[:, None, None, :, None], keys[:, None, None, None, :])
+    allowed = allowed & exists[:, None, None, None, :]
+    if bias is None:
+        return allowed
+    assert bias.term is not None
+    terms = [bias.term(one, other) for one, other in zip(queries, keys, strict=True)]
+    return torch.stack(terms).masked_fill(~allowed, float("-inf"))
+
+
+# ------------------------------------------------------------------ FlexAttention, on a GPU
 
 
 def flex(
-    q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float, dropout: float
 ) -> Tensor:
-    """The same through FlexAttention, which neither drops weights nor takes a bias here: `mix.best` asks it for neither."""
+    """The same through FlexAttention, which neither drops weights nor takes a bias here:
+    `softmax_attention.dispatch` asks it for neither."""
     assert dropout == 0
-    assert attention_mask.term is None
     kernel = _compiled_flex() if q.device.type == "cuda" else _eager_flex()
-    mask = _block_mask(attention_mask, q.device, q.shape[1])
-    return kernel(q, k, v, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    block_mask = _flex_block_mask(mask, q.device, q.shape[1])
+    return kernel(q, k, v, block_mask=block_mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def _block_mask(attention_mask: AttentionMask, device: torch.device, heads: int) -> Any:
-    """The blocks that can be seen, from the plan and not from a matrix of all pairs. One that belongs to no batch is made
-    once and kept; others once for all layers that share the sight."""
-    pattern = attention_mask.pattern
-    if pattern == pattern.outline() and attention_mask.start is not None:
-        places = (
-            attention_mask.start,
-            len(attention_mask.queries),
-            attention_mask.first_key,
-            len(attention_mask.keys),
-            attention_mask.step,
-        )
-        return _kept_mask(pattern, places, device, heads)
-    if attention_mask not in _MASKS:
-        queries, keys = attention_mask.queries, attention_mask.keys
+def _flex_block_mask(mask: AttentionMask, device: torch.device, heads: int) -> Any:
+    """FlexAttention's BlockMask, from the block plan and not from a matrix of all pairs. One that
+    belongs to no batch is made once and kept; others once for all layers that share the mask."""
+    pattern = mask.pattern
+    if pattern == pattern.outline() and mask.span is not None:
+        return _pattern_block_mask(pattern, mask.grid, device, heads)
+    if mask not in _BATCH_BLOCK_MASKS:
+        queries = mask.queries
+        keys = mask.keys
 
         def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return pattern.allows(b, h, queries[query], keys[key])
 
-        _MASKS[attention_mask] = _made_mask(
-            attention_mask.blocks(FLEX_BLOCK), (len(queries), len(keys)), allows, device
-        )
-    return _MASKS[attention_mask]
+        lengths = (len(queries), len(keys))
+        plan = mask.blocks(FLEX_BLOCK)
+        _BATCH_BLOCK_MASKS[mask] = _make_block_mask(plan, lengths, allows, device)
+    return _BATCH_BLOCK_MASKS[mask]
 
 
-_MASKS: WeakKeyDictionary[AttentionMask, Any] = WeakKeyDictionary()
+_BATCH_BLOCK_MASKS: WeakKeyDictionary[AttentionMask, Any] = WeakKeyDictionary()
 
 
 @lru_cache(maxsize=16)
-def _kept_mask(
-    pattern: MaskPattern, places: tuple[int, int, int, int, int], device: torch.device, heads: int
+def _pattern_block_mask(
+    pattern: MaskPattern, grid: BlockGrid, device: torch.device, heads: int
 ) -> Any:
-    start, queries, first_key, keys, step = places
-
     def allows(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return pattern.allows(b, h, query * step + start, key * step + first_key)
+        query_position = query * grid.step + grid.first_query
+        key_position = key * grid.step + grid.first_key
+        return pattern.allows(b, h, query_position, key_position)
 
-    plan = block_plan(pattern, FLEX_BLOCK, places, device)
-    return _made_mask(plan, (queries, keys), allows, device, heads)
+    plan = block_plan(pattern, FLEX_BLOCK, grid, device)
+    return _make_block_mask(plan, (grid.queries, grid.keys), allows, device, heads)
 
 
-def _made_mask(
+def _make_block_mask(
     plan: tuple[Blocks, ...] | None,
     lengths: tuple[int, int],
-    allows: Any,
+    allows: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     device: torch.device,
     heads: int = 0,
 ) -> Any:
-    """With `heads`, whose number is asked of a pattern that is alike in all rows, blocks in which everything is seen are told
-    apart: no kernel need ask about their pairs."""
+    """With `heads`, for a pattern that is alike in all rows, blocks in which everything is seen are
+    told apart from partial ones: the kernel need not ask about their pairs."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    rows, columns = (-(-length // FLEX_BLOCK) for length in lengths)
-    counts = torch.zeros(
-        2, 1, 1, rows, dtype=torch.int32, device=device
-    )  # of those to be asked, and of whole ones
+    rows = -(-lengths[0] // FLEX_BLOCK)
+    columns = -(-lengths[1] // FLEX_BLOCK)
+    # First the partial blocks, then the full ones.
+    counts = torch.zeros(2, 1, 1, rows, dtype=torch.int32, device=device)
     index = torch.zeros(2, 1, 1, rows, columns, dtype=torch.int32, device=device)
     for part in plan or (_all_blocks(*lengths, FLEX_BLOCK, device),):
-        whole = torch.zeros_like(part.keys, dtype=torch.bool)
-        for i, column in enumerate(part.keys.T if heads else ()):
-            whole[:, i] = _wholly_seen(part.queries, column, lengths, allows, heads)
-        order = whole.long().argsort(dim=1, stable=True)  # those to be asked first
-        for kind, (which, place) in enumerate(((~whole, order), (whole, order.flip(1)))):
+        full = torch.zeros_like(part.keys, dtype=torch.bool)
+        if heads:
+            for i, column in enumerate(part.keys.T):
+                full[:, i] = _is_full_block(part.queries, column, lengths, allows, heads)
+        order = full.long().argsort(dim=1, stable=True)  # partial ones first
+        for kind, (which, positions) in enumerate(((~full, order), (full, order.flip(1)))):
             counts[kind, 0, 0, part.queries] = which.sum(dim=1, dtype=torch.int32)
-            index[kind, 0, 0, part.queries, : part.keys.shape[1]] = part.keys.gather(1, place).int()
-    known: Any = (counts[1], index[1]) if heads else (None, None)
+            sorted_keys = part.keys.gather(1, positions).int()
+            index[kind, 0, 0, part.queries, : part.keys.shape[1]] = sorted_keys
     return BlockMask.from_kv_blocks(
         counts[0],
         index[0],
-        known[0],
-        known[1],
+        counts[1] if heads else None,
+        index[1] if heads else None,
         BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=allows,
         seq_lengths=lengths,
     )
 
 
-def _wholly_seen(
-    rows: Tensor, columns: Tensor, lengths: tuple[int, int], allows: Any, heads: int
+def _is_full_block(
+    rows: Tensor,
+    columns: Tensor,
+    lengths: tuple[int, int],
+    allows: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    heads: int,
 ) -> Tensor:
-    """[N] True where every query of block rows[n] sees every key of block columns[n], in every head."""
+    """[N] True where every query of block rows[n] sees every key of block columns[n], in all heads."""
     inside = torch.arange(FLEX_BLOCK, device=rows.device)
     head = torch.arange(heads, device=rows.device)[None, :, None, None]
-    queries, keys = (x[:, None] * FLEX_BLOCK + inside for x in (rows, columns))
-    found = []
+    batch = torch.zeros_like(head[:, :1])
+    queries = rows[:, None] * FLEX_BLOCK + inside  # [N, block]
+    keys = columns[:, None] * FLEX_BLOCK + inside
+    full = []
     for query, key in zip(queries.split(64), keys.split(64), strict=True):
-        seen = allows(
-            torch.zeros_like(head[:, :1]), head, query[:, None, :, None], key[:, None, None, :]
-        )
-        inside_both = (query < lengths[0])[:, None, :, None] & (key < lengths[1])[:, None, None, :]
-        found.append((seen & inside_both).flatten(1).all(dim=1))
-    return torch.cat(found)
+        allowed = allows(batch, head, query[:, None, :, None], key[:, None, None, :])
+        exists = (query < lengths[0])[:, None, :, None] & (key < lengths[1])[:, None, None, :]
+        full.append((allowed & exists).flatten(1).all(dim=1))
+    return torch.cat(full)
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Attention inside chunks of a sequence, and between neighbouring ones."""
+"""Chunked attention: inside chunks of a sequence, and between neighbouring ones (Reformer's local
+layers; `lsh_attention` sorts positions by their hash first)."""
 
 from __future__ import annotations
 
@@ -8,30 +9,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.attention_mask import AttentionMask
 from regard.core.cache import Cache
-from regard.core.mask import AttentionMask
+from regard.core.score_bias import ScoreBias
 
 NEVER = float("-inf")
 
 
 class ChunkRing(NamedTuple):
-    """Inputs of more than `beyond` places are filled up to a multiple of `places`."""
+    """Reformer's ring of chunks: inputs of more than `beyond` positions are filled up to a multiple
+    of `places`, and the last chunk stands before the first."""
 
     places: int
     beyond: int
 
 
 class ChunkedAttention(nn.Module):
-    """Places are put into an order and cut into chunks; each sees its own chunk and some `before` and `after` it, as far as
-    the pattern allows. Inputs no longer than a chunk are seen whole. Here the order is that of the places.
+    """Positions are put into an order and cut into chunks; each attends to its own chunk and some
+    `before` and `after` it, as far as the mask allows. Inputs no longer than a chunk have full
+    attention. Here the order is that of the positions.
 
-    On a `ring`, the last chunk stands before the first, and one that is met twice counts twice. Without one the chunks stand
-    in a line, which padding behind them does not change.
+    On a `ring`, the last chunk stands before the first, and one that is met twice counts twice.
+    Without one the chunks stand in a line, which padding behind them does not change.
     """
 
-    alone: ClassVar[float | None] = (
-        None  # the score of a place with itself, where that is not what it looks for
-    )
+    # The score of a position with itself, where that is not what it looks for.
+    self_score: ClassVar[float | None] = None
     rounds = 1
 
     def __init__(
@@ -44,148 +47,166 @@ class ChunkedAttention(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.scale, self.dropout = scale, dropout
-        self.chunk, self.ring = chunk, ring
+        self.scale = scale
+        self.dropout = dropout
+        self.chunk = chunk
+        self.ring = ring
         self.before, self.after = around
+
+    def extra_repr(self) -> str:
+        return f"chunk={self.chunk}, before={self.before}, after={self.after}"
 
     def forward(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        attention_mask: AttentionMask,
-        past: Cache | None = None,
+        mask: AttentionMask,
+        bias: ScoreBias | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
-        causal, padding_mask = attention_mask.factors()
-        padding_mask = padding_mask.expand(len(q), -1)
-        if self._filled(q.shape[2]) <= self.chunk:
-            places = attention_mask.keys.expand(len(q), q.shape[1], 1, -1)
-            whole, _ = self._chunks(
-                (q[:, :, None], k[:, :, None], v[:, :, None]),
-                places,
-                padding_mask[:, None, None],
-                causal,
-            )
-            return whole[:, :, 0]
+        """[B, H, T, E]"""
+        causal, padding_mask = mask.causal_and_padding()
+        padding_mask = padding_mask.expand(len(q), -1)  # [B, T]
+        if self._padded_length(q.shape[2]) <= self.chunk:
+            positions = mask.keys.expand(len(q), q.shape[1], 1, -1)
+            one_chunk = (q[:, :, None], k[:, :, None], v[:, :, None])
+            out, _ = self._attend(one_chunk, positions, padding_mask[:, None, None], causal)
+            return out[:, :, 0]
         order = self._order(q, padding_mask)  # [B, H, R, N]
-        given = (
-            self._sorted(q, order),
-            self._sorted(k, order),
-            self._sorted(v, order),
-        )  # [B, H, R, chunks, size, ·]
-        places, seen = (
-            x[:, None, None].expand(order.shape).gather(-1, order).unflatten(-1, (-1, self.chunk))
-            for x in (
-                self._whole(torch.arange(q.shape[2], device=q.device).expand(len(q), -1)),
-                self._whole(padding_mask),
-            )
-        )
-        out, total = self._chunks(given, places, seen, causal)
+        chunks = (self._sort(q, order), self._sort(k, order), self._sort(v, order))
+        positions = torch.arange(q.shape[2], device=q.device).expand(len(q), -1)
+        sorted_positions = self._sort_rows(positions, order)  # [B, H, R, chunks, size]
+        sorted_padding = self._sort_rows(padding_mask, order)
+        out, log_sum = self._attend(chunks, sorted_positions, sorted_padding, causal)
         back = order.argsort(dim=-1)[..., : q.shape[2], None]
-        out = out.flatten(3, 4).gather(
-            3, back.expand(*back.shape[:-1], v.shape[-1])
-        )  # [B, H, R, T, E]
-        total = total.flatten(3, 4).gather(3, back)
-        fully_masked = (total == NEVER).all(dim=2, keepdim=True)
-        total = total.masked_fill(fully_masked, 0.0)
+        out = out.flatten(3, 4).gather(3, back.expand(*back.shape[:-1], v.shape[-1]))
+        log_sum = log_sum.flatten(3, 4).gather(3, back)  # [B, H, R, T, 1]; out is [B, H, R, T, E]
+        return self._weigh_rounds(out, log_sum)
+
+    def _weigh_rounds(self, out: Tensor, log_sum: Tensor) -> Tensor:
+        """Each round counts by how much it has seen: [B, H, R, T, E] → [B, H, T, E]."""
+        fully_masked = (log_sum == NEVER).all(dim=2, keepdim=True)
+        log_sum = log_sum.masked_fill(fully_masked, 0.0)
         if self.ring is None:
-            return (out * torch.softmax(total, dim=2)).sum(dim=2)
-        # As the checkpoints of rings are computed: where a place saw itself alone, the sum of its shares is rounded.
-        return (out * (total - total.logsumexp(dim=2, keepdim=True)).exp()).sum(dim=2)
+            return (out * torch.softmax(log_sum, dim=2)).sum(dim=2)
+        # As the checkpoints of rings are computed: where a position saw itself alone, the sum of
+        # its shares is rounded.
+        shares = (log_sum - log_sum.logsumexp(dim=2, keepdim=True)).exp()
+        return (out * shares).sum(dim=2)
+
+    # ------------------------------------------------------------------ the order of positions
 
     def _order(self, q: Tensor, padding_mask: Tensor) -> Tensor:
-        """[B, H, R, N]: which place comes when, in each of several rounds; those that fill up come last."""
-        return torch.arange(self._filled(q.shape[2]), device=q.device).expand(
-            *q.shape[:2], self.rounds, -1
-        )
+        """[B, H, R, N]: which position comes when, in each of several rounds; filling comes last."""
+        order = torch.arange(self._padded_length(q.shape[2]), device=q.device)
+        return order.expand(*q.shape[:2], self.rounds, -1)
 
-    def _filled(self, length: int) -> int:
-        """The number of places that are cut into chunks."""
-        whole, beyond = self.ring or (self.chunk, self.chunk)
-        return length + -length % whole if length > beyond else length
+    def _padded_length(self, length: int) -> int:
+        """The number of positions that are cut into chunks."""
+        multiple, beyond = self.ring or (self.chunk, self.chunk)
+        if length <= beyond:
+            return length
+        return length + -length % multiple
 
-    def _whole(self, x: Tensor) -> Tensor:
-        """[.., T] filled up with zeros."""
-        return functional.pad(x, (0, self._filled(x.shape[-1]) - x.shape[-1]))
+    def _sort_rows(self, x: Tensor, order: Tensor) -> Tensor:
+        """[B, T] → [B, H, R, chunks, size]"""
+        x = functional.pad(x, (0, order.shape[-1] - x.shape[-1]))
+        x = x[:, None, None].expand(order.shape)
+        return x.gather(-1, order).unflatten(-1, (-1, self.chunk))
 
-    def _sorted(self, x: Tensor, order: Tensor) -> Tensor:
+    def _sort(self, x: Tensor, order: Tensor) -> Tensor:
         """[B, H, T, K] → [B, H, R, chunks, size, K]"""
-        x = functional.pad(x, (0, 0, 0, order.shape[-1] - x.shape[2]))[:, :, None].expand(
-            -1, -1, order.shape[2], -1, -1
-        )
-        return x.gather(3, order[..., None].expand(*order.shape, x.shape[-1])).unflatten(
-            3, (-1, self.chunk)
-        )
+        x = functional.pad(x, (0, 0, 0, order.shape[-1] - x.shape[2]))
+        x = x[:, :, None].expand(-1, -1, order.shape[2], -1, -1)
+        index = order[..., None].expand(*order.shape, x.shape[-1])
+        return x.gather(3, index).unflatten(3, (-1, self.chunk))
 
-    def _chunks(
-        self, given: tuple[Tensor, Tensor, Tensor], places: Tensor, seen: Tensor, causal: bool
+    # ------------------------------------------------------------------ inside chunks
+
+    def _attend(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        positions: Tensor,
+        padding_mask: Tensor,
+        causal: bool,
     ) -> tuple[Tensor, Tensor]:
-        """What each chunk [.., size, ·] makes of itself and its neighbours, and the logarithm of the sum of its weights."""
-        q, k, v = given
-        k, v, key_places, key_seen = (
-            self._around(x) for x in (k, v, places[..., None], seen[..., None])
-        )
-        key_places, key_seen = key_places.mT, key_seen.mT  # [.., 1, M]
-        scores = q * self.scale @ k.mT
-        if self.alone is not None:
-            scores = scores.masked_fill(places[..., None] == key_places, self.alone)
-        hidden = ~key_seen | (key_places > places[..., None]) if causal else ~key_seen
+        """What each chunk [.., size, ·] finds in itself and its neighbours, and the logarithm of the
+        sum of its exponentials."""
+        q, k, v = qkv
+        k = self._with_neighbours(k)
+        v = self._with_neighbours(v)
+        key_positions = self._with_neighbours(positions[..., None]).mT  # [.., 1, M]
+        key_padding = self._with_neighbours(padding_mask[..., None]).mT
+        scores = q * self.scale @ k.mT  # [.., size, M]
+        if self.self_score is not None:
+            itself = positions[..., None] == key_positions
+            scores = scores.masked_fill(itself, self.self_score)
+        hidden = ~key_padding
+        if causal:
+            hidden = hidden | (key_positions > positions[..., None])
         scores = scores.masked_fill(hidden, NEVER)
         fully_masked = hidden.all(dim=-1, keepdim=True)
-        total = scores.masked_fill(fully_masked, 0.0).logsumexp(dim=-1, keepdim=True)
-        weights = (scores - total).exp().masked_fill(fully_masked, 0.0)
-        weights = (
-            functional.dropout(weights, self.dropout) if self.training and self.dropout else weights
-        )
-        return weights @ v, total.masked_fill(fully_masked, NEVER)
+        log_sum = scores.masked_fill(fully_masked, 0.0).logsumexp(dim=-1, keepdim=True)
+        weights = (scores - log_sum).exp().masked_fill(fully_masked, 0.0)
+        if self.training and self.dropout:
+            weights = functional.dropout(weights, self.dropout)
+        return weights @ v, log_sum.masked_fill(fully_masked, NEVER)
 
-    def _around(self, x: Tensor) -> Tensor:
-        """[.., R, chunks, size, ·] → [.., R, chunks, M, ·]: each chunk behind those before it, and those after. On a ring
-        stand the chunks of all rounds; at the ends of a line are zeros."""
+    def _with_neighbours(self, x: Tensor) -> Tensor:
+        """[.., R, chunks, size, ·] → [.., R, chunks, M, ·]: each chunk between those before and those
+        after it. On a ring stand the chunks of all rounds; at the ends of a line are zeros."""
         if x.ndim < 6:
-            return x
+            return x  # one chunk alone
         if self.ring is not None:
-            return torch.cat([_turned(x, by) for by in self._neighbours()], dim=-2)
+            return torch.cat([_roll(x, by) for by in self._offsets()], dim=-2)
         count = x.shape[3]
-        wide = functional.pad(x, (0, 0, 0, 0, self.before, self.after))
-        return torch.cat(
-            [wide[:, :, :, i : i + count] for i in range(self.before + 1 + self.after)], dim=-2
-        )
+        padded = functional.pad(x, (0, 0, 0, 0, self.before, self.after))
+        shifted = [padded[:, :, :, i : i + count] for i in range(self.before + 1 + self.after)]
+        return torch.cat(shifted, dim=-2)
 
-    def _neighbours(self) -> range:
+    def _offsets(self) -> range:
         return range(-self.before, self.after + 1)
+
+    # ------------------------------------------------------------------ for probes
 
     def weights(
         self,
         q: Tensor,
         k: Tensor,
-        attention_mask: AttentionMask,
+        mask: AttentionMask,
         rows: Tensor,
         heads: Tensor | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
-        """What each place's value counts: what comes out when values are places."""
-        one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
-        found = self(q, k, one.expand(*k.shape[:2], -1, -1), attention_mask)[:, :, rows]
-        return found if heads is None else found[:, heads]
+        """What each position's value counts: the output when values are one-hot positions."""
+        one_hot = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
+        weights = self(q, k, one_hot.expand(*k.shape[:2], -1, -1), mask)[:, :, rows]
+        if heads is None:
+            return weights
+        return weights[:, heads]
 
-    def visible(self, q: Tensor, k: Tensor, attention_mask: AttentionMask, rows: Tensor) -> Tensor:
-        """[B, H, rows, S]: the keys that stand, in any round, in a query's own chunk or in those that it sees too."""
-        if self._filled(q.shape[2]) <= self.chunk:
-            return attention_mask.asked(rows)
-        order = self._order(q, attention_mask.factors()[1].expand(len(q), -1))
+    def visible(self, q: Tensor, k: Tensor, mask: AttentionMask, rows: Tensor) -> Tensor:
+        """[B, H, rows, S]: the keys that stand, in any round, in a query's own chunk or in those
+        that it sees too."""
+        if self._padded_length(q.shape[2]) <= self.chunk:
+            return mask.for_rows(rows)
+        _, padding_mask = mask.causal_and_padding()
+        order = self._order(q, padding_mask.expand(len(q), -1))
         chunks = order.argsort(dim=-1)[..., : k.shape[2]] // self.chunk  # [B, H, R, T]
         if self.ring is None:
             ahead = chunks[..., None, :] - chunks[..., rows, None]
             near = ((ahead >= -self.before) & (ahead <= self.after)).any(dim=2)
-            return near & attention_mask.asked(rows)
-        each = order.shape[-1] // self.chunk
-        count = each * self.rounds
-        chunks = chunks + each * torch.arange(self.rounds, device=q.device)[:, None]
-        ahead = (
-            chunks[:, :, None, :, None, :] - chunks[:, :, :, None, rows, None]
-        ) % count  # [B, H, R, R, rows, S]
-        seen = torch.tensor([_turn(by, count) for by in self._neighbours()], device=q.device)
-        return torch.isin(ahead, seen).flatten(2, 3).any(dim=2) & attention_mask.asked(rows)
+            return near & mask.for_rows(rows)
+        chunks_per_round = order.shape[-1] // self.chunk
+        count = chunks_per_round * self.rounds
+        rounds = torch.arange(self.rounds, device=q.device)[:, None]
+        chunks = chunks + chunks_per_round * rounds
+        # From each round's queries to each round's keys: [B, H, R, R, rows, S]
+        ahead = (chunks[:, :, None, :, None, :] - chunks[:, :, :, None, rows, None]) % count
+        offsets = torch.tensor([_ring_offset(by, count) for by in self._offsets()], device=q.device)
+        near = torch.isin(ahead, offsets).flatten(2, 3).any(dim=2)
+        return near & mask.for_rows(rows)
 
     def start(
         self,
@@ -195,17 +216,19 @@ class ChunkedAttention(nn.Module):
         shape: tuple[int, int, int],
         max_lookback: int | None,
     ) -> Cache:
-        raise AssertionError(
-            "chunks change when the text grows: there is no past to keep"
-        )  # who decodes writes anew
+        # A decoder of such layers computes the text again at every step (`model_variants`).
+        raise AssertionError("chunks change when the text grows: there is nothing to cache")
 
 
-def _turn(by: int, count: int) -> int:
-    """How far a ring of `count` chunks is turned to meet the one `by` places on: none is met by going farther than round."""
-    return by % count if abs(by) < count else 0
+def _ring_offset(by: int, count: int) -> int:
+    """How far a ring of `count` chunks is turned to meet the one `by` chunks on; none is met by going
+    farther than round."""
+    if abs(by) >= count:
+        return 0
+    return by % count
 
 
-def _turned(x: Tensor, by: int) -> Tensor:
-    """[B, H, R, chunks, ..]: in each one's place the chunk that follows `by` chunks later."""
+def _roll(x: Tensor, by: int) -> Tensor:
+    """[B, H, R, chunks, ..]: in each chunk's place the one that follows `by` chunks later."""
     line = x.flatten(2, 3)
-    return line.roll(-_turn(by, line.shape[2]), dims=2).unflatten(2, x.shape[2:4])
+    return line.roll(-_ring_offset(by, line.shape[2]), dims=2).unflatten(2, x.shape[2:4])

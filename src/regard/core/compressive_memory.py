@@ -1,8 +1,10 @@
-"""What leaves the memory of a segment is compressed before it is forgotten (Rae et al. 2020).
+"""Compressive memory (Rae et al. 2020): what leaves the segment memory is compressed before it is
+forgotten.
 
-A memory is laid out as the places that were compressed, some that may wait for the rest of their group, and the recent ones,
-each part filled from its end. Groups are counted from the first place of each text, so that it does not matter into which
-segments, or beside which padding, a text is read. All shapes are fixed.
+A memory is laid out as the compressed positions, some that wait for the rest of their group, and the
+recent ones, each part filled from its end. Groups are counted from the first position of each text, so
+that it does not matter into which segments, or beside which padding, a text is read. All shapes are
+fixed.
 """
 
 from __future__ import annotations
@@ -14,40 +16,45 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.core.cache import SegmentMemory
 from regard.core.linear import Linear
+from regard.core.segment_memory import SegmentMemory
 from regard.core.softmax_attention import attention_weights, per_query_head
 
 Projection = Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]
 
 
 class PoolCompression(nn.Module):
-    """The mean, or the largest, of each number of a group: [.., c, D] → [.., D]."""
+    """Mean or max pooling over a group: [.., c, D] → [.., D]."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
 
+    def extra_repr(self) -> str:
+        return self.kind
+
     def forward(self, groups: Tensor) -> Tensor:
-        return groups.mean(dim=-2) if self.kind == "mean" else groups.amax(dim=-2)
+        if self.kind == "mean":
+            return groups.mean(dim=-2)
+        return groups.amax(dim=-2)
 
 
 class ConvCompression(nn.Module):
-    """A convolution as wide as its stride, which is one map of each group."""
+    """A convolution as wide as its stride, which is one linear map of each group."""
 
     def __init__(self, d_model: int, factor: int) -> None:
         super().__init__()
         self.map = Linear(factor * d_model, d_model)
 
     def forward(self, groups: Tensor) -> Tensor:
-        made: Tensor = self.map(groups.flatten(-2))
-        return made
+        compressed: Tensor = self.map(groups.flatten(-2))
+        return compressed
 
 
-class Left(NamedTuple):
-    """What leaves a memory, in groups, and what was made of it. Each row has its own number of groups."""
+class Leaving(NamedTuple):
+    """The groups that leave a memory, and what was made of them. Each row has its own number."""
 
-    old: Tensor  # [B, N · c, D]
+    old: Tensor  # [B, N·c, D]
     new: Tensor  # [B, N, D]
     groups: Tensor  # [B, 1]: the first so many count
 
@@ -58,7 +65,8 @@ class Left(NamedTuple):
 
 
 class CompressiveMemory(nn.Module):
-    """Behind `recent` places, `factor` are made to one, and the last `kept` of these remembered. `room` is for all."""
+    """Behind `recent` positions, groups of `factor` are compressed to one, and the last `length` of
+    these are remembered. `room` is for all."""
 
     def __init__(
         self,
@@ -66,72 +74,84 @@ class CompressiveMemory(nn.Module):
         d_model: int,
         *,
         recent: int,
-        kept: int,
+        length: int,
         factor: int,
     ) -> None:
         super().__init__()
         self.function = function
-        self.d_model, self.recent, self.kept, self.factor = d_model, recent, kept, factor
-        self.room = kept + factor - 1 + recent
+        self.d_model = d_model
+        self.recent = recent
+        self.length = length
+        self.factor = factor
+        self.room = length + factor - 1 + recent
+
+    def extra_repr(self) -> str:
+        return f"recent={self.recent}, compressed={self.length}, factor={self.factor}"
 
     def remember(
-        self, past: SegmentMemory, x: Tensor, k: Tensor, v: Tensor, project: Projection
-    ) -> Left:
-        """Takes up x [B, T, D], which has been told as real or not, and compresses what it drives out; keys and values are of
-        all that was remembered and of x. No gradient goes back to where any of it came from."""
-        kept, room, device = self.kept, self.room, x.device
-        recent = past.padding_mask[:, kept:].sum(dim=1, keepdim=True)  # all of them at the end
-        left = self._leaving(
-            torch.cat([past.x[:, kept:].to(x.dtype), x.detach()], dim=1), recent, x.shape[1]
-        )
-        # Where each place comes from, in all that was remembered, all that came, and what was made of what left.
-        moved = torch.arange(kept, device=device) + left.groups
-        moved = torch.where(moved < kept, moved, moved + room - kept + x.shape[1])
-        stays = torch.arange(kept, room, device=device) + x.shape[1]
-        source = torch.cat([moved, stays.expand(len(x), -1)], dim=1)
-        whole = torch.cat([past.x.to(x.dtype), x.detach(), left.new.detach()], dim=1)
-        past.x = _taken(whole, source).to(past.x.dtype)
-        there = torch.arange(kept, room, device=device) >= room - (
-            recent - left.groups * self.factor
-        )
-        past.padding_mask = torch.cat(
-            [_taken(torch.cat([past.padding_mask, left.padding_mask], dim=1), moved), there], dim=1
-        )
-        if past.k is not None:
-            _, new_k, new_v = project(left.new, None)
-            past.k, past.v = (
-                _taken(torch.cat(both, dim=2).transpose(1, 2), source).transpose(1, 2)
-                for both in ((k, new_k), (v, new_v))
-            )
-        return left
+        self, memory: SegmentMemory, x: Tensor, k: Tensor, v: Tensor, project: Projection
+    ) -> Leaving:
+        """Takes up x [B, T, D] and compresses what it drives out; k and v are of all that was
+        remembered and of x. No gradient goes back to where any of it came from."""
+        compressed = self.length
+        count = memory.padding_mask[:, compressed:].sum(dim=1, keepdim=True)  # filled from the end
+        recent = torch.cat([memory.x[:, compressed:].to(x.dtype), x.detach()], dim=1)
+        leaving = self._leaving(recent, count, x.shape[1])
+        # The memory after this is gathered from all that was remembered, x, and what is new.
+        moved, source = self._sources(leaving, x)
+        everything = torch.cat([memory.x.to(x.dtype), x.detach(), leaving.new.detach()], dim=1)
+        memory.x = _gather(everything, source).to(memory.x.dtype)
+        slots = torch.arange(compressed, self.room, device=x.device)
+        filled = slots >= self.room - (count - leaving.groups * self.factor)
+        padding = torch.cat([memory.padding_mask, leaving.padding_mask], dim=1)
+        memory.padding_mask = torch.cat([_gather(padding, moved), filled], dim=1)
+        if memory.k is not None:
+            _, new_k, new_v = project(leaving.new, None)
+            memory.k = _gather_heads(torch.cat([k, new_k], dim=2), source)
+            memory.v = _gather_heads(torch.cat([v, new_v], dim=2), source)
+        return leaving
 
-    def _leaving(self, queue: Tensor, padding_mask: Tensor, new: int) -> Left:
-        """The groups that leave a queue [B, N, D], of which the last `real` [B, 1] places are, when `new` have come."""
-        groups = (padding_mask - self.recent).clamp_min(0) // self.factor
+    def _sources(self, leaving: Leaving, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Where each compressed position [B, length], and each of all [B, room], comes from."""
+        slots = torch.arange(self.length, device=x.device)
+        moved = slots + leaving.groups
+        # Beyond the old compressed ones come those that were just made, after the rest and x.
+        behind = moved + self.room - self.length + x.shape[1]
+        moved = torch.where(moved < self.length, moved, behind)
+        stays = torch.arange(self.length, self.room, device=x.device) + x.shape[1]
+        return moved, torch.cat([moved, stays.expand(len(x), -1)], dim=1)
+
+    def _leaving(self, queue: Tensor, count: Tensor, new: int) -> Leaving:
+        """The groups that leave a queue [B, N, D], whose last `count` [B, 1] positions are filled,
+        when `new` ones have come."""
+        groups = (count - self.recent).clamp_min(0) // self.factor
         most = (new + self.factor - 1) // self.factor
-        first = (
-            queue.shape[1] - padding_mask + torch.arange(most * self.factor, device=queue.device)
-        )
-        old = _taken(queue, first.clamp_max(queue.shape[1] - 1))
-        return Left(old, self.function(old.unflatten(1, (most, self.factor))), groups)
+        offsets = torch.arange(most * self.factor, device=queue.device)
+        first = queue.shape[1] - count + offsets
+        old = _gather(queue, first.clamp_max(queue.shape[1] - 1))
+        return Leaving(old, self.function(old.unflatten(1, (most, self.factor))), groups)
 
-    def loss(self, left: Left, q: Tensor, project: nn.Module, scale: float) -> Tensor:
-        """How far apart is what queries [B, H, T, K] find by content in what left, and in what was made of it (attention
-        reconstruction): the mean square. Only the compression learns from it."""
-        frozen = {name: part.detach() for name, part in project.named_parameters()}
+    def loss(self, leaving: Leaving, q: Tensor, project: nn.Module, scale: float) -> Tensor:
+        """Attention reconstruction loss: the mean squared difference of what queries [B, H, T, K]
+        find by content in what left, and in what was made of it. Only the compression learns."""
+        frozen = {name: parameter.detach() for name, parameter in project.named_parameters()}
 
-        def found(x: Tensor, padding_mask: Tensor) -> Tensor:
+        def attend(x: Tensor, padding_mask: Tensor) -> Tensor:
             _, k, v = functional_call(project, frozen, (x, None))
             weights = attention_weights(q.detach(), k, padding_mask[:, None, None], scale)
             return weights @ per_query_head(v, q.shape[1])
 
-        apart = found(left.old, left.padding_mask.repeat_interleave(self.factor, dim=1)) - found(
-            left.new, left.padding_mask
-        )
-        return apart.float().square().mean()
+        old_mask = leaving.padding_mask.repeat_interleave(self.factor, dim=1)
+        difference = attend(leaving.old, old_mask) - attend(leaving.new, leaving.padding_mask)
+        return difference.float().square().mean()
 
 
-def _taken(x: Tensor, places: Tensor) -> Tensor:
-    """x [B, N, ..] at `places` [B, M]."""
-    index = places.view(*places.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
+def _gather(x: Tensor, positions: Tensor) -> Tensor:
+    """x [B, N, ..] at `positions` [B, M]."""
+    index = positions.view(*positions.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
     return x.gather(1, index)
+
+
+def _gather_heads(x: Tensor, positions: Tensor) -> Tensor:
+    """x [B, G, N, K] at `positions` [B, M]: [B, G, M, K]."""
+    return _gather(x.transpose(1, 2), positions).transpose(1, 2)

@@ -1,17 +1,24 @@
-"""What runs beside the first block of a stack."""
+"""DeBERTa v2's convolution beside the first block."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
+from regard.core.attention_mask import AttentionMask
+from regard.core.block import AnyBlock
+from regard.core.context import LayerContext
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
-from regard.core.mask import AttentionMask
+from regard.core.mask import MaskPattern
 from regard.core.norm import Norm
+from regard.core.position_terms import StackPosition
+from regard.core.stack import LayerInputs, Stack
 
 
 class ConvLayer(nn.Module):
-    """norm(block(x) + activation(convolution(x))): neighbours are mixed by their places alone."""
+    """norm(block(x) + activation(convolution(x))): neighbours are mixed by their positions alone."""
 
     def __init__(
         self, d_model: int, width: int, groups: int, activation: str, norm: Norm, dropout: float
@@ -22,8 +29,35 @@ class ConvLayer(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, block: Tensor, attention_mask: AttentionMask) -> Tensor:
-        """x [B, T, D] went into the first block, `block` came out. What nobody may look at counts as zeros."""
-        seen = attention_mask.mask.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
-        mixed = self.conv((x * seen).mT).mT
+    def forward(self, x: Tensor, block: Tensor, mask: AttentionMask) -> Tensor:
+        """x [B, T, D] went into the first block, `block` came out. What nobody may attend to counts as
+        zeros."""
+        visible = mask.allowed.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
+        mixed = self.conv((x * visible).mT).mT  # [B, T, D]
         return self.norm(block + self.activation(self.dropout(mixed)))
+
+
+class ConvStack(Stack):
+    """A stack whose first block has a convolution beside it."""
+
+    def __init__(
+        self,
+        blocks: Sequence[AnyBlock],
+        layers: int,
+        final_norm: Norm | None,
+        pattern: MaskPattern,
+        position: StackPosition | None = None,
+        *,
+        conv_layer: ConvLayer,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(blocks, layers, final_norm, pattern, position, dropout=dropout)
+        self.conv_layer = conv_layer
+
+    def apply_block(
+        self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
+    ) -> Tensor:
+        out = super().apply_block(number, x, inputs, context)
+        if number > 0:
+            return out
+        return self.conv_layer(x, out, inputs.mask)

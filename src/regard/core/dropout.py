@@ -12,38 +12,46 @@ _LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """Zeroes each number with probability `rate` and scales the rest, in training only."""
+    """Zeroes each number with probability `rate` and scales the rest, in training only.
+
+    `__call__` is overridden, so forward hooks on it never fire: what does nothing must cost nothing,
+    and a module's call is dearer than the smallest products of a decoding step.
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
     def __call__(self, x: Tensor) -> Tensor:
-        """What does nothing must cost nothing: a module's call is dearer than the smallest products of a decoding step."""
-        return x if not self.training or self.rate == 0 else self.forward(x)
+        if not self.training or self.rate == 0:
+            return x
+        return self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (
-            _CpuDropout.apply(x, self.rate)
-            if x.device.type == "cpu"
-            else functional.dropout(x, self.rate)
-        )
+        if x.device.type == "cpu":
+            return _CpuDropout.apply(x, self.rate)
+        return functional.dropout(x, self.rate)
 
 
 class _CpuDropout(torch.autograd.Function):
-    """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU, which costs more than the
-    matrix products around it; 16 bits give the rate to within 0.00001, and the scale is exact for the rate they give."""
+    """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU, which
+    costs more than the matrix products around it; 16 bits give the rate to within 0.00001, and the
+    scale is exact for the rate they give."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         dropped = round(rate * _LEVELS)
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        kept = (draws.view(torch.int16)[: x.numel()] >= dropped - _LEVELS // 2).view(x.shape)
-        ctx.save_for_backward(kept)
+        numbers = draws.view(torch.int16)[: x.numel()]
+        survives = (numbers >= dropped - _LEVELS // 2).view(x.shape)
+        ctx.save_for_backward(survives)
         ctx.scale = _LEVELS / (_LEVELS - dropped)
-        return torch.mul(x, kept).mul_(ctx.scale)
+        return torch.mul(x, survives).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return torch.mul(grads[0], kept).mul_(ctx.scale), None
+        (survives,) = ctx.saved_tensors
+        return torch.mul(grads[0], survives).mul_(ctx.scale), None

@@ -1,4 +1,4 @@
-"""From token ids to vectors."""
+"""Token embeddings: from token ids to vectors (Section 3.4)."""
 
 from __future__ import annotations
 
@@ -8,36 +8,41 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core import fused_step
+from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
+from regard.core.mask_patterns import DocumentMask
 from regard.core.norm import Norm
-from regard.core.position import AxialPosition, FixedPosition, LearnedPosition, Sinusoidal
+from regard.core.positional_encoding import InputPosition, Sinusoidal
 
 
 class Table(nn.Module):
-    """One vector for each token. The same table may serve source, target and output (Section 3.4)."""
+    """An embedding table: one vector for each token. The same table may serve source, target and
+    output (weight tying, Section 3.4)."""
 
     def __init__(self, vocabulary: int, d_model: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(normal(vocabulary, d_model))
 
+    def extra_repr(self) -> str:
+        return f"vocabulary={self.weight.shape[0]}, d_model={self.weight.shape[1]}"
+
 
 class Embedding(nn.Module):
-    """Looks tokens up, scales, adds positions and segments or sets positions `beside`, normalises, drops, widens; each if
-    the spec has it."""
+    """Looks tokens up, scales, adds positions and segments (token types), normalises, drops, widens;
+    each if the spec has it. Positions may also be concatenated instead of added."""
 
     def __init__(
         self,
         table: Table,
-        position: Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | None,
+        position: InputPosition | None,
         *,
         scale: bool,
         dropout: float,
         segments: Table | None = None,
         norm: Norm | None = None,
         project: Linear | None = None,
-        beside: Sinusoidal | None = None,
+        concatenated: Sinusoidal | None = None,
     ) -> None:
         super().__init__()
         self.table = table
@@ -45,75 +50,69 @@ class Embedding(nn.Module):
         self.segments = segments
         self.norm = norm
         self.project = project
-        self.beside = beside
+        self.concatenated = concatenated
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
 
-    def places(self, padding_mask: Tensor | None) -> Tensor | None:
-        """Which of the positions are real: those of the real tokens."""
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
+        """Which of the positions are tokens: the same."""
         return padding_mask
 
     def forward(
         self,
         tokens: Tensor,
-        start: int | Tensor = 0,
-        *,
-        end: int | None = None,
         padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        *,
         segments: Tensor | None = None,
-        places: Tensor | None = None,
     ) -> Tensor:
-        """tokens [B, T] from position `start` on; positions count from each row's first `real` token, or are the `places`
-        [B, T]. A `start` that only the device knows lies before `end`."""
-        if (
-            isinstance(start, Tensor)
-            and padding_mask is None
-            and segments is None
-            and places is None
-        ):
-            assert end is not None
-            if (found := fused_step.embedded(self, tokens, start, end)) is not None:
-                return found
+        """tokens [B, T] → [B, T, D]. Positions count from each row's first token, or in each of the
+        documents that share a row, or go on from the context's caches."""
+        context = context or Context()
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
-        x = x * self.scale if self.scale != 1.0 else x
+        if self.scale != 1.0:
+            x = x * self.scale
         if self.segments is not None:
-            x = x + (
-                self.segments.weight[0]
-                if segments is None
-                else functional.embedding(segments, self.segments.weight)
-            )
+            x = x + self._segment_vectors(segments)
         if self.position is not None:
-            x = x + self._positions(
-                self.position, start, tokens.shape[1], end, padding_mask, places
-            )
-        if self.beside is not None:
-            waves = self._positions(self.beside, start, tokens.shape[1], end, padding_mask, places)
+            x = x + self._position_vectors(self.position, tokens, padding_mask, context)
+        if self.concatenated is not None:
+            waves = self._position_vectors(self.concatenated, tokens, padding_mask, context)
             x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
-        x = x if self.norm is None else self.norm(x)
+        if self.norm is not None:
+            x = self.norm(x)
         x = self.dropout(x)
-        return x if self.project is None else self.project(x)
+        if self.project is not None:
+            x = self.project(x)
+        return x
 
-    def _positions(
+    def _segment_vectors(self, segments: Tensor | None) -> Tensor:
+        assert self.segments is not None
+        if segments is None:
+            return self.segments.weight[0]
+        return functional.embedding(segments, self.segments.weight)
+
+    def _position_vectors(
         self,
-        position: Sinusoidal | LearnedPosition | FixedPosition | AxialPosition,
-        start: int | Tensor,
-        length: int,
-        end: int | None,
+        position: InputPosition,
+        tokens: Tensor,
         padding_mask: Tensor | None,
-        given: Tensor | None,
+        context: Context,
     ) -> Tensor:
-        if given is not None:
-            return functional.embedding(given, position.known(length))
+        """[T, D], or [B, T, D] where rows count for themselves."""
+        start, length, end = context.positions(tokens.shape[1])
+        if isinstance(context.documents, DocumentMask):
+            rows = position.available_rows(length)
+            return functional.embedding(context.documents.positions, rows)
         if isinstance(start, Tensor):
-            assert end is not None
-            rows, places = position.known(end), start
+            rows = position.available_rows(end)
+            ids = start
         else:
             rows = position.rows(start + length)
             if padding_mask is None:
                 return rows[start : start + length]
-            places = torch.arange(start, start + length, device=padding_mask.device)
+            ids = torch.arange(start, start + length, device=tokens.device)
         if padding_mask is not None:
-            places = (places - padding_mask.long().argmax(dim=1, keepdim=True)).clamp_min(
-                0
-            )  # [B, T] after the first token
-        return functional.embedding(places, rows)
+            first_token = padding_mask.long().argmax(dim=1, keepdim=True)
+            ids = (ids - first_token).clamp_min(0)  # [B, T]
+        return functional.embedding(ids, rows)

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks (Section 3.3)."""
+"""Position-wise feed-forward networks (Section 3.3) and their gated variants."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from regard.core.linear import Linear
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU's tanh approximation."""
     return functional.gelu(x, approximate="tanh")
 
 
 def quick_gelu(x: Tensor) -> Tensor:
+    """GELU's sigmoid approximation, as CLIP has it."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -28,6 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "tanh": torch.tanh,
 }
+_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
 class FeedForward(nn.Module):
@@ -42,13 +45,17 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
+    def extra_repr(self) -> str:
+        return f"activation={_NAMES[self.activation]}"
+
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.inner(x))  # [B, T, F]
         return self.outer(self.dropout(hidden))
 
 
 class GatedFeedForward(nn.Module):
-    """(activation(x W) ⊙ (x V)) W₂, with W and V in one matrix (Shazeer 2020)."""
+    """Gated linear unit (SwiGLU, GEGLU): (activation(x W) ⊙ (x V)) W₂, with W and V in one matrix
+    (Shazeer 2020)."""
 
     def __init__(
         self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool
@@ -58,6 +65,9 @@ class GatedFeedForward(nn.Module):
         self.outer = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
+
+    def extra_repr(self) -> str:
+        return f"activation={_NAMES[self.activation]}"
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each

@@ -1,93 +1,115 @@
-"""What stands before a stack. A front end maps its inputs to [B, T, D], and `places` tells which of the T positions are real
-when `real` tells it of the inputs. Tokens have theirs in `embed`; here are images and sound."""
+"""Front ends: patches of images, spectrogram frames, waveforms. (Token embeddings are in `embedding`.)
+
+A front end maps its inputs to [B, T, D]; `output_padding_mask` turns a padding mask of the inputs into
+one of the T positions.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.embedding import Embedding
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import LayerNorm, Norm
-from regard.core.position import (
-    AxialPosition,
-    FixedPosition,
-    LearnedPosition,
-    Sinusoidal,
-    Sinusoidal2D,
-)
+from regard.core.positional_encoding import InputPosition, LearnedPosition, Sinusoidal2D
 from regard.errors import DataError
 
 
-class Patches(nn.Module):
-    """Squares of pixels, each mapped to a vector, behind trained vectors of no place (Dosovitskiy et al. 2021).
+class PatchShape(NamedTuple):
+    """An image of `size` × `size` pixels, cut into squares of `patch` × `patch`."""
 
-    A convolution whose stride is its kernel is a linear map of the pixels of each square, so it is one here.
+    size: int
+    patch: int
+    channels: int
+
+    @property
+    def side(self) -> int:
+        """Patches along one side."""
+        return self.size // self.patch
+
+
+class Patches(nn.Module):
+    """ViT's patch embedding: squares of pixels, each mapped to a vector, behind `extras` trained
+    vectors such as the class token (Dosovitskiy et al. 2021).
+
+    A convolution whose stride is its kernel is a linear map of the pixels of each patch, so it is one
+    here.
     """
 
     def __init__(
         self,
         d_model: int,
+        shape: PatchShape,
+        position: LearnedPosition | Sinusoidal2D,
         *,
-        size: int,
-        patch: int,
-        channels: int,
         extras: int,
         bias: bool,
-        position: LearnedPosition | Sinusoidal2D,
         norm: Norm | None,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.size, self.patch, self.channels = size, patch, channels
-        self.side = size // patch
-        self.project = Linear(channels * patch * patch, d_model, bias=bias)
+        self.size = shape.size
+        self.patch = shape.patch
+        self.channels = shape.channels
+        self.side = shape.side
+        self.project = Linear(shape.channels * shape.patch**2, d_model, bias=bias)
         self.extras = nn.ParameterList(nn.Parameter(normal(1, d_model)[0]) for _ in range(extras))
         self.position = position
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def places(self, padding_mask: Tensor | None) -> Tensor | None:
+    def extra_repr(self) -> str:
+        return f"size={self.size}, patch={self.patch}, channels={self.channels}"
+
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """An image has no padding."""
         return None
 
-    def forward(self, pixels: Tensor, *, padding_mask: Tensor | None = None) -> Tensor:
-        """pixels [B, channels, size, size] → [B, extras + patches, D], rows of patches one after the other"""
+    def forward(
+        self, pixels: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> Tensor:
+        """pixels [B, channels, size, size] → [B, extras + patches, D], patches row by row"""
         if pixels.shape[1:] != (self.channels, self.size, self.size):
             raise DataError(
                 f"an image of {tuple(pixels.shape[1:])} does not fit this model: its images are "
                 f"{(self.channels, self.size, self.size)} (channels, height, width)",
                 "resize and crop images as the preprocessor_config.json of the model says",
             )
-        x = self.project(self._unfolded(pixels))  # [B, patches, D]
+        x = self.project(self._unfold(pixels))  # [B, patches, D]
         if len(self.extras):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
             x = torch.cat([extras, x], dim=1)
         x = x + self.position.rows(x.shape[1])
-        return self.dropout(x if self.norm is None else self.norm(x))
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
 
-    def _unfolded(self, pixels: Tensor) -> Tensor:
+    def _unfold(self, pixels: Tensor) -> Tensor:
         """[B, patches, channels · patch · patch]"""
-        side, patch = self.side, self.patch
-        whole = pixels[:, :, : side * patch, : side * patch]
-        squares = whole.unflatten(3, (side, patch)).unflatten(
-            2, (side, patch)
-        )  # [B, channels, side, patch, side, patch]
+        grid = (self.side, self.patch)
+        covered = self.side * self.patch
+        pixels = pixels[:, :, :covered, :covered]
+        # [B, channels, side, patch, side, patch]
+        squares = pixels.unflatten(3, grid).unflatten(2, grid)
         return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 class Spectrogram(nn.Module):
-    """Frames of a spectrogram: two convolutions over three frames each, of which the second keeps every other place; then
-    positions (Radford et al. 2023)."""
+    """Whisper's front end for log-mel frames: two convolutions over three frames each, of which the
+    second keeps every other position; then positions (Radford et al. 2023)."""
 
     def __init__(
         self,
         mels: int,
         d_model: int,
-        position: Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | None,
+        position: InputPosition | None,
         activation: str,
         dropout: float,
     ) -> None:
@@ -98,10 +120,14 @@ class Spectrogram(nn.Module):
         self.position = position
         self.dropout = Dropout(dropout)
 
-    def places(self, padding_mask: Tensor | None) -> Tensor | None:
-        return None if padding_mask is None else padding_mask[:, ::2]
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
+        if padding_mask is None:
+            return None
+        return padding_mask[:, ::2]
 
-    def forward(self, features: Tensor, *, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, features: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> Tensor:
         """features [B, mels, N] → [B, ⌈N / 2⌉, D]"""
         x = self.activation(self.first(features))  # [B, D, N]
         x = self.activation(self.second(x)).mT
@@ -111,7 +137,7 @@ class Spectrogram(nn.Module):
 
 
 class TimeNorm(nn.Module):
-    """[B, C, T]: each channel over all its times."""
+    """Group normalisation with one group a channel, over time: [B, C, T]."""
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__()
@@ -137,7 +163,8 @@ class Convolution(nn.Module):
         norm: LayerNorm | TimeNorm | None,
     ) -> None:
         super().__init__()
-        self.kernel, self.stride = kernel, stride
+        self.kernel = kernel
+        self.stride = stride
         self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.norm = norm
@@ -148,16 +175,19 @@ class Convolution(nn.Module):
         x = functional.conv1d(x, self.weight, self.bias, self.stride)
         if self.norm is None:
             return x
-        return self.norm(x) if isinstance(self.norm, TimeNorm) else self.norm(x.mT).mT
+        if isinstance(self.norm, TimeNorm):
+            return self.norm(x)
+        return self.norm(x.mT).mT
 
 
 class ConvPosition(nn.Module):
-    """Positions as a convolution over what is near, whose weight is kept as directions and their lengths, one for each place
-    of the kernel (weight normalisation, Salimans and Kingma 2016)."""
+    """wav2vec 2.0's convolutional positions. The weight is kept as directions and their lengths, one for
+    each position of the kernel (weight normalisation, Salimans and Kingma 2016)."""
 
     def __init__(self, d_model: int, kernel: int, groups: int, activation: str) -> None:
         super().__init__()
-        self.kernel, self.groups = kernel, groups
+        self.kernel = kernel
+        self.groups = groups
         self.activation = ACTIVATIONS[activation]
         self.direction = nn.Parameter(torch.empty(d_model, d_model // groups, kernel))
         self.length = nn.Parameter(torch.empty(1, 1, kernel))
@@ -175,25 +205,24 @@ class ConvPosition(nn.Module):
         near = functional.conv1d(
             x.mT, weight, self.bias, padding=self.kernel // 2, groups=self.groups
         )
-        return self.activation(
-            near[:, :, : x.shape[1]]
-        ).mT  # an even kernel makes one position too many
+        near = near[:, :, : x.shape[1]]  # an even kernel makes one position too many
+        return self.activation(near).mT
 
 
 class Waveform(nn.Module):
-    """Samples of sound become positions, one for each stride of all convolutions together (Baevski et al. 2020)."""
+    """wav2vec 2.0's feature encoder: samples become positions, one for each stride of all convolutions
+    together (Baevski et al. 2020)."""
 
     def __init__(
         self,
         convolutions: list[Convolution],
+        features: Norm,
         project: Linear,
         position: ConvPosition,
         *,
         activation: str,
-        features: Norm,
-        project_dropout: float,
         norm: Norm | None,
-        dropout: float,
+        dropout: tuple[float, float],
         masked: bool,
     ) -> None:
         super().__init__()
@@ -202,25 +231,33 @@ class Waveform(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.features = features
         self.project = project
-        self.project_dropout = Dropout(project_dropout)
+        self.project_dropout = Dropout(dropout[0])
         self.mask = nn.Parameter(normal(1, len(project.weight))[0]) if masked else None
         self.position = position
         self.norm = norm
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout[1])
 
-    def places(self, padding_mask: Tensor | None) -> Tensor | None:
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """The positions that no padding has a part in: those that each row would have alone."""
         if padding_mask is None:
             return None
-        lengths, whole = padding_mask.sum(dim=1), padding_mask.shape[1]
+        lengths = padding_mask.sum(dim=1)
+        longest = padding_mask.shape[1]
         for kernel, stride in self.strides:
-            lengths, whole = (lengths - kernel) // stride + 1, (whole - kernel) // stride + 1
-        return torch.arange(whole, device=padding_mask.device) < lengths[:, None]
+            lengths = (lengths - kernel) // stride + 1
+            longest = (longest - kernel) // stride + 1
+        return torch.arange(longest, device=padding_mask.device) < lengths[:, None]
 
     def forward(
-        self, waves: Tensor, *, padding_mask: Tensor | None = None, masked: Tensor | None = None
+        self,
+        waves: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        *,
+        masked: Tensor | None = None,
     ) -> Tensor:
-        """waves [B, samples] → [B, T, D]; `masked` [B, T] says at which positions the mask stands in for what is heard."""
+        """waves [B, samples] → [B, T, D]; at the `masked` positions [B, T] the mask vector stands in
+        for what is heard."""
         self._check(waves.shape[1])
         x = waves[:, None]  # [B, 1, samples]
         for convolution in self.convolutions:
@@ -229,11 +266,13 @@ class Waveform(nn.Module):
         if masked is not None:
             assert self.mask is not None, "this model has no mask"
             x = torch.where(masked[..., None], self.mask, x)
-        places = self.places(padding_mask)
-        if places is not None:
-            x = x * places[..., None]  # what is near an end hears silence beyond it
+        is_sound = self.output_padding_mask(padding_mask)
+        if is_sound is not None:
+            x = x * is_sound[..., None]  # what is near an end hears silence beyond it
         x = x + self.position(x)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
 
     def _check(self, samples: int) -> None:
         least = 1

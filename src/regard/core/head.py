@@ -1,4 +1,4 @@
-"""What stands on top of a stack: scores over the vocabulary, one vector for a whole input, scores of labels."""
+"""Heads on top of a stack: logits over the vocabulary, a pooled vector, logits of classes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard import disk
-from regard.core import fused_step
 from regard.core.dropout import Dropout
 from regard.core.embedding import Table
 from regard.core.feedforward import ACTIVATIONS
@@ -18,8 +18,8 @@ from regard.core.quantized_linear import PackedWeight
 
 
 class LMHead(nn.Module):
-    """Scores for each token of the vocabulary, from a table of its own or a shared one. A bias that is only `kept` is there
-    for the files that hold it."""
+    """The language-model head: logits for each token of the vocabulary, from a table of its own or
+    tied to the embedding. A bias that is only `stored` is there for the files that hold it."""
 
     def __init__(
         self,
@@ -35,22 +35,27 @@ class LMHead(nn.Module):
         self.kept = nn.Parameter(zeros, requires_grad=False) if bias == "kept" else None
         self.scale = scale
         self.transform = transform
-        self.frozen: PackedWeight | None = None
+        self.packed: PackedWeight | None = None
 
-    def ready(self, x: Tensor) -> Tensor:
+    def transformed(self, x: Tensor) -> Tensor:
         """What is multiplied with the table."""
-        x = x if self.transform is None else self.transform(x)
-        return x * self.scale if self.scale != 1.0 else x
+        if self.transform is not None:
+            x = self.transform(x)
+        if self.scale != 1.0:
+            x = x * self.scale
+        return x
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.ready(x)
-        if self.frozen is not None:
-            return self.frozen(x)
-        return fused_step.scores(x, self.table.weight, self.bias)  # [..., V]
+        """[..., D] → logits [..., V]"""
+        x = self.transformed(x)
+        if self.packed is not None:
+            return self.packed(x)
+        return functional.linear(x, self.table.weight, self.bias)
 
-    def freeze(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
-        """As `Linear.freeze`; the table stays for those that look tokens up in it: few of its rows, if it is in a file."""
-        self.frozen = kind(self.table.weight, self.bias)
+    def pack(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
+        """As `Linear.pack`; the table stays for those that look tokens up in it: few of its rows, if
+        it is in a file."""
+        self.packed = kind(self.table.weight, self.bias)
         disk.drop_pages(self.table.weight)
         del self.table, self.bias
 
@@ -69,10 +74,11 @@ class HeadTransform(nn.Module):
 
 
 class Pool(nn.Module):
-    """[B, T, D] → [B, D]: one position or the mean of the real ones, through a dense layer if there is an activation.
+    """Pooling: [B, T, D] → [B, D], one position or the mean of the tokens, through a dense layer if
+    there is an activation.
 
-    `end` is the token that marks the position of "end"; without one it is the highest token of the row. `wide` is the width
-    of what comes in, where it is not D.
+    `end` is the token that marks the position of "end"; without one it is the highest token of the
+    row. `input_width` is the width of what comes in, where it is not D.
     """
 
     def __init__(
@@ -85,64 +91,71 @@ class Pool(nn.Module):
         end: int | None = None,
         norm: Norm | None = None,
         width: int | None = None,
-        wide: int | None = None,
+        input_width: int | None = None,
     ) -> None:
         super().__init__()
-        given = wide or d_model
-        self.which, self.end = which, end
+        inputs = input_width or d_model
+        self.which = which
+        self.end = end
         self.norm = norm
         self.dropout = Dropout(dropout)
-        self.dense = Linear(given, d_model) if activation else None
+        self.dense = Linear(inputs, d_model) if activation else None
         self.activation = ACTIVATIONS[activation] if activation else None
-        self.project = (
-            Linear(d_model if activation else given, width, bias=False) if width else None
-        )
+        pooled_width = d_model if activation else inputs
+        self.project = Linear(pooled_width, width, bias=False) if width else None
+
+    def extra_repr(self) -> str:
+        return f"which={self.which!r}"
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None = None, tokens: Tensor | None = None
     ) -> Tensor:
-        pooled = self._one(x, padding_mask, tokens)
-        pooled = self.dropout(pooled if self.norm is None else self.norm(pooled))
+        pooled = self._select(x, padding_mask, tokens)  # [B, D]
+        if self.norm is not None:
+            pooled = self.norm(pooled)
+        pooled = self.dropout(pooled)
         if self.dense is not None and self.activation is not None:
             pooled = self.activation(self.dense(pooled))
-        return pooled if self.project is None else self.project(pooled)
+        if self.project is not None:
+            pooled = self.project(pooled)
+        return pooled
 
-    def _one(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
+    def _select(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
+        """One position of each row, or the mean of its tokens: [B, D]."""
+        batch = torch.arange(x.shape[0], device=x.device)
         if self.which == "first":
             return x[:, 0]
         if self.which == "end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
-            ends = (tokens if self.end is None else (tokens == self.end).long()).argmax(dim=1)
-            return x[torch.arange(x.shape[0], device=x.device), ends]
+            marks = tokens if self.end is None else (tokens == self.end).long()
+            return x[batch, marks.argmax(dim=1)]
         if self.which == "last":
-            places = torch.arange(x.shape[1], device=x.device)
-            last = (
-                places[-1:]
-                if padding_mask is None
-                else torch.where(padding_mask, places, 0).amax(dim=1)
-            )
-            return x[torch.arange(x.shape[0], device=x.device), last]
+            positions = torch.arange(x.shape[1], device=x.device)
+            last = positions[-1:]
+            if padding_mask is not None:
+                last = torch.where(padding_mask, positions, 0).amax(dim=1)
+            return x[batch, last]
         if padding_mask is None:
             return x.mean(dim=1)
-        weight = padding_mask.to(x.dtype)[..., None]
+        weight = padding_mask.to(x.dtype)[..., None]  # [B, T, 1]
         return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
 
 
 class ClassifierHead(nn.Module):
-    """Scores of classes: [..., D] → [..., count]."""
+    """Logits of classes: [..., D] → [..., count]. `per_token`: each position has its own."""
 
     def __init__(
         self,
         d_model: int,
         count: int,
         *,
-        each: bool,
+        per_token: bool,
         hidden: str | None,
         bias: bool,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.each = each
+        self.per_token = per_token
         self.dense = Linear(d_model, d_model) if hidden else None
         self.activation = ACTIVATIONS[hidden] if hidden else None
         self.dropout = Dropout(dropout)
@@ -155,14 +168,17 @@ class ClassifierHead(nn.Module):
 
 
 class DistilledHead(nn.Module):
-    """The mean of the scores that the first positions give, each through its own map: [B, T, D] → [B, count]."""
+    """DeiT's head: the mean of the logits that the first positions give, each through its own map:
+    [B, T, D] → [B, count]."""
+
+    per_token = True  # it reads hidden states of several positions itself
 
     def __init__(self, d_model: int, count: int, voters: int) -> None:
         super().__init__()
         self.outputs = nn.ModuleList(Linear(d_model, count) for _ in range(voters))
 
     def each(self, x: Tensor) -> Tensor:
-        """[B, voters, count]: a teacher's scores and the labels are learnt by different voters."""
+        """[B, voters, count]: labels and a teacher's logits are learnt by different tokens."""
         return torch.stack([output(x[:, i]) for i, output in enumerate(self.outputs)], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:

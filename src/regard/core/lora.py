@@ -1,4 +1,4 @@
-"""A small change beside a large matrix: W + scale · up · down (LoRA, Hu et al. 2022)."""
+"""LoRA: a low-rank change beside a large matrix, W + scale · up · down (Hu et al. 2022)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class LoRA(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (
-            nn.functional.linear(nn.functional.linear(self.dropout(x), self.down), self.up)
-            * self.scale
-        )
+        narrow = nn.functional.linear(self.dropout(x), self.down)  # [..., rank]
+        return nn.functional.linear(narrow, self.up) * self.scale
 
-    def whole(self) -> Tensor:
+    def extra_repr(self) -> str:
+        return f"rank={len(self.down)}, scale={self.scale}"
+
+    def matrix(self) -> Tensor:
         """The change as one matrix [outputs, inputs], multiplied out in float64."""
         return self.scale * (self.up.double() @ self.down.double())

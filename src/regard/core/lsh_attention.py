@@ -1,8 +1,8 @@
-"""Attention between keys that hash alike (Kitaev et al. 2020, Reformer)."""
+"""LSH attention: between keys that hash alike (Kitaev et al. 2020, Reformer)."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,16 +12,30 @@ from regard.core.chunked_attention import ChunkedAttention, ChunkRing
 from regard.core.seeding import generator
 
 
-class LshAttention(ChunkedAttention):
-    """Places are sorted by the bucket of their hash before they are cut into chunks. Several `rounds` of other hashes are
-    weighed by how much each has seen.
+class Hashing(NamedTuple):
+    """How positions are hashed: into a product of `buckets`, in several `rounds`, drawn from `seed`.
 
-    Training draws hashes anew in every call, evaluation has those of `seed`. With a `limit` instead of `buckets`, there are
-    as many buckets as `twice` says. Unlike in the paper, the first chunk does not see the last, so that padding changes
-    nothing, unless a `ring` is asked for: then the chunks of all rounds stand on it, and the seed is torch's own.
+    Without `buckets`, the length decides (`auto_buckets`), and more than `limit` are told apart by two
+    hashes.
     """
 
-    alone: ClassVar[float | None] = -1e5  # a place is seen by itself only where nothing else is
+    buckets: tuple[int, ...] | None
+    rounds: int = 1
+    seed: int = 0
+    limit: int = 0
+
+
+class LshAttention(ChunkedAttention):
+    """Positions are sorted by the bucket of their hash before they are cut into chunks. Several rounds
+    of other hashes are weighed by how much each has seen.
+
+    Training draws hashes anew in every call, evaluation has those of the seed. Unlike in the paper, the
+    first chunk does not see the last, so that padding changes nothing, unless a `ring` is asked for:
+    then the chunks of all rounds stand on it, and the seed is torch's own.
+    """
+
+    # A position attends to itself only where nothing else is.
+    self_score: ClassVar[float | None] = -1e5
     rotations: Tensor | None
 
     def __init__(
@@ -30,52 +44,57 @@ class LshAttention(ChunkedAttention):
         heads: int,
         scale: float,
         *,
-        buckets: tuple[int, ...] | None,
+        hashing: Hashing,
         chunk: int,
-        rounds: int,
         around: tuple[int, int],
-        seed: int,
         dropout: float,
-        limit: int = 0,
         ring: ChunkRing | None = None,
     ) -> None:
         super().__init__(scale, chunk=chunk, around=around, ring=ring, dropout=dropout)
-        self.shape, self.seed = (heads, d_k), seed
-        self.buckets, self.limit, self.rounds = buckets, limit, rounds
-        self.register_buffer(
-            "rotations", self._drawn(buckets) if buckets else None, persistent=False
-        )
+        self.shape = (heads, d_k)
+        self.hashing = hashing
+        self.rounds = hashing.rounds
+        rotations = self._draw_rotations(hashing.buckets) if hashing.buckets else None
+        self.register_buffer("rotations", rotations, persistent=False)
 
-    def _drawn(self, factors: tuple[int, ...]) -> Tensor:
+    def _draw_rotations(self, factors: tuple[int, ...]) -> Tensor:
         """[H, K, R · Σ factors / 2], drawn from the seed."""
-        chance = (
-            generator(self.seed) if self.ring is None else torch.Generator().manual_seed(self.seed)
-        )
-        return torch.randn(
-            *self.shape, self.rounds * sum(factors) // 2, generator=chance, device="cpu"
-        )
+        seed = self.hashing.seed
+        if self.ring is None:
+            chance = generator(seed)
+        else:
+            chance = torch.Generator().manual_seed(seed)
+        count = self.rounds * sum(factors) // 2
+        return torch.randn(*self.shape, count, generator=chance, device="cpu")
 
     def _order(self, q: Tensor, padding_mask: Tensor) -> Tensor:
-        """Sorted by bucket, in a bucket by place; padding comes last."""
-        length = self._filled(q.shape[2])
-        factors = self.buckets or twice(length // self.chunk, self.limit)
-        rotations = self._drawn(factors) if self.rotations is None else self.rotations
-        rotations = torch.randn_like(rotations) if self.training else rotations
-        turned = (q.detach() @ rotations.to(q)).unflatten(
-            -1, (self.rounds, -1)
-        )  # [B, H, T, R, Σ factors / 2]
-        bucket, several = torch.zeros((), dtype=torch.long, device=q.device), 1
-        for factor, part in zip(
-            factors, turned.split([f // 2 for f in factors], dim=-1), strict=True
-        ):
-            bucket = bucket + several * torch.cat([part, -part], dim=-1).argmax(dim=-1)
-            several *= factor
-        bucket = bucket.transpose(2, 3).masked_fill(~padding_mask[:, None, None], several)
-        bucket = functional.pad(bucket, (0, length - q.shape[2]), value=several)
-        return bucket.argsort(dim=-1, stable=True)
+        """Sorted by bucket, in a bucket by position; padding comes last."""
+        length = self._padded_length(q.shape[2])
+        factors = self.hashing.buckets
+        if factors is None:
+            factors = auto_buckets(length // self.chunk, self.hashing.limit)
+        rotations = self.rotations
+        if rotations is None:
+            rotations = self._draw_rotations(factors)
+        if self.training:
+            rotations = torch.randn_like(rotations)
+        rotated = (q.detach() @ rotations.to(q)).unflatten(-1, (self.rounds, -1))
+        # [B, H, T, R, Σ factors / 2]; a bucket is the direction, or its opposite, that is nearest.
+        bucket = torch.zeros((), dtype=torch.long, device=q.device)
+        count = 1
+        halves = [factor // 2 for factor in factors]
+        for factor, part in zip(factors, rotated.split(halves, dim=-1), strict=True):
+            bucket = bucket + count * torch.cat([part, -part], dim=-1).argmax(dim=-1)
+            count *= factor
+        bucket = bucket.transpose(2, 3).masked_fill(~padding_mask[:, None, None], count)
+        bucket = functional.pad(bucket, (0, length - q.shape[2]), value=count)
+        return bucket.argsort(dim=-1, stable=True)  # [B, H, R, N]
 
 
-def twice(chunks: int, limit: int) -> tuple[int, ...]:
-    """Twice as many buckets as chunks, rounded down to a power of two; more than `limit` are told by two hashes."""
+def auto_buckets(chunks: int, limit: int) -> tuple[int, ...]:
+    """Twice as many buckets as chunks, rounded down to a power of two; more than `limit` are a
+    product of two."""
     power = (2 * chunks).bit_length() - 1
-    return (2**power,) if 2**power <= limit else (2 ** (power // 2), 2 ** (power - power // 2))
+    if 2**power <= limit:
+        return (2**power,)
+    return (2 ** (power // 2), 2 ** (power - power // 2))

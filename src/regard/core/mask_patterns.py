@@ -1,4 +1,4 @@
-"""Patterns by where a place stands: windows, blocks, global places, draws, documents in a row, graphs."""
+"""Sparse mask patterns: windows, blocks, global tokens, random blocks, documents, graphs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from regard.core.mask import FAR, WHOLE, FullMask, MaskPattern, Ranges, merged
+from regard.core.mask import EVERYWHERE, FAR, FullMask, MaskPattern, Ranges, merge_ranges
 from regard.core.seeding import generator
+
+# ------------------------------------------------------------------ by distance
 
 
 @dataclass(frozen=True)
 class DilatedMask(MaskPattern):
-    """Itself and `size` neighbours on each side, each `step` apart from the next; a window where the step is 1."""
+    """A (dilated) window: `size` neighbours on each side, each `step` apart from the next.
+
+    A plain window where the step is 1.
+    """
 
     size: int
     step: int = 1
@@ -28,8 +33,11 @@ class DilatedMask(MaskPattern):
         return self.size * self.step
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        near = (query - key).abs() <= self.size * self.step
-        return near if self.step == 1 else near & ((query - key) % self.step == 0)
+        distance = query - key
+        near = distance.abs() <= self.size * self.step
+        if self.step == 1:
+            return near
+        return near & (distance % self.step == 0)
 
     def reach(self, low: int, high: int) -> Ranges:
         return [(low - self.size * self.step, high + self.size * self.step + 1)]
@@ -37,7 +45,10 @@ class DilatedMask(MaskPattern):
 
 @dataclass(frozen=True)
 class StridedMask(MaskPattern):
-    """Neighbours nearer than `distance`, and all at multiples of it (Child et al. 2019)."""
+    """The Sparse Transformer: neighbours nearer than `distance`, and all at multiples of it.
+
+    Child et al. 2019.
+    """
 
     distance: int
 
@@ -46,9 +57,12 @@ class StridedMask(MaskPattern):
         return (apart.abs() < self.distance) | (apart % self.distance == 0)
 
 
+# ------------------------------------------------------------------ by blocks
+
+
 @dataclass(frozen=True)
 class BlockLocalMask(MaskPattern):
-    """Places of one block of `size`, and of `neighbours` blocks on each side."""
+    """Block-local attention: positions of one block of `size`, and of `neighbours` on each side."""
 
     anchored = True
     size: int
@@ -62,13 +76,15 @@ class BlockLocalMask(MaskPattern):
         return (query // self.size - key // self.size).abs() <= self.neighbours
 
     def reach(self, low: int, high: int) -> Ranges:
-        first, last = low // self.size - self.neighbours, high // self.size + self.neighbours
+        first = low // self.size - self.neighbours
+        last = high // self.size + self.neighbours
         return [(first * self.size, (last + 1) * self.size)]
 
 
 @dataclass(frozen=True)
 class GlobalMask(MaskPattern):
-    """The `first` blocks of `size` places and the `last` ones of `length` see all and are seen by all."""
+    """Global blocks: the `first` blocks of `size` positions and the `last` ones of `length` attend
+    to all and are attended to by all."""
 
     anchored = True
     first: int
@@ -77,67 +93,43 @@ class GlobalMask(MaskPattern):
     length: int | None = None
 
     def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return GlobalMask(self.first, self.last, self.size, length) if self.last else self
+        if not self.last:
+            return self
+        return GlobalMask(self.first, self.last, self.size, length)
 
     @property
     def _bounds(self) -> tuple[int, int]:
         """Where the first ones end, and where the last ones begin."""
-        assert self.length is not None or not self.last, (
-            "a pattern that counts from the end is asked `over` a length"
-        )
-        end = FAR if self.length is None else (-(-self.length // self.size) - self.last) * self.size
-        return self.first * self.size, end
+        assert self.length is not None or not self.last, "call `over` with the length first"
+        begin = self.first * self.size
+        if self.length is None:
+            return begin, FAR
+        blocks = -(-self.length // self.size)
+        return begin, (blocks - self.last) * self.size
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         begin, end = self._bounds
-        first = (query < begin) | (key < begin)
-        return first | (query >= end) | (key >= end) if self.last else first
+        allowed = (query < begin) | (key < begin)
+        if not self.last:
+            return allowed
+        return allowed | (query >= end) | (key >= end)
 
     def reach(self, low: int, high: int) -> Ranges:
         begin, end = self._bounds
         if low < begin or high >= end:
-            return WHOLE
-        return [(0, begin), *([(end, FAR)] if self.last else [])]
-
-
-@dataclass(frozen=True)
-class LongerThan(MaskPattern):
-    """A pattern for sequences of more than `most` places."""
-
-    most: int
-    inner: MaskPattern
-
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return self.inner.over(length, device) if length > self.most else FullMask()
-
-
-@dataclass(frozen=True, eq=False)
-class GlobalTokenMask(MaskPattern):
-    """Places that the caller names see all and are seen by all: `which[b, s]`. With `keys`, they are seen by all, but see no
-    more than others do."""
-
-    which: Tensor  # [B, S] bool
-    keys: bool = False
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        seen = self.which[batch, key]
-        return seen if self.keys else seen | self.which[batch, query]
-
-    def reach(self, low: int, high: int) -> Ranges:
-        if not self.keys and any(start <= high and low < end for start, end in self._ranges):
-            return WHOLE
-        return self._ranges
-
-    @cached_property
-    def _ranges(self) -> Ranges:
-        return merged(
-            [(place, place + 1) for place in self.which.any(dim=0).nonzero().flatten().tolist()]
-        )
+            return EVERYWHERE
+        ranges = [(0, begin)]
+        if self.last:
+            ranges.append((end, FAR))
+        return ranges
 
 
 @dataclass(frozen=True)
 class RandomBlockMask(MaskPattern):
-    """Each block of `size` places sees `count` blocks that are drawn from `seed`: from all, or from those `before` it."""
+    """BigBird's random blocks: each block of `size` attends to `count` blocks drawn from `seed`.
+
+    Drawn from all blocks of the sequence, or from those `before` it, as decoders need.
+    """
 
     anchored = True
     size: int
@@ -146,48 +138,64 @@ class RandomBlockMask(MaskPattern):
     before: bool = False
 
     def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return _drawn(self, -(-length // self.size), device)
+        return _draw_blocks(self, -(-length // self.size), device)
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn(MaskPattern):
-    """Each block of `size` places sees those of a row of `table`; −1 is none."""
+class BlockTableMask(MaskPattern):
+    """Each block of `size` positions attends to the blocks in its row of a table; −1 is none."""
 
     anchored = True
     size: int
-    table: Tensor  # [blocks, count], where it is asked
-    host: Tensor  # the same, where blocks are planned
+    table: Tensor  # [blocks, count], on the device of the attention
+    host_table: Tensor  # the same on the host, for block plans
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        columns = self.table.unbind(1)
-        block, seen = key // self.size, columns[0][query // self.size] == key // self.size
-        for column in columns[1:]:
-            seen = seen | (column[query // self.size] == block)
-        return seen
+        key_block = key // self.size
+        query_block = query // self.size
+        first, *others = self.table.unbind(1)
+        allowed = first[query_block] == key_block
+        for column in others:
+            allowed = allowed | (column[query_block] == key_block)
+        return allowed
 
     def reach(self, low: int, high: int) -> Ranges:
-        blocks = self.host[low // self.size : high // self.size + 1].flatten().tolist()
-        return merged(
-            [(block * self.size, (block + 1) * self.size) for block in blocks if block >= 0]
-        )
+        rows = self.host_table[low // self.size : high // self.size + 1]
+        blocks = [block for block in rows.flatten().tolist() if block >= 0]
+        return merge_ranges([(block * self.size, (block + 1) * self.size) for block in blocks])
 
 
 @lru_cache(maxsize=64)
-def _drawn(part: RandomBlockMask, blocks: int, device: torch.device | None) -> Drawn:
-    """Each block's draws are its own, so that a longer sequence changes nothing for those that look `before` only."""
+def _draw_blocks(part: RandomBlockMask, blocks: int, device: torch.device | None) -> BlockTableMask:
+    """Each block's draws are its own, so that a longer sequence changes nothing for causal ones."""
     table = torch.full((blocks, part.count), -1, device="cpu")
     for block in range(blocks):
         pool = block if part.before else blocks
-        chosen = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")[
-            : part.count
-        ]
+        order = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")
+        chosen = order[: part.count]
         table[block, : len(chosen)] = chosen
-    return Drawn(part.size, table.to(device), table)
+    return BlockTableMask(part.size, table.to(device), table)
+
+
+# ------------------------------------------------------------------ by the length or start of a row
+
+
+@dataclass(frozen=True)
+class LongerThan(MaskPattern):
+    """A pattern for sequences of more than `most` positions; shorter ones have full attention."""
+
+    most: int
+    inner: MaskPattern
+
+    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
+        if length <= self.most:
+            return FullMask()
+        return self.inner.over(length, device)
 
 
 @dataclass(frozen=True, eq=False)
 class ShiftedMask(MaskPattern):
-    """A pattern that begins where each row does: `by[b]` places hold padding in front of it."""
+    """A pattern that begins where each row does: `by[b]` positions of left padding precede it."""
 
     inner: MaskPattern
     by: Tensor  # [B] int
@@ -206,56 +214,94 @@ class ShiftedMask(MaskPattern):
 
     def reach(self, low: int, high: int) -> Ranges:
         least, most = self._bounds
-        return merged(
-            [(a + least, b + most) for a, b in self.inner.reach(low - most, high - least)]
-        )
+        inner = self.inner.reach(low - most, high - least)
+        return merge_ranges([(begin + least, end + most) for begin, end in inner])
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
         return int(self.by.min()), int(self.by.max())
 
 
+# ------------------------------------------------------------------ by what the batch says
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalTokenMask(MaskPattern):
+    """Longformer's global tokens, named by the caller: `which[b, s]` attend to all positions and
+    are attended to by all. With `keys_only`, they are attended to by all, but attend to no more
+    than others do."""
+
+    which: Tensor  # [B, S] bool
+    keys_only: bool = False
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        key_is_global = self.which[batch, key]
+        if self.keys_only:
+            return key_is_global
+        return key_is_global | self.which[batch, query]
+
+    def reach(self, low: int, high: int) -> Ranges:
+        if not self.keys_only:
+            for begin, end in self._ranges:
+                if begin <= high and low < end:
+                    return EVERYWHERE
+        return self._ranges
+
+    @cached_property
+    def _ranges(self) -> Ranges:
+        positions = self.which.any(dim=0).nonzero().flatten().tolist()
+        return merge_ranges([(position, position + 1) for position in positions])
+
+
 @dataclass(frozen=True, eq=False)
 class DocumentMask(MaskPattern):
-    """Several texts in one row: a place sees those of the same document, `of[b, s]`. Where others look, as a decoder does at a
-    memory, theirs are `by[b, t]`."""
+    """Packing: several documents in one row, each of which attends to itself only.
+
+    `of[b, s]` numbers the document of each position. Where queries belong to other rows, as in
+    cross-attention, their documents are `by[b, t]`.
+    """
 
     of: Tensor  # [B, S] int, from 0
     by: Tensor | None = None  # [B, T]
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (self.of if self.by is None else self.by)[batch, query] == self.of[batch, key]
+        query_documents = self.of if self.by is None else self.by
+        return query_documents[batch, query] == self.of[batch, key]
 
     @property
-    def places(self) -> Tensor:
-        """[B, S]: where in its document each place is; each begins at 0."""
+    def positions(self) -> Tensor:
+        """[B, S]: the position inside its document; each document begins at 0."""
         first, _ = self._bounds
         return torch.arange(first.shape[1], device=first.device) - first
 
     def reach(self, low: int, high: int) -> Ranges:
         first, last = self._bounds
-        return [(int(first[:, low : high + 1].min()), int(last[:, low : high + 1].max()) + 1)]
+        begin = int(first[:, low : high + 1].min())
+        end = int(last[:, low : high + 1].max()) + 1
+        return [(begin, end)]
 
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor]:
-        """[B, S] each: the first and the last place of the document that each place belongs to."""
+        """[B, S] each: first and last position of the document that each position belongs to."""
         of = self.of.long()
-        places = torch.arange(of.shape[1], device=of.device).expand_as(of)
-        size = int(of.max()) + 1
-        first = places.new_full((len(of), size), of.shape[1]).scatter_reduce(1, of, places, "amin")
-        last = places.new_zeros(len(of), size).scatter_reduce(1, of, places, "amax")
+        positions = torch.arange(of.shape[1], device=of.device).expand_as(of)
+        count = int(of.max()) + 1
+        first = positions.new_full((len(of), count), of.shape[1])
+        first = first.scatter_reduce(1, of, positions, "amin")
+        last = positions.new_zeros(len(of), count).scatter_reduce(1, of, positions, "amax")
         return first.gather(1, of), last.gather(1, of)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphMask(MaskPattern):
-    """A place sees those to which an edge leads: `edges` are (row, from, to) of `length` places. Self-loops are edges too."""
+    """Adjacency: a node attends to those to which an edge leads. Self-loops are edges too.
+
+    `edges` are (batch row, from, to) among `length` nodes.
+    """
 
     edges: Tensor  # [edges, 3] int
     length: int
-    codes: Tensor = field(
-        init=False
-    )  # [edges + 1], one number for each edge, in order; the last is none
+    codes: Tensor = field(init=False)  # [edges + 1], one sorted number an edge, the last is none
 
     def __post_init__(self) -> None:
         rows, starts, ends = self.edges.long().unbind(1)
@@ -267,13 +313,14 @@ class GraphMask(MaskPattern):
         return self.codes[torch.searchsorted(self.codes, wanted)] == wanted
 
     def reach(self, low: int, high: int) -> Ranges:
-        ends = self._ends[1][
-            torch.searchsorted(self._ends[0], low) : torch.searchsorted(self._ends[0], high + 1)
-        ]
-        return merged([(place, place + 1) for place in sorted({*ends.tolist()})])
+        starts, ends = self._edges_by_start
+        first = torch.searchsorted(starts, low)
+        past = torch.searchsorted(starts, high + 1)
+        neighbours = sorted(set(ends[first:past].tolist()))
+        return merge_ranges([(position, position + 1) for position in neighbours])
 
     @cached_property
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        """Edges by where they start: [edges], [edges]."""
+    def _edges_by_start(self) -> tuple[Tensor, Tensor]:
+        """Edges sorted by where they start: their starts and their ends, [edges] each."""
         starts, order = self.edges[:, 1].long().sort()
         return starts, self.edges[order, 2]

@@ -1,6 +1,8 @@
-"""Normalisation over the last dimension."""
+"""Normalisation over the last dimension: LayerNorm, RMSNorm."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,7 @@ from torch.nn import functional
 
 
 class LayerNorm(nn.Module):
-    """Ba, Kiros, Hinton 2016."""
+    """Layer normalisation (Ba, Kiros, Hinton 2016)."""
 
     def __init__(self, width: int, eps: float, bias: bool = True) -> None:
         super().__init__()
@@ -16,12 +18,15 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
         self.eps = eps
 
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
     def forward(self, x: Tensor) -> Tensor:
         return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):
-    """Zhang and Sennrich 2019; the weight is stored less `offset`."""
+    """Root mean square normalisation (Zhang and Sennrich 2019); the weight is stored less `offset`."""
 
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
@@ -29,17 +34,29 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.offset = offset
 
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight + self.offset if self.offset else self.weight
         return functional.rms_norm(x, self.weight.shape, weight, self.eps)
 
 
 Norm = LayerNorm | RMSNorm
-Told = tuple[str, Tensor, Tensor | None, float, float]
 
 
-def told(norm: Norm) -> Told:
-    """A norm as kernels are told of it: its kind, gain, shift, ε, and what is added to the gain."""
+class KernelNorm(NamedTuple):
+    """A norm as Triton kernels take it: gain, shift, ε, and what is added to the gain."""
+
+    kind: str  # "layer" or "rms"
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    offset: float
+
+
+def kernel_norm(norm: Norm) -> KernelNorm:
+    """The parameters of a norm for a Triton kernel."""
     if isinstance(norm, LayerNorm):
-        return "layer", norm.weight, norm.bias, norm.eps, 0.0
-    return "rms", norm.weight, None, norm.eps, norm.offset
+        return KernelNorm("layer", norm.weight, norm.bias, norm.eps, 0.0)
+    return KernelNorm("rms", norm.weight, None, norm.eps, norm.offset)

@@ -1,9 +1,9 @@
-"""Named probes: an argument of the call, never a hook or a switch on a module.
+"""Probes: what a caller records or edits inside a forward pass, by name.
 
-A name counts applications: `encoder.3.self` is the self-attention of the fourth block that ran. Of an attention, its
-arguments are recorded, and weights are recomputed from them for just the rows and heads that are asked for; the model
-itself stays on the fused path. What passes a named place can also be edited there: heads are switched off, activations
-of another run put in, and gradients asked for, in the model that trains and serves.
+A probe is an argument of the call, never a hook or a switch on a module. A name counts applications: `encoder.3.self` is
+the self-attention of the fourth block that ran. Of an attention, its arguments are recorded, and attention weights are
+recomputed from them for just the rows and heads that are asked for; the model itself stays on the fused path. What passes
+a named point can also be edited there (head ablation, activation patching).
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regard.core.mask import AttentionMask
+from regard.core.attention_mask import AttentionMask
+from regard.core.score_bias import ScoreBias
 from regard.errors import SettingError, did_you_mean
 
 Edit = Callable[[Tensor], Tensor]
-PARTS = ("weights", "q", "k", "v")  # what can be asked of an attention's arguments
+PARTS = ("weights", "q", "k", "v")  # what can be asked of a recorded attention
 
 
-class AttentionKernel(Protocol):
+class HasWeights(Protocol):
+    """An attention kernel that can give its weights."""
+
     def weights(
         self,
         q: Tensor,
         k: Tensor,
-        attention_mask: AttentionMask,
+        mask: AttentionMask,
         rows: Tensor,
         heads: Tensor | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor: ...
 
 
 @runtime_checkable
 class SelectsKeys(Protocol):
-    """A mixer that looks at fewer keys than the pattern allows, by what stands there."""
+    """An attention kernel that attends to fewer keys than the mask allows, depending on their content."""
 
-    def visible(
-        self, q: Tensor, k: Tensor, attention_mask: AttentionMask, rows: Tensor
-    ) -> Tensor: ...
+    def visible(self, q: Tensor, k: Tensor, mask: AttentionMask, rows: Tensor) -> Tensor: ...
 
 
 class HasHeads(Protocol):
-    """A part that looks with some heads. `handed_on` [D, H·E] is the map of what they find."""
+    """A part with attention heads. `out_weight` [D, H·E] is the output projection of what they find."""
 
     @property
     def heads(self) -> int: ...
@@ -54,29 +56,58 @@ class HasHeads(Protocol):
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """The arguments one mixer was called with."""
+    """The recorded arguments of one call of an attention kernel."""
 
-    mixer: AttentionKernel
+    mixer: HasWeights
     q: Tensor  # [B, H, T, K]
     k: Tensor  # [B, G, S, K]
     v: Tensor  # [B, G, S, E]
-    attention_mask: AttentionMask
+    mask: AttentionMask
+    bias: ScoreBias | None = None
 
     def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
-        """[B, heads, rows, S]: attention weights of the query rows and heads asked for, or of all."""
+        """Attention weights [B, heads, rows, S] of the query rows and heads asked for, or of all."""
         if rows is None:
             rows = torch.arange(self.q.shape[2], device=self.q.device)
-        return self.mixer.weights(self.q, self.k, self.attention_mask, rows, heads)
+        return self.mixer.weights(self.q, self.k, self.mask, rows, heads, self.bias)
 
     def visible(self, rows: Tensor) -> Tensor:
-        """[B or 1, H or 1, rows or 1, S]: which keys these query rows could look at."""
+        """Which keys these query rows could attend to: [B or 1, H or 1, rows or 1, S]."""
         if isinstance(self.mixer, SelectsKeys):
-            return self.mixer.visible(self.q, self.k, self.attention_mask, rows)
-        return self.attention_mask.asked(rows)
+            return self.mixer.visible(self.q, self.k, self.mask, rows)
+        return self.mask.for_rows(rows)
 
 
-class Probe:
-    """Collects what matches `wanted`, a list of names with * and ?, and applies `edits` at the places they name."""
+class NullProbe:
+    """The probe of a call that nobody watches: records nothing, edits nothing."""
+
+    active = False
+
+    def scope(self, name: str) -> NullProbe:
+        """The same probe, seen from inside the part called `name`."""
+        return self
+
+    def through(self, name: str, value: Tensor) -> Tensor:
+        """The value that goes on from the point called `name`."""
+        return value
+
+    def attention(
+        self,
+        mixer: HasWeights,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        mask: AttentionMask,
+        bias: ScoreBias | None = None,
+    ) -> None:
+        """Records the kernel call of the attention whose scope this is."""
+
+
+NO_PROBE = NullProbe()
+
+
+class Probe(NullProbe):
+    """Collects what matches `wanted`, a list of names with * and ?, and applies `edits` at the points they name."""
+
+    active = True
 
     def __init__(self, wanted: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
         self.wanted = tuple(wanted)
@@ -86,14 +117,14 @@ class Probe:
         self.attentions: dict[str, AttentionCall] = {}
 
     def scope(self, name: str) -> Probe:
-        """The same collection, seen from inside the part called `name`."""
         inner = Probe(self.wanted, self.edits)
         inner.prefix = f"{self.prefix}{name}."
-        inner.tensors, inner.attentions = self.tensors, self.attentions
+        # One collection for all scopes.
+        inner.tensors = self.tensors
+        inner.attentions = self.attentions
         return inner
 
     def through(self, name: str, value: Tensor) -> Tensor:
-        """What goes on from the place called `name`: the value that came, or what an edit makes of it."""
         name = self.prefix + name
         if name in self.edits:
             value = self.edits[name](value)
@@ -101,13 +132,19 @@ class Probe:
             self.tensors[name] = value.detach()
         return value
 
-    def attended(self, call: AttentionCall) -> None:
-        """Records the mixer call of the attention whose scope this is."""
+    def attention(
+        self,
+        mixer: HasWeights,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        mask: AttentionMask,
+        bias: ScoreBias | None = None,
+    ) -> None:
         name = self.prefix.removesuffix(".")
         if self._wants(name) or any(self._wants(f"{name}.{part}") for part in PARTS):
-            self.attentions[name] = call
+            self.attentions[name] = AttentionCall(mixer, *qkv, mask, bias)
 
     def weights(self, name: str, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
+        """Attention weights of the attention called `name`."""
         if name not in self.attentions:
             raise SettingError(
                 f"no attention named {name!r} was recorded", did_you_mean(name, self.attentions)

@@ -1,6 +1,9 @@
-"""Other ways to multiply by weights that no longer change, for decoding on CPUs. Each takes the place of `functional.linear`
-and of the weight itself: what was frozen can neither be trained nor written. None is a module: a step calls them dozens of
-times, and what a module does before it is called would cost as much as their smallest products."""
+"""Quantized and packed linear weights (int8, bf16, packed float32) for decoding on CPUs.
+
+Each takes the place of `functional.linear` and of the weight itself: a packed model can neither be
+trained nor written. None is a module: a step calls them dozens of times, and what a module does before
+it is called would cost as much as their smallest products.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from regard.errors import SettingError
 _ROWS = 8  # oneDNN packs for a number of rows; this one is good for all that decoding has (LOG.md)
 
 
-class Packed:
-    """float32, in the order in which oneDNN reads it."""
+class PackedFloat32:
+    """float32 weights in the memory layout in which oneDNN reads them."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(
             weight.detach().float().contiguous(), _ROWS
         )
-        self.bias = None if bias is None else bias.detach().float().contiguous()
+        self.bias = _cast(bias, torch.float32)
 
     def __call__(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -31,24 +34,22 @@ class Packed:
 
 
 class Int8:
-    """Weights as 8-bit integers with a scale for each output; the input is quantised when it comes (dynamic quantisation)."""
+    """int8 weights with a scale for each output; the input is quantised when it comes (dynamic
+    quantisation)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         weight = weight.detach().float()
-        largest = torch.maximum(
-            weight.amax(dim=1), -weight.amin(dim=1)
-        )  # of `weight.abs()`, without a copy of it all
+        # The largest of `weight.abs()`, without a copy of it all.
+        largest = torch.maximum(weight.amax(dim=1), -weight.amin(dim=1))
         scales = largest.clamp_min(1e-8) / 127
         zeros = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # the tensor type is deprecated, the kernels are not replaced yet
+            # The tensor type is deprecated, the kernels are not replaced yet.
+            warnings.simplefilter("ignore")
             rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        self.packed = torch.ops.quantized.linear_prepack(
-            rounded, None if bias is None else bias.detach().float()
-        )
-        # Without VNNI, sums of pairs of 8-bit products overflow 16 bits: inputs are then quantised to 7 bits.
+        self.packed = torch.ops.quantized.linear_prepack(rounded, _cast(bias, torch.float32))
+        # Without VNNI, sums of pairs of 8-bit products overflow 16 bits: inputs are then quantised
+        # to 7 bits.
         self.narrow = not torch.cpu._is_vnni_supported()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -56,26 +57,36 @@ class Int8:
         return out
 
 
-class Half:
-    """Weights and products in bfloat16, added up in float32."""
+class BFloat16:
+    """Weights and products in bfloat16, accumulated in float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight.detach().to(torch.bfloat16)
-        self.bias = None if bias is None else bias.detach().to(torch.bfloat16)
+        self.bias = _cast(bias, torch.bfloat16)
 
     def __call__(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x.to(torch.bfloat16), self.weight, self.bias).float()
 
 
-PackedWeight = Packed | Int8 | Half
-FROZEN: dict[str, type[PackedWeight]] = {"float32": Packed, "int8": Int8, "bf16": Half}
+def _cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    if bias is None:
+        return None
+    return bias.detach().to(dtype).contiguous()
+
+
+PackedWeight = PackedFloat32 | Int8 | BFloat16
+PACKED: dict[str, type[PackedWeight]] = {
+    "float32": PackedFloat32,
+    "int8": Int8,
+    "bf16": BFloat16,
+}
 
 
 def check(precision: str) -> None:
-    """Whether this machine can freeze to `precision`."""
-    if precision not in FROZEN:
+    """Whether this machine can pack weights to `precision`."""
+    if precision not in PACKED:
         raise SettingError(
-            f"weights cannot be frozen to {precision!r}", f"choose one of {', '.join(FROZEN)}"
+            f"weights cannot be frozen to {precision!r}", f"choose one of {', '.join(PACKED)}"
         )
     if precision == "float32" and not torch.backends.mkldnn.is_available():
         raise SettingError(

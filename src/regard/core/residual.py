@@ -1,4 +1,4 @@
-"""What surrounds the sublayers: dropout, the residual sum, and where the norm stands."""
+"""Residual connections: dropout, the sum, and where the norm stands (pre-norm, post-norm, parallel)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))): Sections 3.1 and 5.4. In mixed precision the sum is as narrow as its summands: it
-    never grows, because each is normalised."""
+    """Post-norm: LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. In mixed precision the sum
+    is as narrow as its summands: it never grows, because each is normalised."""
 
     def __init__(self, norm: Norm, dropout: float) -> None:
         super().__init__()
@@ -27,7 +27,8 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """x + Dropout(Sublayer(LayerNorm(x))): trains deep stacks without warm-up (Xiong et al. 2020)."""
+    """Pre-norm: x + Dropout(Sublayer(LayerNorm(x))), which trains deep stacks without warm-up
+    (Xiong et al. 2020)."""
 
     def __init__(self, norm: Norm, dropout: float) -> None:
         super().__init__()
@@ -42,29 +43,18 @@ Residual = PostNorm | PreNorm
 
 
 class SequentialResidual(nn.Module):
-    """Sublayers one after the other, each inside its own residual."""
+    """The residual connections of a block, one for each sublayer, in order."""
 
     def __init__(self, residuals: list[Residual]) -> None:
         super().__init__()
         self.each = nn.ModuleList(residuals)
 
-    def forward(self, x: Tensor, sublayers: list[Sublayer]) -> Tensor:
-        for residual, sublayer in zip(self.each, sublayers, strict=True):
-            x = residual(x, sublayer)
-        return x
-
 
 class ParallelResidual(nn.Module):
-    """x + Σ Dropout(Sublayer(norm(x))): all see the same input, through one norm or one each."""
+    """x + Σ Dropout(Sublayer(norm(x))): all sublayers see the same input, through one norm or one
+    each."""
 
     def __init__(self, norms: list[Norm], dropout: float) -> None:
         super().__init__()
         self.norms = nn.ModuleList(norms)
         self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor, sublayers: list[Sublayer]) -> Tensor:
-        normed = [norm(x) for norm in self.norms]
-        inputs = normed * len(sublayers) if len(normed) == 1 else normed
-        for sublayer, y in zip(sublayers, inputs, strict=True):
-            x = x + self.dropout(sublayer(y))
-        return x

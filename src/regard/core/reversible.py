@@ -1,27 +1,36 @@
-"""Two streams that take turns, so that what came in can be computed from what came out (Gomez et al. 2017, Kitaev et al. 2020).
+"""Reversible layers: two streams that take turns, so that inputs can be computed from outputs
+(RevNet, Gomez et al. 2017; Reformer, Kitaev et al. 2020).
 
-One sublayer maps (a, b) to (b, a + f(b)); knowing that, f is made again and taken away. Activations of a whole stack are
-then those of one sublayer, for the price of a second forward.
+One sublayer maps (a, b) to (b, a + f(b)); knowing that, f is computed again and taken away. The stored
+activations of a whole stack are then those of one sublayer, for the price of a second forward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from regard.core.attention import Attention
+from regard.core.attention_mask import AttentionMask
+from regard.core.block import AnyBlock, Memory, PositionWise
+from regard.core.context import Context, LayerContext
 from regard.core.dropout import Dropout
+from regard.core.encoder_output import EncoderOutput
 from regard.core.norm import Norm
+from regard.core.position_terms import PositionTerms
+from regard.core.stack import LayerInputs, Stack
 
 Sublayer = Callable[[Tensor], Tensor]
 
 
 class ReversibleResidual(nn.Module):
-    """The residual scheme: both streams side by side, [B, T, 2·D]."""
+    """The norms and the dropout of a block with two streams. `gives` says what a stack of them hands
+    on: the `mean` of both streams, or `both`."""
 
     def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
         super().__init__()
@@ -29,91 +38,184 @@ class ReversibleResidual(nn.Module):
         self.norms = nn.ModuleList(norms)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayers: list[Sublayer]) -> Tensor:
-        a, b = x.chunk(2, dim=-1)
-        for step in self.steps(sublayers):
-            a, b = b, a + step(b)
-        return torch.cat([a, b], dim=-1)
-
-    def steps(self, sublayers: list[Sublayer]) -> list[Sublayer]:
-        """What each sublayer adds to the other stream."""
-
-        def step(norm: nn.Module, sublayer: Sublayer) -> Sublayer:
-            return lambda x: self.dropout(sublayer(norm(x)))
-
-        return [step(norm, sublayer) for norm, sublayer in zip(self.norms, sublayers, strict=True)]
-
-    def merged(self, x: Tensor) -> Tensor:
-        """What comes out of a stack: the mean of both streams, or both."""
-        if self.gives == "both":
-            return x
-        a, b = x.chunk(2, dim=-1)
-        return (a + b) / 2
+    def around(self, number: int, sublayer: Sublayer) -> Sublayer:
+        """What a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
+        norm = self.norms[number]
+        return lambda x: self.dropout(sublayer(norm(x)))
 
 
-def doubled(x: Tensor) -> Tensor:
-    """Both streams begin as the same."""
-    return torch.cat([x, x], dim=-1)
+class ReversibleBlock(AnyBlock):
+    """Self-attention, cross-attention if there is one, feed-forward; both streams side by side,
+    [B, T, 2·D]."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        feedforward: PositionWise,
+        residual: ReversibleResidual,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.cross = cross
+        self.feedforward = feedforward
+        self.residual = residual
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Memory | None = None,
+        memory_mask: AttentionMask | None = None,
+    ) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        for step in self.steps(mask, positions, context, memory, memory_mask):
+            added = first + step(second)
+            first = second
+            second = added
+        return torch.cat([first, second], dim=-1)
+
+    def steps(
+        self,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Memory | None,
+        memory_mask: AttentionMask | None,
+    ) -> list[Sublayer]:
+        """What each sublayer adds to the other stream, in order."""
+        residual = self.residual
+        attend: Sublayer = lambda y: self.self_attention(y, mask, positions, context)  # noqa: E731
+        steps = [residual.around(0, attend)]
+        if self.cross is not None:
+            cross: Sublayer = lambda y: self.cross_attention(  # noqa: E731
+                y, memory_mask, context, memory
+            )
+            steps.append(residual.around(1, cross))
+        feed: Sublayer = lambda y: self.feed_forward(y, context)  # noqa: E731
+        steps.append(residual.around(len(steps), feed))
+        return steps
 
 
-def run(x: Tensor, steps: Sequence[Sublayer], used: Sequence[Tensor]) -> Tensor:
-    """All `steps` on both streams [B, T, 2·D], remembering nothing but the end; `used` is all that gradients must reach
-    besides x: parameters, and a memory."""
-    found: Tensor = _Backwards.apply(x, tuple(steps), *used)
-    return found
+class ReversibleStack(Stack):
+    """A stack of reversible blocks. In training, activations are computed again from the outputs."""
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        memory: EncoderOutput | None = None,
+    ) -> Tensor:
+        """As `Stack.forward`, on two streams [B, T, 2·D] that begin as the same."""
+        context = context or Context()
+        inputs = self.layer_inputs(x, padding_mask, context, memory)
+        x = context.probe.through("embedded", x)
+        x = torch.cat([x, x], dim=-1)
+        watched = context.probe.active or context.layer_outputs is not None
+        if self.training and context.state is None and not watched:
+            return self.finish(self._without_activations(x, inputs, context))
+        for number in range(self.layers):
+            layer = context.layer(number)
+            x = self.apply_block(number, x, inputs, layer)
+            x = context.layer_done(layer, x)
+        return context.probe.through("output", self.finish(x))
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The mean of both streams, or both, normalised."""
+        residual = cast(ReversibleBlock, self.block(0)).residual
+        if residual.gives == "mean":
+            first, second = x.chunk(2, dim=-1)
+            x = (first + second) / 2
+        return super().finish(x)
+
+    def _without_activations(self, x: Tensor, inputs: LayerInputs, context: Context) -> Tensor:
+        steps: list[Sublayer] = []
+        outside: list[Tensor] = []
+        memory = inputs.memory
+        for number in range(self.layers):
+            block = cast(ReversibleBlock, self.block(number))
+            hidden = None if memory is None else memory.for_layer(number)
+            layer = context.layer(number)
+            steps += block.steps(inputs.mask, inputs.positions, layer, hidden, inputs.memory_mask)
+        if memory is not None:
+            outside = list(memory.layers) or [memory.hidden]
+        return run_reversibly(x, steps, (*self.blocks.parameters(), *outside))
 
 
-class _Backwards(torch.autograd.Function):
+def run_reversibly(x: Tensor, steps: Sequence[Sublayer], inputs: Sequence[Tensor]) -> Tensor:
+    """All `steps` on both streams [B, T, 2·D], saving nothing but the end; `inputs` is all that
+    gradients must reach besides x: parameters, and an encoder memory."""
+    out: Tensor = _Reversible.apply(x, tuple(steps), *inputs)
+    return out
+
+
+class _Reversible(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: tuple[Sublayer, ...], *used: Tensor) -> Tensor:
-        ctx.steps, ctx.chances, ctx.again = steps, [], _precision(x)
-        a, b = x.chunk(2, dim=-1)
+    def forward(ctx: Any, x: Tensor, steps: tuple[Sublayer, ...], *inputs: Tensor) -> Tensor:
+        ctx.steps = steps
+        ctx.rng_states = []
+        ctx.autocast = _autocast(x)
+        first, second = x.chunk(2, dim=-1)
         for step in steps:
-            ctx.chances.append(_chance(x))
-            a, b = b, a + step(b)
-        out = torch.cat([a, b], dim=-1)
-        ctx.save_for_backward(out, *used)
+            ctx.rng_states.append(_rng_state(x))
+            added = first + step(second)
+            first = second
+            second = added
+        out = torch.cat([first, second], dim=-1)
+        ctx.save_for_backward(out, *inputs)
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        out, *used = ctx.saved_tensors
-        wanted = [i for i, x in enumerate(used) if x.requires_grad]
-        grads: list[Tensor | None] = [None] * len(used)
-        (a, b), (grad_a, grad_b) = out.chunk(2, dim=-1), above.chunk(2, dim=-1)
-        before = _chance(out)
-        for step, chance in zip(reversed(ctx.steps), reversed(ctx.chances), strict=True):
-            _take(chance, out)
-            with torch.enable_grad(), ctx.again():
-                seen = a.detach().requires_grad_()
-                added = step(seen)
-            found = torch.autograd.grad(
-                added, [seen, *(used[i] for i in wanted)], grad_b, allow_unused=True
-            )
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        out, *inputs = ctx.saved_tensors
+        wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
+        grads: list[Tensor | None] = [None] * len(inputs)
+        first, second = out.chunk(2, dim=-1)
+        grad_first, grad_second = grad_out.chunk(2, dim=-1)
+        rng_state_now = _rng_state(out)
+        for step, rng_state in zip(reversed(ctx.steps), reversed(ctx.rng_states), strict=True):
+            _set_rng_state(rng_state, out)  # so that the same is dropped again
+            with torch.enable_grad(), ctx.autocast():
+                argument = first.detach().requires_grad_()
+                added = step(argument)
+            outputs = [argument, *(inputs[i] for i in wanted)]
+            found = torch.autograd.grad(added, outputs, grad_second, allow_unused=True)
             for i, grad in zip(wanted, found[1:], strict=True):
                 if grad is not None:
                     grads[i] = grad if grads[i] is None else grads[i] + grad  # type: ignore[operator]
-            # (b, a + f(b)) came out: b is known, and f(b) is now too.
-            a, b = b - added.detach(), seen.detach()
-            grad_a, grad_b = grad_b, grad_a + found[0]
-        _take(before, out)
-        return torch.cat([grad_a, grad_b], dim=-1), None, *grads
+            # (b, a + f(b)) came out: b is there, and f(b) is now too.
+            first = second - added.detach()
+            second = argument.detach()
+            grad_argument = grad_first + found[0]
+            grad_first = grad_second
+            grad_second = grad_argument
+        _set_rng_state(rng_state_now, out)
+        return torch.cat([grad_first, grad_second], dim=-1), None, *grads
 
 
-def _chance(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The state of the generators, so that the same is dropped again."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if x.is_cuda else None
+RngState = tuple[Tensor, Tensor | None]
 
 
-def _take(chance: tuple[Tensor, Tensor | None], x: Tensor) -> None:
-    torch.set_rng_state(chance[0])
-    if chance[1] is not None:
-        torch.cuda.set_rng_state(chance[1], x.device)
+def _rng_state(x: Tensor) -> RngState:
+    """The state of the CPU's and the device's generators."""
+    cuda = torch.cuda.get_rng_state(x.device) if x.is_cuda else None
+    return torch.get_rng_state(), cuda
 
 
-def _precision(x: Tensor) -> Callable[[], AbstractContextManager[Any]]:
-    """Gradients are made outside of autocast: what was on is put on again."""
+def _set_rng_state(state: RngState, x: Tensor) -> None:
+    cpu, cuda = state
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda, x.device)
+
+
+def _autocast(x: Tensor) -> Callable[[], AbstractContextManager[Any]]:
+    """Gradients are computed outside of autocast: what was on is put on again."""
     kind = x.device.type
-    on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    return lambda: torch.autocast(kind, dtype=dtype, enabled=on)
+    enabled = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind)
+    return lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)

@@ -1,182 +1,249 @@
-"""Softmax mixing: softmax(q kᵀ · scale) v over the pairs that may look (equation 1). The only door to the kernels.
+"""Softmax attention: softmax(q kᵀ · scale) v over the pairs that may attend (equation 1). The only
+door to the kernels.
 
-`explicit` is the definition, written out; `fused` is the same function through PyTorch's kernels; `best` takes a sparse
-kernel where little may be seen. All take
-q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may look at nothing gets zeros, never NaN.
+`explicit` is the definition, written out; `fused` is the same function through PyTorch's kernels or
+our own; `dispatch` takes a block-sparse kernel where little may be seen. All take q [B,H,T,K],
+k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may attend to nothing gets zeros, never NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core import block_sparse
+from regard.core.attention_mask import AttentionMask
 from regard.core.cache import Cache, KVCache, SlidingWindowCache
-from regard.core.mask import AttentionMask
+from regard.core.score_bias import ScoreBias, additive_mask
 
-Kernel = Callable[[Tensor, Tensor, Tensor, AttentionMask, float, float], Tensor]
+
+class Kernel(Protocol):
+    """A softmax attention kernel: q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] → [B,H,T,E]."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        scale: float,
+        dropout: float,
+        bias: ScoreBias | None = None,
+    ) -> Tensor: ...
+
+
 HAS_TRITON = find_spec("triton") is not None
-FEW = 16  # queries of a head
-SHORT = 64  # places, of which one program holds all
+MAX_FEW_QUERIES = 16  # queries of a head in a decoding step
+MAX_SHORT = 64  # positions of a short sequence, of which one Triton program holds all
 
 
-def best(
-    q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
+# ------------------------------------------------------------------ kernels
+
+
+def dispatch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
-    if not attention_mask.sparse:
-        return fused(q, k, v, attention_mask, scale, dropout)
-    if q.device.type == "cuda" and dropout == 0 and attention_mask.term is None:
-        return block_sparse.flex(q, k, v, attention_mask, scale, dropout)
-    return block_sparse.blocked(q, k, v, attention_mask, scale, dropout)
+    """The fastest kernel: block-sparse where little may be seen, else a fused dense one."""
+    sparse = mask.is_sparse and (bias is None or not bias.is_dense)
+    if not sparse:
+        return fused(q, k, v, mask, scale, dropout, bias)
+    if q.device.type == "cuda" and dropout == 0 and bias is None:
+        return block_sparse.flex(q, k, v, mask, scale, dropout)
+    return block_sparse.blocked(q, k, v, mask, scale, dropout, bias)
 
 
 def fused(
-    q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
-    mask = None if attention_mask.all or attention_mask.causal else attention_mask.additive
+    """Dense attention by a fused kernel: Triton's for few queries or short sequences, or PyTorch's."""
+    causal = bias is None and mask.is_causal
+    tensor = _mask_tensor(mask, bias)
     if q.is_cuda and HAS_TRITON:
-        if dropout == 0 and _few(q, k, v) and (q.shape[2] == 1 or not attention_mask.causal):
-            from regard.core.kernels import decode_step
-
-            last, columns = attention_mask.last or (None, 1)
-            return decode_step.attend(q, k, v, mask, scale, last=last, columns=columns).transpose(
-                1, 2
-            )
-        if max(q.shape[2], k.shape[2]) <= SHORT and _alike(q, k, v, mask) and _worth(q):
+        if dropout == 0 and _has_few_queries(q, k, v) and (q.shape[2] == 1 or not causal):
+            return few_query_kernel(q, k, v, tensor, mask, scale)
+        if _is_short(q, k, v, tensor) and _worth_compiling(q):
             from regard.core.kernels import short_attention
 
-            return short_attention.attention(q, k, v, mask, attention_mask.causal, scale, dropout)
+            return short_attention.attention(q, k, v, tensor, causal, scale, dropout)
     out = functional.scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=mask,
-        is_causal=attention_mask.causal,
+        attn_mask=tensor,
+        is_causal=causal,
         dropout_p=dropout,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    # CPU kernels give a blind query zeros; some CUDA kernels give it the mean of all values.
-    return (
-        out
-        if mask is None or attention_mask.never_fully_masked or q.device.type == "cpu"
-        else out.masked_fill(attention_mask.fully_masked, 0.0)
-    )
+    # CPU kernels give a fully masked query zeros; some CUDA kernels the mean of all values.
+    if tensor is None or mask.never_fully_masked or q.device.type == "cpu":
+        return out
+    return out.masked_fill(mask.fully_masked, 0.0)
 
 
-def products(
-    q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float
+def _mask_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
+    """The mask as kernels take it; None where they know it by name."""
+    if bias is None and (mask.is_full or mask.is_causal):
+        return None
+    return additive_mask(mask, bias)
+
+
+def few_query_kernel(
+    q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None, mask: AttentionMask, scale: float
 ) -> Tensor:
-    """Few queries of many rows: two products in a batch, where query heads of a group are rows of one matrix. The kernel for
-    whole texts takes twice as long. There may be more keys and values than the sight knows of, which are not looked at."""
-    (rows, groups, count, d_k), heads, queries, seen = (
-        k.shape,
-        q.shape[1],
-        q.shape[2],
-        len(attention_mask.keys),
-    )
+    """One decoding step on a GPU: the next token of each row, or that of each beam."""
+    from regard.core.kernels import decode_step
+
+    last = None
+    columns = 1
+    if mask.limit is not None:
+        last = mask.limit.position
+        columns = mask.limit.columns
+    out = decode_step.attend(q, k, v, tensor, scale, last=last, columns=columns)
+    return out.transpose(1, 2)
+
+
+def few_query_products(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float
+) -> Tensor:
+    """Few queries of many rows on a CPU: two batched products, where the query heads of a group are
+    rows of one matrix. The kernel for whole texts takes twice as long. There may be more keys and
+    values than the mask knows of, which are not attended to."""
+    rows, groups, count, d_k = k.shape
+    heads = q.shape[1]
+    queries = q.shape[2]
+    visible = len(mask.keys)
     scores = torch.bmm((q * scale).reshape(rows * groups, -1, d_k), k.flatten(0, 1).mT)
-    each = scores.view(rows, heads, queries, count)
-    if seen < count:
-        each[..., seen:] = float("-inf")
-    if not attention_mask.all:
-        each[..., :seen].masked_fill_(~attention_mask.mask, float("-inf"))
+    by_head = scores.view(rows, heads, queries, count)
+    if visible < count:
+        by_head[..., visible:] = float("-inf")
+    if not mask.is_full:
+        by_head[..., :visible].masked_fill_(~mask.allowed, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
-    if not attention_mask.all and not attention_mask.never_fully_masked:
-        weights.view_as(each).masked_fill_(attention_mask.fully_masked, 0.0)
+    if not mask.is_full and not mask.never_fully_masked:
+        weights.view_as(by_head).masked_fill_(mask.fully_masked, 0.0)
     return torch.bmm(weights, v.flatten(0, 1)).view(rows, heads, queries, -1)
 
 
-def _by_products(q: Tensor, k: Tensor, attention_mask: AttentionMask) -> bool:
-    """Whether `products` is faster than the kernels for whole texts (LOG.md): all queries must see the same."""
-    return (
-        q.device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and q.shape[2] <= FEW
-        and k.shape[0] * k.shape[1] >= 32
-        and attention_mask.plain
-        and (attention_mask.all or attention_mask.mask.shape[2] == 1)
-    )
-
-
-def whole(width: int) -> bool:
-    """Whether halves of a head of this width are what kernels can take."""
-    return width in (32, 64, 128, 256)
-
-
-def _few(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether these are the queries of one step of decoding: the next token, or that of each beam."""
-    queries = q.shape[2] * (q.shape[1] // k.shape[1])
-    wanted = torch.is_grad_enabled() or q.shape[2] > FEW or queries > 64
-    return (
-        not wanted
-        and whole(q.shape[3])
-        and q.shape[3] == v.shape[3]
-        and q.dtype == k.dtype == v.dtype
-    )
-
-
-def _alike(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether each head has keys of its own and all see the same places, and one program can hold a head."""
-    heads = (
-        q.shape[1] == k.shape[1]
-        and max(q.shape[3], v.shape[3]) <= 128
-        and q.dtype == k.dtype == v.dtype
-    )
-    return heads and (mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1))
-
-
-def _worth(q: Tensor) -> bool:
-    """Whether a kernel for short texts is: that for all digits takes seconds to compile, which only training gains back."""
-    return torch.is_grad_enabled() or q.dtype != torch.float32
-
-
 def explicit(
-    q: Tensor, k: Tensor, v: Tensor, attention_mask: AttentionMask, scale: float, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
-    weights = attention_weights(
-        q, k, attention_mask.mask, scale, attention_mask.bias
-    )  # [B, H, T, S]
-    weights = functional.dropout(weights, dropout) if dropout > 0 else weights
+    """The definition: scores, softmax, weighted sum."""
+    tensor = None if bias is None else bias.tensor(mask)
+    weights = attention_weights(q, k, mask.allowed, scale, tensor)  # [B, H, T, S]
+    if dropout > 0:
+        weights = functional.dropout(weights, dropout)
     return weights @ per_query_head(v, q.shape[1])
 
 
 def attention_weights(
     q: Tensor,
     k: Tensor,
-    mask: Tensor,
+    allowed: Tensor,
     scale: float,
     bias: Tensor | None = None,
     top: int | None = None,
 ) -> Tensor:
-    """softmax over the keys that may be seen, or the `top` of them; a row without any is all zeros."""
-    scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)
-    scores = scores if bias is None else scores + bias
-    scores = scores.masked_fill(~mask, float("-inf"))
-    fully_masked = ~mask.any(dim=-1, keepdim=True)
+    """Softmax over the keys that may be seen, or the `top` of them; a row without any is all zeros."""
+    scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
+    if bias is not None:
+        scores = scores + bias
+    scores = scores.masked_fill(~allowed, float("-inf"))
+    fully_masked = ~allowed.any(dim=-1, keepdim=True)
     scores = scores.masked_fill(fully_masked, 0.0)
     if top is None or top >= scores.shape[-1]:
         return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
-    kept, where = scores.topk(top, dim=-1)
-    weights = torch.softmax(kept, dim=-1).masked_fill(fully_masked, 0.0)
-    return torch.zeros_like(scores).scatter(-1, where, weights)
+    best, index = scores.topk(top, dim=-1)
+    weights = torch.softmax(best, dim=-1).masked_fill(fully_masked, 0.0)
+    return torch.zeros_like(scores).scatter(-1, index, weights)
 
 
 def per_query_head(x: Tensor, heads: int) -> Tensor:
-    """Repeats each key/value head for the query heads of its group: [B, G, S, K] → [B, H, S, K]."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+    """Repeats each key head for the query heads of its group: [B, G, S, K] → [B, H, S, K]."""
+    if x.shape[1] == heads:
+        return x
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+# ------------------------------------------------------------------ which kernel fits
+
+
+def _few_products_fit(q: Tensor, k: Tensor, mask: AttentionMask, bias: ScoreBias | None) -> bool:
+    """Whether `few_query_products` is faster than the kernels for whole texts (LOG.md). All queries
+    must see the same."""
+    return (
+        q.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and q.shape[2] <= MAX_FEW_QUERIES
+        and k.shape[0] * k.shape[1] >= 32
+        and bias is None
+        and (mask.is_full or mask.allowed.shape[2] == 1)
+    )
+
+
+def is_kernel_width(width: int) -> bool:
+    """Whether halves of a head of this width are what Triton kernels can take."""
+    return width in (32, 64, 128, 256)
+
+
+def _has_few_queries(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are the queries of one decoding step: the next token, or that of each beam."""
+    if torch.is_grad_enabled() or q.shape[2] > MAX_FEW_QUERIES:
+        return False
+    queries_per_group = q.shape[2] * (q.shape[1] // k.shape[1])
+    if queries_per_group > 64 or not is_kernel_width(q.shape[3]):
+        return False
+    return q.shape[3] == v.shape[3] and q.dtype == k.dtype == v.dtype
+
+
+def _is_short(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> bool:
+    """Whether one Triton program can hold a head: short, each head with keys of its own, and a mask
+    that is alike for all heads."""
+    if max(q.shape[2], k.shape[2]) > MAX_SHORT:
+        return False
+    if q.shape[1] != k.shape[1] or max(q.shape[3], v.shape[3]) > 128:
+        return False
+    if not q.dtype == k.dtype == v.dtype:
+        return False
+    return tensor is None or (tensor.dtype == torch.bool and tensor.shape[1] == 1)
+
+
+def _worth_compiling(q: Tensor) -> bool:
+    """float32 Triton kernels compile slowly: use them only in training."""
+    return torch.is_grad_enabled() or q.dtype != torch.float32
+
+
+# ------------------------------------------------------------------ the part
 
 
 class SoftmaxAttention(nn.Module):
-    """The mixer of the paper. `kernel` is `best`, `fused` or `explicit`; with `top`, only that many keys of each query
-    count, which only the definition can do."""
+    """Scaled dot-product attention. `kernel` is `dispatch`, `fused` or `explicit`; with `top`, only
+    that many keys of each query count, which only the definition can do."""
 
     def __init__(
-        self, scale: float, dropout: float, kernel: Kernel = best, *, top: int | None = None
+        self, scale: float, dropout: float, kernel: Kernel = dispatch, *, top: int | None = None
     ) -> None:
         super().__init__()
         self.scale = scale
@@ -184,64 +251,70 @@ class SoftmaxAttention(nn.Module):
         self.kernel = kernel
         self.top = top
 
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:.4g}, dropout={self.dropout}"
+
     def forward(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        attention_mask: AttentionMask,
-        past: Cache | None = None,
+        mask: AttentionMask,
+        bias: ScoreBias | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
+        """[B, H, T, E]"""
         dropout = self.dropout if self.training else 0.0
-        if (
-            self.kernel is best
-            and self.top is None
-            and dropout == 0
-            and _by_products(q, k, attention_mask)
-        ):
-            return products(
-                q,
-                *(past.whole if isinstance(past, KVCache) else (k, v)),
-                attention_mask,
-                self.scale,
-            )
-        if self.top is None:
-            return self.kernel(q, k, v, attention_mask, self.scale, dropout)
-        weights = attention_weights(
-            q, k, attention_mask.mask, self.scale, attention_mask.bias, self.top
-        )
-        weights = functional.dropout(weights, dropout) if dropout > 0 else weights
-        return weights @ per_query_head(v, q.shape[1])
+        if self.top is not None:
+            weights = self._weights(q, k, mask.allowed, _bias_tensor(mask, bias))
+            if dropout > 0:
+                weights = functional.dropout(weights, dropout)
+            return weights @ per_query_head(v, q.shape[1])
+        if self.kernel is dispatch and dropout == 0 and _few_products_fit(q, k, mask, bias):
+            if isinstance(cache, KVCache):
+                k, v = cache.buffers
+            return few_query_products(q, k, v, mask, self.scale)
+        return self.kernel(q, k, v, mask, self.scale, dropout, bias)
 
-    def settle(self, attention_mask: AttentionMask) -> None:
-        """Makes what all layers will ask of a sight before the first of them does: compiled layers are then all alike."""
-        if attention_mask.bounded and attention_mask.queries.is_cuda:
-            return  # asked by those only that must
-        known = attention_mask.all, attention_mask.causal, attention_mask.sparse
+    def prepare(self, mask: AttentionMask, bias: ScoreBias | None) -> None:
+        """Makes what all layers will ask of a mask before the first of them does: compiled layers
+        are then all alike."""
+        if bias is None and mask.is_bounded and mask.queries.is_cuda:
+            return  # made by those kernels only that need it
+        known_by_name = mask.is_full or mask.is_causal
         if self.kernel is explicit or self.top is not None:
-            _ = attention_mask.mask
-        elif not any(known) and attention_mask.relative is None:
-            _ = (
-                attention_mask.additive,
-                attention_mask.never_fully_masked or attention_mask.fully_masked,
-            )
+            _ = mask.allowed
+            return
+        if mask.is_sparse and (bias is None or not bias.is_dense):
+            return
+        if bias is None and known_by_name:
+            return
+        additive_mask(mask, bias)
+        if not mask.never_fully_masked:
+            _ = mask.fully_masked
 
     def weights(
         self,
         q: Tensor,
         k: Tensor,
-        attention_mask: AttentionMask,
+        mask: AttentionMask,
         rows: Tensor,
         heads: Tensor | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
-        """What `forward` mixes with, for the rows of queries and the heads given."""
-        bias = None if attention_mask.bias is None else attention_mask.bias[:, :, rows]
+        """The attention weights of some query rows and heads: [B, heads, rows, S]."""
+        tensor = _bias_tensor(mask, bias)
+        if tensor is not None:
+            tensor = tensor[:, :, rows]
         if heads is not None:
             k = k[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
-            q, bias = q[:, heads], bias[:, heads] if bias is not None else None
-        return attention_weights(
-            q[:, :, rows], k, attention_mask.asked(rows), self.scale, bias, self.top
-        )
+            q = q[:, heads]
+            if tensor is not None:
+                tensor = tensor[:, heads]
+        return self._weights(q[:, :, rows], k, mask.for_rows(rows), tensor)
+
+    def _weights(self, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | None) -> Tensor:
+        return attention_weights(q, k, allowed, self.scale, bias, self.top)
 
     def start(
         self,
@@ -251,16 +324,19 @@ class SoftmaxAttention(nn.Module):
         shape: tuple[int, int, int],
         max_lookback: int | None,
     ) -> KVCache | SlidingWindowCache:
-        """An empty decoding state for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E). Where no query
-        looks more than `behind` places back, older ones are forgotten."""
+        """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E).
+        Where no query looks back farther than `max_lookback`, older positions are forgotten."""
         groups, d_k, d_v = shape
-        capacity = (
-            -(-capacity // 64) * 64 if like.is_cuda else capacity
-        )  # few sizes, aligned as kernels like them
+        if like.is_cuda:
+            capacity = -(-capacity // 64) * 64  # few sizes, aligned as kernels like them
         if max_lookback is not None and max_lookback < capacity:
-            return SlidingWindowCache(
-                like.new_empty(rows, groups, 0, d_k),
-                like.new_empty(rows, groups, 0, d_v),
-                max_lookback,
-            )
+            k = like.new_empty(rows, groups, 0, d_k)
+            v = like.new_empty(rows, groups, 0, d_v)
+            return SlidingWindowCache(k, v, max_lookback)
         return KVCache.empty(like, rows, capacity, shape, shareable=True)
+
+
+def _bias_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
+    if bias is None:
+        return None
+    return bias.tensor(mask)

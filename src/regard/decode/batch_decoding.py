@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.padding import pad_rows
 from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding, worker_pool
 from regard.decode.constraints import Constraints, HistoryRules
@@ -60,6 +62,7 @@ class DecodingSettings:
     `workers`: processes that share the sentences on a CPU. 1 decodes in this process and changes
       none of its settings; more fork it, and set one thread each while they work. None is 1, or
       one a thread inside `worker_count.one_worker_per_thread`.
+    `probe`: what is recorded or edited inside the model, as ablated heads.
     """
 
     strategy: Strategy = field(default_factory=BeamSearch)
@@ -68,6 +71,7 @@ class DecodingSettings:
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
     workers: int | None = None
+    probe: NullProbe = NO_PROBE
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -191,7 +195,7 @@ class _Batch:
                 model, draft, tokens, strategy, constraints, self.keys[0], on_step
             )
             return [[hypothesis]]
-        encoded: Any = model.encode(tokens, padding_mask)
+        encoded: Any = model.encode(tokens, padding_mask, Context(probe=self.settings.probe))
         if isinstance(strategy, BeamSearch):
             return beam_search.search(model, encoded, strategy, constraints, on_step)
         hypotheses = sampling.generate(model, encoded, strategy, constraints, self.keys, on_step)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.core.cache import DecoderState
-from regard.decode import cuda_graphs
+from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import BeamStep, StepCallback
@@ -116,8 +116,9 @@ def search(
         # An irregular first step stays out of the graph: it may read several tokens, or force one.
         step(state, first=True)
         state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
-    state.cache.share()  # beams share rows of the KV cache from here on
-    graphed = cuda_graphs.enabled(device) and on_step is None and state.cache.fix()
+    state.cache.share_rows()  # beams share rows of the KV cache from here on
+    watched = on_step is not None or state.cache.probe.active
+    graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
     graph_key = (strategy, constraints.graph_key)
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     first_step = 0 if regular else 1
@@ -177,7 +178,7 @@ def _step(
     row_sentences = state.sentences.repeat_interleave(
         width, output_size=len(state.sentences) * width
     )
-    logits = model.step(state.last, state.cache)[:, -1]  # [B · W, V]
+    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [B · W, V]
     logits = constraints.mask_logits(logits, state.t, row_sentences, first=first)
     forbidden = constraints.forbidden_by_rules(
         logits, state.t, row_sentences, state.tokens.flatten(0, 1), first=first

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core import fused_step
 from regard.core.cache import DecoderState
 from regard.core.mask import CausalMask
 from regard.core.seeding import philox
 from regard.core.stack import Stack
-from regard.decode import cuda_graphs
+from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenStep
@@ -66,7 +65,8 @@ def generate(
     count = len(constraints.limits)
     capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
     length = cuda_graphs.padded_length(constraints.max_steps, device)
-    graphed = cuda_graphs.enabled(device) and on_step is None
+    watched = on_step is not None or encoded.probe.active
+    graphed = cuda_graphs.enabled(device) and not watched
     regular = constraints.first_step_is_regular
 
     def begin(inputs: tuple[Any, Constraints, Tensor | None]) -> GenerationState:
@@ -84,7 +84,7 @@ def generate(
             noise=noise,
         )
         if graphed and regular:
-            state.cache.fix()
+            state.cache.make_static()
         return state
 
     def step(state: GenerationState, *, first: bool = False) -> None:
@@ -107,8 +107,10 @@ def generate(
         # An irregular first step stays out of the graph: it may read several tokens, or force one.
         step(state, first=True)
         state.last = state.tokens[:, :1].clone()
-        graphed = graphed and state.cache.fix()
-    graphed = graphed and state.cache.place is not None  # whether the KV cache became static
+        graphed = graphed and state.cache.make_static()
+    graphed = (
+        graphed and state.cache.device_position is not None
+    )  # whether the KV cache became static
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     first_step = 0 if regular else 1
     return _run(loop, range(first_step, constraints.max_steps), count)
@@ -147,7 +149,7 @@ def _prefill_is_capturable(model: EncoderDecoder | Decoder) -> bool:
         isinstance(stack, Stack)
         and stack.pattern == CausalMask()
         and stack.max_lookback is None
-        and fused_step.known(stack)
+        and fused_step.is_usual(stack)
     )
 
 
@@ -162,7 +164,7 @@ def generation_step(
     """The next token of each row. An irregular `first` step may read several start tokens."""
     constraints = state.constraints
     t = state.t
-    logits = model.step(state.last, state.cache)[:, -1]  # [rows, V]
+    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [rows, V]
     logits = constraints.mask_logits(logits, t, state.sentences, first=first)
     forbidden = constraints.forbidden_by_rules(
         logits, t, state.sentences, state.tokens, first=first

@@ -212,8 +212,8 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         if position.norm:
             rules += module_rules("stack.position.norm", f"{encoder}.LayerNorm")
     if model.stack.beside:
-        rules += module_rules("stack.beside.conv", f"{encoder}.conv.conv")
-        rules += module_rules("stack.beside.norm", f"{encoder}.conv.LayerNorm")
+        rules += module_rules("stack.conv_layer.conv", f"{encoder}.conv.conv")
+        rules += module_rules("stack.conv_layer.norm", f"{encoder}.conv.LayerNorm")
     return rules
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from regard import spec
-from regard.core.position import sinusoids
+from regard.core.positional_encoding import sinusoids
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.tensor_table import (
     Constant,

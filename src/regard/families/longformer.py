@@ -85,7 +85,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     global_qkv = [f"{attention}.{name}_global" for name in ("query", "key", "value")]
     global_rules: list[ParameterRule] = fused_module_rules(
         # Keys and values of global tokens have projections of their own too.
-        "stack.blocks.{i}.attention.everywhere.project.qkv",
+        "stack.blocks.{i}.attention.global_attention.project.qkv",
         global_qkv,
         [model.d_model] * 3,
     )

@@ -13,6 +13,7 @@ from regard.builder import outline
 from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.tensor_table import Rename, Rule
+from regard.tensor_names import stored_name
 
 SPEC_TYPES = (object, object)  # any model, over any input
 PREFIX = ""
@@ -54,4 +55,5 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Mod
 
 
 def tensor_table(model: spec.Model, positions: int) -> list[Rule]:
-    return [Rename(name, name) for name, _ in outline(model).named_parameters()]
+    names = [name for name, _ in outline(model).named_parameters()]
+    return [Rename(name, stored_name(name)) for name in names]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from regard import spec
-from regard.core.position import rope_frequencies
+from regard.core.rotary import rope_frequencies
 from regard.errors import ModelError
 from regard.families.tensor_table import Constant
 

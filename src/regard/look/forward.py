@@ -8,9 +8,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from regard.core.probe import Probe
+from regard.baselines.memory_network import MemoryNetwork
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, Probe
 from regard.look.inspectable import CoreModel
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 
 
 @contextmanager
@@ -51,23 +58,24 @@ def hidden_states(
     probe: Probe | None = None,
 ) -> Tensor:
     """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D]."""
+    context = Context(probe=probe or NO_PROBE)
     match model:
         case EncoderDecoder():
             assert decoder_inputs is not None
             # All wirings return (hidden states, auxiliary losses).
-            return model(inputs, decoder_inputs, padding_mask, probe)[0]
+            return model(inputs, decoder_inputs, padding_mask, context)[0]
         case Decoder():
-            return model(inputs, padding_mask, probe)[0]
+            return model(inputs, padding_mask, context)[0]
         case Encoder():
-            return model(inputs, padding_mask, probe=probe)[0]
+            return model(inputs, padding_mask, context)[0]
         case MemoryNetwork():
             # [B, N + 1, S]: the sentences of a story, then the question.
-            return model(*MemoryNetwork.apart(inputs), probe)[0]
+            return model(*MemoryNetwork.split_inputs(inputs), context)[0]
         case DualEncoder():
             # Pixels are floating-point numbers, token ids are integers.
             if inputs.is_floating_point():
-                return model.images(inputs, probe)
-            return model.texts(inputs, padding_mask, probe)
+                return model.images(inputs, context)
+            return model.texts(inputs, padding_mask, context)
 
 
 def apply_head(
@@ -82,5 +90,5 @@ def apply_head(
     if model.labels is not None:
         return model.classes(hidden, padding_mask, inputs)  # [B, L], or [B, T, L] of tags
     if model.pool is not None:
-        return model.pool(hidden, model.input.places(padding_mask), inputs)
+        return model.pool(hidden, model.input.output_padding_mask(padding_mask), inputs)
     return hidden

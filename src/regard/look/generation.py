@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
-
-from regard.core.cache import DecoderState
-from regard.core.position import AxialPosition, LearnedPosition
+from regard.core.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.events import StepCallback
@@ -25,36 +22,6 @@ from regard.look.inspectable import (
 )
 from regard.look.probe_names import Head, switched_off
 from regard.model import Decoder, EncoderDecoder
-
-
-class Steered:
-    """A model as decoding sees it, whose every call goes through one trace."""
-
-    def __init__(self, model: EncoderDecoder | Decoder, probe: Probe) -> None:
-        self.model, self.probe = model, probe
-        self.padding_side, self.training = model.padding_side, model.training
-
-    def encode(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Any:
-        if isinstance(self.model, Decoder):
-            return self.model.encode(tokens, padding_mask)
-        return self.model.encode(tokens, padding_mask, self.probe)
-
-    def start(self, encoded: Any, *, width: int = 1, capacity: int) -> DecoderState:
-        if isinstance(self.model, Decoder):
-            return self.model.start(encoded, width=width, capacity=capacity, probe=self.probe)
-        return self.model.start(encoded, width=width, capacity=capacity)
-
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        return self.model.step(tokens, state, self.probe)
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        return self.model.parameters()
-
-    def eval(self) -> None:
-        self.model.eval()
-
-    def train(self, mode: bool) -> None:
-        self.model.train(mode)
 
 
 def translate(
@@ -84,10 +51,9 @@ def translate(
     # A learned table has no vector beyond its end.
     if left is not None:
         settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
-    steered: Any = core
     if off:
-        steered = Steered(core, Probe(edits=switched_off(core, off)))
-    return decode(steered, [source], special_tokens, settings, on_step=watch)[0]
+        settings = replace(settings, probe=Probe(edits=switched_off(core, off)))
+    return decode(core, [source], special_tokens, settings, on_step=watch)[0]
 
 
 def _decoding_source(model: Inspectable, text: Input) -> Any:

@@ -10,9 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.baselines.memory_network import MemoryNetwork
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 from regard.text.tokenizer import Tokenizer
 
 CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork

@@ -97,8 +97,11 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> Cache:
             last = core.step(last, state)[:, -1:].argmax(dim=-1)  # [1, 1]
             tokens.append(state.position)
             used.append(sum(used_bytes(layer) for layer in state.layers))
-    source = sum(_bytes(layer.memory) for layer in state.layers if layer.memory is not None)
-    reserved = sum(_bytes(layer.past) for layer in state.layers)
+    source = 0
+    for layer in state.layers:
+        if layer.cross_attention is not None:
+            source += _bytes(layer.cross_attention)
+    reserved = sum(_bytes(layer.self_attention) for layer in state.layers)
     parts = {f"decoder.{i}": used_bytes(layer) for i, layer in enumerate(state.layers)}
     return Cache(tuple(tokens), tuple(used), source, reserved, parts)
 
@@ -114,7 +117,7 @@ def _input_tensor(model: Inspectable, text: Input) -> Tensor:
 
 def used_bytes(layer: LayerCache) -> int:
     """The bytes of a layer's self-attention cache that are filled."""
-    past = layer.past
+    past = layer.self_attention
     if isinstance(past, KVCache):
         keys = past.k[:, :, : past.filled]  # [B, H, filled, E] of the whole buffer
         values = past.v[:, :, : past.filled]

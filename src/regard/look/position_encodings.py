@@ -7,26 +7,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.baselines.memory_network import MemoryNetwork
 from regard.core.embedding import Embedding
 from regard.core.frontend import Patches, Spectrogram
-from regard.core.position import (
-    Alibi,
+from regard.core.positional_encoding import (
     AxialPosition,
-    Disentangled,
     FixedPosition,
     LearnedPosition,
-    Rope,
     Sinusoidal,
     Sinusoidal2D,
-    T5Bias,
 )
+from regard.core.relative_position import Alibi, Disentangled, T5Bias
+from regard.core.rotary import Rope
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.probe_names import stacks
 from regard.look.recording import array
 from regard.look.result import Array, Result
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 
 # How the tables of vectors that are added to the embeddings are called.
 TABLES: dict[type[nn.Module], str] = {

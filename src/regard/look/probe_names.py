@@ -7,24 +7,23 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from regard.baselines.memory_network import MemoryHops
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.probe import PARTS, Edit, HasHeads
 from regard.errors import SettingError, did_you_mean
 from regard.look.inspectable import CoreModel
 from regard.model import (
     Decoder,
-    DecoderPart,
+    DecoderSide,
     DualEncoder,
     Encoder,
     EncoderDecoder,
-    EncoderPart,
-    MemoryNetwork,
+    EncoderSide,
 )
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 
 
-def stacks(model: CoreModel) -> dict[str, EncoderPart | DecoderPart | MemoryHops]:
+def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops]:
     """The stacks of a model, or what replaces them, by their probe names, in forward order."""
     match model:
         case EncoderDecoder():

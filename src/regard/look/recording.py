@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.errors import SettingError, did_you_mean
 from regard.look import drawing, terminal
@@ -18,7 +19,7 @@ from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
 from regard.look.result import Array, Result
-from regard.model import EncoderDecoder, MemoryNetwork
+from regard.model import EncoderDecoder
 
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
 

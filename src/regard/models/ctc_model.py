@@ -110,7 +110,7 @@ class CTCModel(Model):
             padding_mask = torch.arange(inputs.shape[1], device=self.device) < lengths[:, None]
             hidden, _ = self.model(inputs, padding_mask if len(rows) > 1 else None)
             labels = self.model.classes(hidden, None).argmax(dim=-1).cpu()  # [B, T]
-            frame_mask = self.model.input.places(padding_mask)  # [B, T]
+            frame_mask = self.model.input.output_padding_mask(padding_mask)  # [B, T]
             assert frame_mask is not None
             for i, row_labels, is_frame in zip(rows, labels, frame_mask.cpu(), strict=True):
                 results[i] = row_labels[is_frame].tolist()

@@ -12,10 +12,16 @@ from typing import Any
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.errors import SettingError, did_you_mean
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 
 
 class Output(dict[str, Any]):
@@ -163,7 +169,9 @@ def _call_encoder(
     architecture = str((config.get("architectures") or [""])[0])
     without_head = model.head is None and model.labels is None
     if without_head or architecture.endswith(("Model", "WithProjection")):
-        return _hidden_state_output(model, spec, hidden, model.input.places(mask), main_input)
+        return _hidden_state_output(
+            model, spec, hidden, model.input.output_padding_mask(mask), main_input
+        )
     if isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.task == "next":
         return _pretraining_output(model, architecture, hidden, mask, main_input)
     if model.labels is None:
@@ -235,7 +243,7 @@ def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -
         source_mask = padding_mask(inputs.get("attention_mask"))
     encoded = model.encode(next(iter(inputs.values())), source_mask)
     logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
-    return Output(logits=logits, encoder_last_hidden_state=encoded.memory)
+    return Output(logits=logits, encoder_last_hidden_state=encoded.hidden)
 
 
 def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:

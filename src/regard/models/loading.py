@@ -9,11 +9,17 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
+from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
 from regard.errors import CheckpointError, ModelError
 from regard.families import folder as folders
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.ctc_model import CTCModel

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.baselines.memory_network import MemoryNetwork
 from regard.errors import DataError, SettingError
-from regard.model import MemoryNetwork
 from regard.models.base import TokenizerModel
 from regard.models.labels import Scores, label_scores
 from regard.text.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class MemoryNetworkModel(TokenizerModel):
         # The full stop ends the story's last sentence, should it have none.
         rows = pad_stories([self.sentence_ids(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
-            hidden, _ = self.model(*MemoryNetwork.apart(rows))
+            hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
             logits = self.model.head(hidden)[0].float()  # [V]
         words = [self.tokenizer.id_to_token(i) for i in range(len(logits))]
         return label_scores(logits, words)

@@ -13,6 +13,8 @@ from typing import Literal  # noqa: F401 (the annotations of all kinds are read 
 # fmt: off
 from regard.spec.attention import (
     Attention,
+    AttentionSizes,
+    BuildsAttention,
     ChunkedAttention,
     EluFeatures,
     FavorFeatures,
@@ -140,6 +142,7 @@ __all__ = [
     "And",
     "Attention",
     "AttentionScore",
+    "AttentionSizes",
     "AutoBuckets",
     "AxialPosition",
     "BahdanauAttention",
@@ -147,6 +150,7 @@ __all__ = [
     "Block",
     "BlockLocalMask",
     "BottleneckUnit",
+    "BuildsAttention",
     "CausalMask",
     "ChunkRing",
     "ChunkedAttention",

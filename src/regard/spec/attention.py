@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.errors import ModelError
 from regard.spec.validation import sizes
@@ -154,7 +154,34 @@ def _chunked(part: ChunkedAttention | LshAttention) -> None:
         )
 
 
-Mixer = SoftmaxAttention | LinearAttention | Linformer | ChunkedAttention | LshAttention
+class AttentionSizes(NamedTuple):
+    """What an attention kernel of a user's own is built for."""
+
+    heads: int
+    key_heads: int
+    d_k: int
+    d_v: int
+    scale: float
+
+
+@runtime_checkable
+class BuildsAttention(Protocol):
+    """The seam for an attention kernel from outside the package: any frozen dataclass with a `build`
+    that returns a module with the signature of `core.attention.Mixer`."""
+
+    @property
+    def dropout(self) -> float: ...
+    def build(self, sizes: AttentionSizes) -> Any: ...
+
+
+Mixer = (
+    SoftmaxAttention
+    | LinearAttention
+    | Linformer
+    | ChunkedAttention
+    | LshAttention
+    | BuildsAttention
+)
 
 
 @dataclass(frozen=True)

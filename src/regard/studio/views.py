@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import look as analyses
+from regard.baselines.memory_network import MemoryNetwork
 from regard.core.frontend import Patches
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings
@@ -28,7 +29,12 @@ from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, stacks, switched_off
 from regard.look.recording import weights_in_chunks
 from regard.look.result import Array, Result, to_json
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 from regard.studio.metrics_tail import follow
 from regard.studio.model_store import ModelStore, OpenModel
 from regard.studio.requests import (

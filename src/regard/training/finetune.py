@@ -486,7 +486,7 @@ def _set_trainable(model: nn.Module, recipe: Recipe, new: tuple[str, ...] = ()) 
         layerwise_lr_decay.freeze(model, tune.freeze)
     for module in model.modules():
         if isinstance(module, Stack):
-            module.recompute = recipe.train.recompute
+            module.activation_checkpointing = recipe.train.recompute
 
 
 def _job(

@@ -227,7 +227,7 @@ def build_model(description: Any, recipe: Recipe) -> Any:
     initialize(model, recipe.initialization)
     for module in model.modules():
         if isinstance(module, Stack):
-            module.recompute = recipe.train.recompute
+            module.activation_checkpointing = recipe.train.recompute
     return model.to(choose_device(recipe.train.device))
 
 

@@ -299,7 +299,7 @@ def make_translator(
         target_table.weight.requires_grad_(False)
     for side in (model.encoder, model.decoder):
         if isinstance(side, Stack):  # recurrent and convolutional sides store few activations
-            side.recompute = recipe.train.recompute
+            side.activation_checkpointing = recipe.train.recompute
     model.to(choose_device(recipe.train.device))
     return Translator(model, description, source, target, target.required_token_id("bos"))
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.core import softmax_attention
-from regard.core.cache import TokenHistory
 from regard.families import folder as folders
 from regard.families.folder import write_model
 from regard.model import Decoder, EncoderDecoder
+from regard.model_variants import TokenHistory
 from regard.verify.outputs import Output, run
 from regard.verify.random_inputs import Batch, front_end, pad_token_id, random_batch
 
@@ -129,7 +129,7 @@ def _cached_is_uncached(model: CoreModel, batch: Batch, compare: OutputCompariso
             tokens = batch.inputs["input_ids"]  # [B, T]
             # `start` leaves out the last token of a prompt: with one token the cache is empty.
             state = model.start(model.encode(tokens[:, :1]), capacity=tokens.shape[1])
-            if isinstance(state.layers[0].past, TokenHistory):
+            if isinstance(state.layers[0].self_attention, TokenHistory):
                 note = "this model reads the whole text anew for each token"
                 return Finding(name, None, 0.0, note)
         else:

@@ -8,9 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.head import DistilledHead
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder, MemoryNetwork
+from regard.model import (
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+)
 from regard.verify.random_inputs import Batch
 
 
@@ -66,7 +72,7 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, Output]
             logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
             return {
                 "logits": Output(logits),
-                "encoder_last_hidden_state": Output(encoded.memory, encoded.padding_mask),
+                "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
             }
         case Decoder():
             hidden, _ = model(inputs["input_ids"], padding_mask)  # [B, T, D]
@@ -102,7 +108,7 @@ def _encoder(
         segments["segments"] = inputs["token_type_ids"]
     hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
     # Positions are not always those of the input: convolutions shorten sound.
-    position_mask = model.input.places(padding_mask)
+    position_mask = model.input.output_padding_mask(padding_mask)
     outputs = {"last_hidden_state": Output(hidden, position_mask)}
     if model.pool is not None:
         name = "pooler_output"
@@ -115,7 +121,7 @@ def _encoder(
         outputs[name] = Output(model.head(hidden), position_mask)
     if model.labels is not None:
         name = "logits" if model.head is None else "seq_relationship_logits"
-        for_each_token = not isinstance(model.labels, DistilledHead) and model.labels.each
+        for_each_token = not isinstance(model.labels, DistilledHead) and model.labels.per_token
         scores = model.classes(hidden, padding_mask, main)
         outputs[name] = Output(scores, position_mask if for_each_token else None)
     return outputs

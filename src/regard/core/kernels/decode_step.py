@@ -26,7 +26,7 @@ from regard.core.kernels.decode_linear_kernels import (
     residual_sum_norm,
 )
 from regard.core.kernels.dependent_launch import supports_pdl
-from regard.core.norm import Told
+from regard.core.norm import KernelNorm
 
 _PROGRAMS = 192  # programs that a device has room for at once, at least
 _MANY_PROGRAMS = 256  # fewer programs of attention have a larger part of the device each
@@ -71,7 +71,7 @@ class Sum(NamedTuple):
     bias: Tensor | None = None  # [K]
 
 
-def summed(pending: Sum, norm: Told | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
+def summed(pending: Sum, norm: KernelNorm | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
     """The residual sum and its norm: [M, K] each.
 
     The sum is only written if `total` asks for it; without parts and bias it is x itself.
@@ -101,7 +101,7 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    norm: Told | None = None,
+    norm: KernelNorm | None = None,
     activation: str = "none",
     gated: bool = False,
     rest: Tensor | None = None,

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard import memory
 from regard import spec as specs
 from regard.builder import CoreModel, outline, trainable
-from regard.core.position import Sinusoidal, Sinusoidal2D
+from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.errors import ModelError, did_you_mean
 from regard.families.folder.files import (
     has_weights,

@@ -12,7 +12,8 @@ from regard.core.attention import Attention
 from regard.core.embedding import Table
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear
-from regard.core.position import AxialPosition, LearnedPosition, T5Bias
+from regard.core.positional_encoding import AxialPosition, LearnedPosition
+from regard.core.relative_position import T5Bias
 from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.context import Context
 from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
@@ -140,7 +141,8 @@ class CausalLM:
         batch = windows(self.validation_tokens, starts, length).to(self.language_model.device)
         tokens = batch.tensors["tokens"]
         return attention_entropy(
-            lambda probe: self.model(tokens, probe=probe), padding_masks={"decoder": None}
+            lambda probe: self.model(tokens, None, Context(probe=probe)),
+            padding_masks={"decoder": None},
         )
 
 

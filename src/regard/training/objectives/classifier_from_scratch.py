@@ -63,7 +63,7 @@ def classifier_job(
     torch.manual_seed(recipe.train.seed)
     model = build(description)
     initialize(model, recipe.initialization)
-    model.stack.recompute = recipe.train.recompute
+    model.stack.activation_checkpointing = recipe.train.recompute
     device = choose_device(recipe.train.device)
     encoder = TextEncoder(model, description, tokenizer, config)
     encoder.to(device)

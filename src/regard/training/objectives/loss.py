@@ -149,7 +149,7 @@ def linear_cross_entropy(
         from regard.core.kernels.cross_entropy import FusedLinearCrossEntropy
 
         return FusedLinearCrossEntropy.apply(  # type: ignore[no-any-return]
-            head.ready(hidden), head.table.weight, head.bias, labels, smoothing, r_drop_weight
+            head.transformed(hidden), head.table.weight, head.bias, labels, smoothing, r_drop_weight
         )
     is_token = labels != IGNORED
     if hidden.device.type == "cpu" and not is_token.all():

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.probe import Probe
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
@@ -125,14 +126,14 @@ class MaskedLM(MaskedText):
         self.model = model
 
     def _forward(
-        self, tensors: Mapping[str, Tensor], probe: Probe | None = None
+        self, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
         """Logits of tokens [B, T, V], of the next sentence [B, 2] if asked, auxiliary losses."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
         padding_mask = tensors["padding_mask"]
         hidden, auxiliary = self.model(
-            tensors["tokens"], padding_mask, probe=probe, **segments
-        )  # [B, T, D]
+            tensors["tokens"], padding_mask, Context(probe=probe), **segments
+        )
         assert self.model.head is not None
         next_sentence = None
         if "stranger" in tensors:

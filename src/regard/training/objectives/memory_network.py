@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import disk
+from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import build
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, Order, Rows, plan
@@ -25,7 +26,6 @@ from regard.families import memory_network
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.perplexity import corpus_nll
 from regard.metrics.scores import AnyScore
-from regard.model import MemoryNetwork
 from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.text.tokenizer import Tokenizer
@@ -155,7 +155,7 @@ class StoryQuestions:
 
     def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Of the answer, [B, V], and the auxiliary losses."""
-        hidden, auxiliary = self.model(*MemoryNetwork.apart(tensors["text"]))
+        hidden, auxiliary = self.model(*MemoryNetwork.split_inputs(tensors["text"]))
         return self.model.head(hidden), auxiliary
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:

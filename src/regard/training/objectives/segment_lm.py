@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.core.cache import LayerCache
+from regard.core.cache import DecoderState, LayerCache
+from regard.core.context import Context
 from regard.data.batching import Batch
 from regard.errors import DataError, SettingError
 from regard.metrics.perplexity import corpus_nll
@@ -65,7 +66,7 @@ class SegmentLM(CausalLM):
         self.carry = self._initial_carry(self.rows)
 
     def _initial_states(self, rows: int) -> list[LayerCache]:
-        return self.model.stack.remember(rows, self.language_model.spec.d_model)
+        return self.model.stack.start_segments(rows, self.language_model.spec.d_model)
 
     def _initial_carry(self, rows: int) -> dict[str, Tensor]:
         tensors = _state_tensors(self._initial_states(rows))
@@ -104,8 +105,9 @@ class SegmentLM(CausalLM):
                 for name, tensor in carry.items()
                 if name.startswith(prefix)
             }
-            state.past = replace(state.past, **restored)  # type: ignore[type-var]
-        hidden, auxiliary = self.model(tensors["tokens"], states=states)  # [B, T, D]
+            state.self_attention = replace(state.self_attention, **restored)  # type: ignore[type-var]
+        context = Context(state=DecoderState(states))
+        hidden, auxiliary = self.model(tensors["tokens"], None, context)
         labels = tensors["labels"]
         loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
         # detach: gradients stay inside the segment.
@@ -145,8 +147,8 @@ def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:
     """Every tensor of the layers' states, by `layer.name`."""
     tensors = {}
     for layer, state in enumerate(states):
-        for field in fields(state.past):  # type: ignore[arg-type]
-            value = getattr(state.past, field.name)
+        for field in fields(state.self_attention):  # type: ignore[arg-type]
+            value = getattr(state.self_attention, field.name)
             if isinstance(value, Tensor):
                 tensors[f"{layer}.{field.name}"] = value
     return tensors

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.context import Context
 from regard.data.batching import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
@@ -185,7 +186,7 @@ class SequenceToSequence:
         target = tensors["target"]
         source_mask = tensors.get("padding_mask")
         return attention_entropy(
-            lambda probe: self.model(source, target, source_mask, probe),
+            lambda probe: self.model(source, target, source_mask, Context(probe=probe)),
             padding_masks={"encoder": source_mask, "decoder": tensors["labels"] >= 0},
         )
 

@@ -1,0 +1,192 @@
+"""The attention mask of one call: a mask pattern laid over actual query and key positions.
+
+It is made once per forward pass, outside the layers, and all layers of a stack share it. Kernels ask it what they need:
+whether nothing is hidden, whether it is exactly the causal triangle, the boolean tensor, or the blocks that can be seen.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.core.mask import And, CausalMask, FullMask, MaskPattern, PaddingMask
+from regard.core.mask_blocks import BLOCK_SIZES, BlockGrid, Blocks, block_plan, plan_cost
+from regard.errors import ModelError
+
+
+class Span(NamedTuple):
+    """Queries stand at `start`, `start` + `step`, …, known on the host; keys end where queries end."""
+
+    start: int
+    step: int = 1
+
+
+class DeviceLimit(NamedTuple):
+    """A decoding step of fixed shapes (CUDA graph): nothing after `position` [1], known on the device only, may be seen;
+    each position has `columns` keys, one for each beam that shares the row."""
+
+    position: Tensor
+    columns: int = 1
+
+
+class AttentionMask:
+    """Who may attend to whom, True = may attend. `keys` may be a number: that many, from position 0 on."""
+
+    def __init__(
+        self,
+        pattern: MaskPattern,
+        queries: Tensor,  # [T]
+        keys: Tensor | int,  # [S]
+        batch: int = 1,
+        span: Span | None = None,
+        limit: DeviceLimit | None = None,
+    ) -> None:
+        self.pattern = pattern
+        self.queries = queries
+        self._keys = keys
+        self.batch = batch
+        self.span = span
+        self.limit = limit
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """Key positions [S]."""
+        if isinstance(self._keys, int):
+            return torch.arange(self._keys, device=self.queries.device)
+        return self._keys
+
+    # ------------------------------------------------------------------ what kernels know by name
+
+    @cached_property
+    def is_full(self) -> bool:
+        """Nothing is hidden. The last query of a causal sequence sees all that came before it."""
+        if isinstance(self.pattern, FullMask):
+            return True
+        # A shape and not len(): exporters take the latter for a number that never changes.
+        single = self.queries.shape[0] == 1
+        return self.pattern == CausalMask() and self.span is not None and single
+
+    @cached_property
+    def is_causal(self) -> bool:
+        """Exactly the triangle that kernels know by name: queries and keys are the same positions."""
+        return self.pattern == CausalMask() and self.queries is self._keys
+
+    @property
+    def is_bounded(self) -> bool:
+        """Everything up to the device's position is seen: kernels that stop there need no mask."""
+        return self.limit is not None and self.pattern == CausalMask()
+
+    @property
+    def never_fully_masked(self) -> bool:
+        """In a decoding step each query sees at least itself."""
+        return self.limit is not None
+
+    # ------------------------------------------------------------------ as tensors
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """[B or 1, H or 1, T or 1, S] bool; dimensions on which the pattern does not depend stay 1."""
+        return self.at_positions(self.queries)
+
+    @cached_property
+    def fully_masked(self) -> Tensor:
+        """[B or 1, H or 1, T or 1, 1], True for queries that may attend to nothing."""
+        return ~self.allowed.any(dim=-1, keepdim=True)
+
+    def at_positions(self, queries: Tensor) -> Tensor:
+        """The mask of some query positions only."""
+        mask = self.between(queries[None, None, :, None], self.keys[None, None, None, :])
+        return mask.expand(*mask.shape[:3], self.keys.shape[0])
+
+    def for_rows(self, rows: Tensor) -> Tensor:
+        """The mask of some query rows. In cross-attention, where one query position stands for all, any row is that one."""
+        return self.at_positions(self.queries[rows.clamp_max(len(self.queries) - 1)])
+
+    def between(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Who may attend to whom, of positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
+        batch = torch.arange(self.batch, device=self.keys.device)[:, None, None, None]
+        head = torch.zeros_like(batch[:1])
+        return self.pattern.allows(batch, head, queries, keys)
+
+    def causal_and_padding(self) -> tuple[bool, Tensor]:
+        """Whether the mask is causal, and the padding mask of the keys [B or 1, S], for kernels that know no more."""
+        causal = False
+        padding: Tensor | None = None
+        parts = [self.pattern]
+        while parts:
+            match parts.pop():
+                case And(first, second):
+                    parts += [first, second]
+                case CausalMask(None):
+                    causal = True
+                case PaddingMask(mask):
+                    here = mask[:, self.keys]
+                    padding = here if padding is None else padding & here
+                case FullMask():
+                    pass
+                case other:
+                    raise ModelError(
+                        f"this attention cannot be restricted to {type(other).__name__}",
+                        "use the softmax mixer",
+                    )
+        if padding is None:
+            padding = torch.ones_like(self.keys, dtype=torch.bool)[None]
+        return causal, padding
+
+    # ------------------------------------------------------------------ as blocks, for sparse kernels
+
+    @cached_property
+    def is_sparse(self) -> bool:
+        """Whether so little can be seen that a block-sparse kernel pays."""
+        length = self.queries.shape[0]
+        if isinstance(length, torch.SymInt):
+            return False  # blocks follow from the length, and an exported graph has none
+        if self.span is None or length <= 2 * min(BLOCK_SIZES):
+            return False
+        return self.stride > self.span.step or self.block_size is not None
+
+    @property
+    def stride(self) -> int:
+        """Positions whose distance is no multiple of it never see each other."""
+        return self.pattern.outline().stride
+
+    @cached_property
+    def block_size(self) -> int | None:
+        """The cheapest block size for sparse kernels; None if dense attention is as good."""
+        costs = []
+        for size in BLOCK_SIZES:
+            if 2 * size >= len(self.queries):
+                continue
+            plan = self.blocks(size)
+            if plan is not None:
+                costs.append((plan_cost(size, plan), size))
+        if not costs:
+            return None
+        return min(costs)[1]
+
+    def blocks(self, size: int) -> tuple[Blocks, ...] | None:
+        """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
+        return block_plan(self.pattern.outline(), size, self.grid, self.keys.device)
+
+    @property
+    def grid(self) -> BlockGrid:
+        """The positions as numbers on the host."""
+        assert self.span is not None
+        return BlockGrid(
+            first_query=self.span.start,
+            queries=len(self.queries),
+            first_key=self.span.start + self.span.step * (len(self.queries) - len(self.keys)),
+            keys=len(self.keys),
+            step=self.span.step,
+        )
+
+    def strided(self, stride: int, first: int) -> AttentionMask:
+        """The queries `first`, `first` + stride, … and the keys at such distances from them."""
+        assert self.span is not None
+        start = self.span.start + first
+        keys = self.keys[(start - self.grid.first_key) % stride :: stride]
+        queries = self.queries[first::stride]
+        return AttentionMask(self.pattern, queries, keys, self.batch, Span(start, stride))

@@ -1,0 +1,136 @@
+"""The context of a forward pass: what a call carries besides tensors.
+
+The caller makes one, or none: `Context()` is the null form. Parts hand it down unopened; each takes
+from it what concerns it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from regard.core.cache import Cache, CrossKV, DecoderState, LayerCache
+from regard.core.encoder_output import EncoderOutput
+from regard.core.mask import MaskPattern
+from regard.core.mask_patterns import DocumentMask
+from regard.core.probe import NO_PROBE, NullProbe
+from regard.core.segment_memory import segment_memories
+
+Losses = dict[str, Tensor]
+
+
+class Positions(NamedTuple):
+    """The positions of one call: `length` of them from `start` on, of `end` in all. A `start` that
+    only the device knows (CUDA graph) is one position among those up to `end`."""
+
+    start: int | Tensor
+    length: int
+    end: int
+
+
+class LayerContext(NamedTuple):
+    """The context of one application of a block."""
+
+    probe: NullProbe = NO_PROBE
+    losses: Losses | None = None
+    cache: LayerCache | None = None
+
+    @property
+    def self_cache(self) -> Cache | None:
+        if self.cache is None:
+            return None
+        return self.cache.self_attention
+
+    @property
+    def cross_cache(self) -> CrossKV | None:
+        if self.cache is None:
+            return None
+        return self.cache.cross_attention
+
+    def scope(self, name: str) -> LayerContext:
+        """The same, seen from inside the sublayer called `name`."""
+        if not self.probe.active:
+            return self
+        return self._replace(probe=self.probe.scope(name))
+
+    def add_loss(self, name: str, loss: Tensor) -> None:
+        """Adds to the auxiliary loss of this name, if losses are collected."""
+        if self.losses is not None:
+            add_loss(self.losses, name, loss)
+
+
+@dataclass
+class Context:
+    """What one call of a model carries: a probe, auxiliary losses, packed documents, caches."""
+
+    # What is recorded and edited on the way.
+    probe: NullProbe = NO_PROBE
+    # Auxiliary losses by name (load balance, ponder cost, compression), filled by the parts; None
+    # where nobody asks, as in a decoding step.
+    losses: Losses | None = field(default_factory=dict)
+    # Packing: documents that share a row (of the source or the only sequence), or a graph.
+    documents: MaskPattern | None = None
+    # The same for the target sequence of an encoder–decoder.
+    target_documents: DocumentMask | None = None
+    # Longformer: tokens [B, S] that attend to everything and are attended to by all.
+    global_tokens: Tensor | None = None
+    # Caches of decoding, or what segments carry on.
+    state: DecoderState | None = None
+    # Filled with the output of each layer, if it is a list.
+    layer_outputs: list[Tensor] | None = None
+
+    def scope(self, name: str) -> Context:
+        """The same context, seen from inside the part called `name`."""
+        if not self.probe.active:
+            return self
+        return dataclasses.replace(self, probe=self.probe.scope(name))
+
+    @classmethod
+    def decoding(cls, state: DecoderState) -> Context:
+        """The context of a decoding step: caches, and no auxiliary losses."""
+        return cls(probe=state.probe.scope("decoder"), losses=None, state=state)
+
+    @property
+    def document_ids(self) -> Tensor | None:
+        """Which of the documents in its row each position belongs to: [B, S]."""
+        if isinstance(self.documents, DocumentMask):
+            return self.documents.of
+        return None
+
+    def output(self, hidden: Tensor, padding_mask: Tensor | None) -> EncoderOutput:
+        """The encoder output of this call, with its documents and its probe."""
+        documents = self.document_ids
+        return EncoderOutput(hidden, padding_mask, documents=documents, probe=self.probe)
+
+    def target(self) -> Context:
+        """The context of the decoder of an encoder–decoder."""
+        inner = dataclasses.replace(self, documents=self.target_documents, global_tokens=None)
+        return inner.scope("decoder")
+
+    def positions(self, length: int) -> Positions:
+        """The positions of the next `length` tokens of a sequence. A segment begins anew: its memory
+        knows distances only."""
+        if self.state is None or segment_memories(self.state.layers):
+            return Positions(0, length, length)
+        return Positions(self.state.next_position, length, self.state.end(length))
+
+    def layer(self, number: int) -> LayerContext:
+        """The context of the layer of this number."""
+        cache = None if self.state is None else self.state.layers[number]
+        probe = self.probe.scope(str(number)) if self.probe.active else self.probe
+        return LayerContext(probe, self.losses, cache)
+
+    def layer_done(self, layer: LayerContext, hidden: Tensor) -> Tensor:
+        """The output of a layer, on its way to the next one."""
+        hidden = layer.probe.through("residual", hidden)
+        if self.layer_outputs is not None:
+            self.layer_outputs.append(hidden)
+        return hidden
+
+
+def add_loss(losses: Losses, name: str, loss: Tensor) -> None:
+    """Adds to the auxiliary loss of this name."""
+    losses[name] = losses[name] + loss if name in losses else loss

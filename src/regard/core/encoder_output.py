@@ -1,0 +1,65 @@
+"""Encoder output: the memory that a decoder's cross-attention reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.core.attention_mask import AttentionMask
+from regard.core.cache import DecoderState
+from regard.core.mask import MaskPattern, padding_pattern
+from regard.core.mask_patterns import DocumentMask
+from regard.core.probe import NO_PROBE, NullProbe
+
+
+class EncoderOutput(NamedTuple):
+    """Hidden states of the sources, and which of their positions are tokens."""
+
+    hidden: Tensor  # [B, S, D]
+    padding_mask: Tensor | None = None  # [B, S] bool; None when nothing is padded
+    # What each layer made, where decoder layers attend to the encoder layer of their own height.
+    layers: tuple[Tensor, ...] = ()
+    documents: Tensor | None = None  # [B, S], which of the texts in its row a position belongs to
+    probe: NullProbe = NO_PROBE  # that decoding from here goes on with
+
+    def for_layer(self, layer: int) -> Tensor:
+        """What the decoder layer of this number attends to."""
+        if self.layers:
+            return self.layers[layer]
+        return self.hidden
+
+    def mask(self, target_documents: DocumentMask | None = None) -> AttentionMask:
+        """The cross-attention mask: every query sees all source tokens, or those of its document."""
+        batch, length = self.hidden.shape[:2]
+        keys = torch.arange(length, device=self.hidden.device)
+        if self.documents is None or target_documents is None:
+            assert self.documents is None, "sources and targets are packed alike"
+            assert target_documents is None, "sources and targets are packed alike"
+            return cross_mask(self.padding_mask, keys, batch)
+        by = target_documents.of
+        pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, by)
+        return AttentionMask(pattern, torch.arange(by.shape[1], device=by.device), keys, batch)
+
+
+def cross_attention_mask(
+    memory: EncoderOutput | None, state: DecoderState | None, documents: MaskPattern | None
+) -> AttentionMask | None:
+    """The mask of cross-attention over a memory, or over its keys and values in the caches; None if
+    there is nothing to attend to. `documents` are those of the target."""
+    if memory is not None:
+        return memory.mask(documents if isinstance(documents, DocumentMask) else None)
+    if state is None:
+        return None
+    cached = state.layers[0].cross_attention
+    if cached is None:
+        return None
+    batch, _, length, _ = cached.k.shape
+    keys = torch.arange(length, device=cached.k.device)
+    return cross_mask(state.padding_mask, keys, batch)
+
+
+def cross_mask(padding_mask: Tensor | None, keys: Tensor, batch: int) -> AttentionMask:
+    """All queries, wherever they are, see all source tokens: one query position stands for all."""
+    return AttentionMask(padding_pattern(padding_mask), keys[:1], keys, batch)

@@ -1,0 +1,89 @@
+"""Block plans: which blocks of keys each block of queries can see at all, for block-sparse kernels.
+
+A plan is made on the host from the ranges that a mask pattern can reach, in time proportional to the number of blocks that
+are not empty. It may promise too much, never too little: the pattern's predicate decides about each pair.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.core.mask import MaskPattern
+
+BLOCK_SIZES = (64, 128, 256)  # that sparse kernels may take
+_COPY_COST = 256  # copying a key to its block costs as much as this many pairs
+
+
+class Blocks(NamedTuple):
+    """Blocks of queries that could see equally many blocks of keys."""
+
+    queries: Tensor  # [N]
+    keys: Tensor  # [N, M]
+
+
+class BlockGrid(NamedTuple):
+    """The positions that a plan covers: queries and keys from their first position on, `step` apart."""
+
+    first_query: int
+    queries: int
+    first_key: int
+    keys: int
+    step: int
+
+
+def plan_cost(size: int, plan: tuple[Blocks, ...]) -> int:
+    """Wide blocks compute pairs that nobody looks at; narrow ones copy keys more often."""
+    blocks = sum(part.keys.numel() for part in plan)
+    return blocks * size * (size + _COPY_COST)
+
+
+@lru_cache(maxsize=64)
+def block_plan(
+    pattern: MaskPattern, size: int, grid: BlockGrid, device: torch.device
+) -> tuple[Blocks, ...] | None:
+    """The blocks that can be seen, grouped by how many each row of blocks sees; None if that are most of all blocks.
+
+    Made once for each pattern and length, on the host; a captured CUDA graph must find it on its device.
+    """
+    rows_by_count: dict[int, list[tuple[int, list[int]]]] = {}
+    total = 0
+    most = -(-grid.queries // size) * -(-grid.keys // size) // 2
+    for block, first in enumerate(range(0, grid.queries, size)):
+        last = min(first + size, grid.queries) - 1
+        low = grid.first_query + grid.step * first
+        high = grid.first_query + grid.step * last
+        columns = _visible_blocks(pattern, size, grid, low, high)
+        total += len(columns)
+        if total > most:
+            return None
+        rows_by_count.setdefault(len(columns), []).append((block, columns))
+    return tuple(
+        Blocks(
+            torch.tensor([block for block, _ in rows], device=device),
+            torch.tensor([columns for _, columns in rows], dtype=torch.long, device=device),
+        )
+        for _, rows in sorted(rows_by_count.items())
+    )
+
+
+def _visible_blocks(
+    pattern: MaskPattern, size: int, grid: BlockGrid, low: int, high: int
+) -> list[int]:
+    """The blocks of keys that queries from position `low` to `high` could see."""
+    columns: set[int] = set()
+    for begin, end in pattern.reach(low, high):
+        first = _key_index(grid, begin)
+        past = _key_index(grid, end)
+        if first < past:
+            columns.update(range(first // size, -(-past // size)))
+    return sorted(columns)
+
+
+def _key_index(grid: BlockGrid, position: int) -> int:
+    """The index of the first key at or after a position, clamped to the keys there are."""
+    index = -(-(position - grid.first_key) // grid.step)
+    return min(max(index, 0), grid.keys)

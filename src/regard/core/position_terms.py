@@ -1,0 +1,57 @@
+"""Position terms: what a stack's positions contribute to one forward pass, computed once for all
+layers. Rotary angles turn queries and keys, a score bias is added to the scores, DeBERTa's distance
+vectors give each layer a bias of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from regard.core.attention_mask import AttentionMask
+from regard.core.relative_position import (
+    Alibi,
+    Disentangled,
+    DistanceVectors,
+    RepeatedBlockBias,
+    T5Bias,
+)
+from regard.core.rotary import Angles, Rope
+from regard.core.score_bias import ScoreBias
+
+StackPosition = Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias
+
+
+class PositionTerms(NamedTuple):
+    """Rotary `angles`, a `bias` on the scores, or `relative` vectors; none of them where positions
+    are added at the input. `ids` are the positions of the queries [T], or [B, T] where rows begin at
+    different ones."""
+
+    ids: Tensor
+    angles: Angles | None = None
+    bias: ScoreBias | None = None
+    relative: DistanceVectors | None = None
+
+
+def position_terms(
+    position: StackPosition | None, mask: AttentionMask, ids: Tensor, length: int
+) -> PositionTerms:
+    """The terms of a stack's position for the positions of one mask; `length` counts all positions of
+    the sequence so far."""
+    match position:
+        case None:
+            return PositionTerms(ids)
+        case Rope():
+            return PositionTerms(ids, angles=position.angles(mask.queries))
+        case Disentangled():
+            return PositionTerms(ids, relative=position(mask.queries, mask.keys))
+        case RepeatedBlockBias():
+            term = position.over(length)
+            if term is None:
+                return PositionTerms(ids)
+        case T5Bias() | Alibi():
+            term = position
+    if mask.is_sparse:
+        return PositionTerms(ids, bias=ScoreBias(term=term))
+    # Made here and not in a layer, because a layer may run twice (activation checkpointing).
+    return PositionTerms(ids, bias=ScoreBias(term(mask.queries, mask.keys), term))

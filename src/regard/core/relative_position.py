@@ -1,0 +1,236 @@
+"""Relative positions on the attention scores: T5's bias, ALiBi, DeBERTa, Shaw, Transformer-XL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.dropout import Dropout
+from regard.core.linear import Linear, dimensions, keep_rows, normal
+from regard.core.norm import Norm
+from regard.core.positional_encoding import sinusoids
+
+# ------------------------------------------------------------------ one bias for all layers
+
+
+class T5Bias(nn.Module):
+    """T5's relative position bias: [1, H, T, S] from the bucket of each distance."""
+
+    def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
+        super().__init__()
+        self.table = nn.Parameter(normal(count, heads))
+        self.count = count
+        self.distance = distance
+        self.both_ways = both_ways
+
+    def extra_repr(self) -> str:
+        return f"heads={self.table.shape[1]}, buckets={self.count}, max_distance={self.distance}"
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]
+        return self.table[bucket].permute(2, 0, 1)[None]  # [1, H, T, S]
+
+    def _bucket(self, ahead: Tensor) -> Tensor:
+        """Half of the buckets are exact distances, the other half logarithmic up to `distance`;
+        one side each if both_ways."""
+        count = self.count
+        first = torch.zeros_like(ahead)
+        if self.both_ways:
+            count //= 2
+            first = (ahead > 0).long() * count
+            far = ahead.abs()
+        else:
+            far = (-ahead).clamp_min(0)
+        exact = count // 2
+        ratio = torch.log(far.float().clamp_min(1) / exact) / math.log(self.distance / exact)
+        logarithmic = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
+        return first + torch.where(far < exact, far, logarithmic)
+
+
+class Alibi(nn.Module):
+    """ALiBi: −slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"heads={len(self.slopes)}"
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        distance = (queries[:, None] - keys[None, :]).abs()  # [T, S]
+        return -(self.slopes[:, None, None] * distance)[None]  # [1, H, T, S]
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """2^(-8i/n) for n a power of two; otherwise those of the power below, and every second of the
+    one above."""
+    power = 2 ** math.floor(math.log2(heads))
+    series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
+    return torch.tensor(series + between, device="cpu")
+
+
+class RepeatedBlockBias(nn.Module):
+    """The logarithm of how often a key counts: the first block of `size` counts `times` more for all
+    but the first and last block, in sequences of more than `most` positions."""
+
+    def __init__(self, size: int, times: int, most: int) -> None:
+        super().__init__()
+        self.size = size
+        self.times = times
+        self.most = most
+
+    def over(self, length: int) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What is added to the scores of a sequence of `length` positions; None: nothing."""
+        if length <= self.most:
+            return None
+        last = (length - 1) // self.size * self.size
+
+        def term(queries: Tensor, keys: Tensor) -> Tensor:
+            inner = (queries >= self.size) & (queries < last)
+            repeated = inner[:, None] & (keys < self.size)[None, :]  # [T, S]
+            return repeated[None, None] * math.log(1 + self.times)
+
+        return term
+
+
+# ------------------------------------------------------------------ one table, scores of each layer
+
+
+class Disentangled(nn.Module):
+    """Disentangled attention (DeBERTa, He et al. 2021): one table of distance vectors for all layers,
+    which each layer projects as it does its input."""
+
+    def __init__(
+        self,
+        d_model: int,
+        distance: int,
+        buckets: int | None,
+        terms: tuple[str, ...],
+        norm: Norm | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.distance = distance
+        self.buckets = buckets
+        self.terms = terms
+        self.side = buckets or distance
+        self.table = nn.Parameter(normal(2 * self.side, d_model))
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def extra_repr(self) -> str:
+        return f"distances={2 * self.side}, terms={self.terms}"
+
+    def forward(self, queries: Tensor, keys: Tensor) -> DistanceVectors:
+        vectors = self.table if self.norm is None else self.norm(self.table)
+        rows = self._bucket(queries[:, None] - keys[None, :]) + self.side
+        return DistanceVectors(self, vectors, rows.clamp(0, 2 * self.side - 1))
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """Up to half of the buckets are exact distances; farther ones are logarithmic, rounded up."""
+        if self.buckets is None:
+            return distance
+        exact = self.buckets // 2
+        # In float32, as the checkpoints were trained with: rounding up makes the last bit matter.
+        log_range = torch.tensor((self.distance - 1) / exact, device="cpu").log().item()
+        ratio = (distance.abs().clamp_min(exact) / exact).log() / log_range
+        logarithmic = (ratio * (exact - 1)).ceil().long() + exact
+        return torch.where(distance.abs() < exact, distance, distance.sign() * logarithmic)
+
+
+class DistanceVectors(NamedTuple):
+    """What `Disentangled` says of the positions of one call. Each layer makes its own scores of it."""
+
+    part: Disentangled
+    vectors: Tensor  # [R, D]
+    rows: Tensor  # [T, S], which of the vectors stands between a query and a key
+
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        project: Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]],
+    ) -> Tensor:
+        """Content-to-position plus position-to-content scores, unscaled: [B, H, T, S]."""
+        vectors = self.part.dropout(self.vectors)[None]
+        position_q, position_k, _ = project(vectors, None)  # [1, H, R, K], [1, G, R, K]
+        groups = k.shape[1]
+        queries, keys = self.rows.shape
+        terms = []
+        if "c2p" in self.part.terms:
+            grouped_q = q.unflatten(1, (groups, -1))
+            scores = (grouped_q @ position_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
+            terms.append(scores.gather(-1, self.rows.expand(*scores.shape[:2], queries, keys)))
+        if "p2c" in self.part.terms:
+            grouped_q = position_q.unflatten(1, (groups, -1))
+            scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
+            by_key = scores.gather(-1, self.rows.T.expand(*scores.shape[:2], keys, queries))
+            terms.append(by_key.mT)
+        return sum(terms[1:], start=terms[0])
+
+
+# ------------------------------------------------------------------ another one for each layer
+
+
+class RelativeKeys(nn.Module):
+    """Relative position representations (Shaw et al. 2018): q_i · a of the distance i − j, up to
+    `distance` on each side; the same vectors for all heads."""
+
+    def __init__(self, d_k: int, distance: int) -> None:
+        super().__init__()
+        self.distance = distance
+        self.table = nn.Parameter(normal(2 * distance + 1, d_k))
+
+    def extra_repr(self) -> str:
+        return f"max_distance={self.distance}, d_k={self.table.shape[1]}"
+
+    def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
+        distance = (queries[:, None] - keys[None, :]).clamp(-self.distance, self.distance)
+        rows = distance + self.distance
+        scores = q @ self.table.mT  # [B, H, T, R]
+        return q, scores.gather(-1, rows.expand(*scores.shape[:2], -1, -1))
+
+
+class RelativeSinusoids(nn.Module):
+    """Transformer-XL's relative positions: (q + u) · k + (q + v) · W r of the distance, r a sinusoid
+    (Dai et al. 2019)."""
+
+    def __init__(self, d_model: int, heads: int, d_k: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.content = nn.Parameter(torch.zeros(heads, 1, d_k))  # u
+        self.position = nn.Parameter(torch.zeros(heads, 1, d_k))  # v
+        self.project = Linear(d_model, heads * d_k, bias=False)
+
+    def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
+        distance = queries[:, None] - keys[None, :]
+        first = distance.min()
+        count = queries.shape[0] + keys.shape[0] - 1
+        distances = torch.arange(count, device=q.device) + first
+        waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)  # [R, D]
+        position_k = (
+            self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)
+        )  # [H, R, K]
+        scores = (q + self.position) @ position_k.mT  # [B, H, T, R]
+        rows = (distance - first).expand(*scores.shape[:2], -1, -1)
+        return q + self.content, scores.gather(-1, rows)
+
+    def keep(self, heads: Tensor) -> None:
+        """Prunes all but these heads."""
+        width = self.content.shape[-1]
+        keep_rows(self, "content", heads)
+        keep_rows(self, "position", heads)
+        self.project.keep_outputs([dimensions(heads, width)])
+
+
+LayerPosition = RelativeKeys | RelativeSinusoids

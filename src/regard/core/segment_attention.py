@@ -1,0 +1,94 @@
+"""Segment-level recurrence (Transformer-XL, Dai et al. 2019): attention over a segment and the memory
+of the segments before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.attention import Attention
+from regard.core.attention_mask import AttentionMask
+from regard.core.cache import Cache, CrossKV
+from regard.core.compressive_memory import CompressiveMemory
+from regard.core.context import LayerContext
+from regard.core.linear import Linear
+from regard.core.position_terms import PositionTerms
+from regard.core.projection import Projection, merge_heads
+from regard.core.relative_position import LayerPosition
+from regard.core.segment_memory import SegmentMemory
+
+
+class SegmentAttention(Attention):
+    """Attention over a segment and the memory of the segments before it."""
+
+    def __init__(
+        self,
+        project: Projection,
+        mixer: nn.Module,
+        output: Linear,
+        relative: LayerPosition | None = None,
+        compression: CompressiveMemory | None = None,
+    ) -> None:
+        super().__init__(project, mixer, output, relative=relative)
+        self.compression = compression
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms | None,
+        context: LayerContext,
+        memory: Tensor | CrossKV | None = None,
+    ) -> Tensor:
+        """x [B, T, D] attends to the memory [B, M, D] and to itself: [B, T, D]."""
+        segments = context.self_cache
+        if not isinstance(segments, SegmentMemory):
+            return super().forward(x, mask, positions, context, memory)
+        q, k, v = self._project_with_memory(x, segments)  # [B, H, T, K], [B, G, M + T, ·]
+        self._remember(x, q, k, v, segments, context)
+        q, bias = self.score_bias(q, k, mask, positions)  # bias [B or 1, H, T, M + T]
+        context.probe.attention(self.mixer, (q, k, v), mask, bias)  # type: ignore[arg-type]
+        out = self.mixer(q, k, v, mask, bias, segments)  # [B, H, T, E]
+        out = context.probe.through("mixed", out)
+        return self.output(merge_heads(out))  # [B, T, D]
+
+    def _project_with_memory(
+        self, x: Tensor, segments: SegmentMemory
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, and keys and values of what is remembered and of x."""
+        if segments.k is None or segments.v is None:
+            everything = torch.cat([segments.x.to(x.dtype), x], dim=1)
+            q, k, v = self.project(everything, None)
+            return q[:, :, -x.shape[1] :], k, v
+        q, k, v = self.project(x, None)
+        return q, torch.cat([segments.k, k], dim=2), torch.cat([segments.v, v], dim=2)
+
+    def _remember(
+        self,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        segments: SegmentMemory,
+        context: LayerContext,
+    ) -> None:
+        """The memory takes up x; what leaves it may be compressed."""
+        if self.compression is None:
+            segments.remember(x)
+            return
+        leaving = self.compression.remember(segments, x, k, v, self.project)
+        if self.training and context.losses is not None:
+            loss = self.compression.loss(leaving, q, self.project, self._scale)
+            context.add_loss("compression", loss)
+
+    def start(self, rows: int, capacity: int, max_lookback: int | None, like: Tensor) -> Cache:
+        if self.compression is None:
+            return super().start(rows, capacity, max_lookback, like)
+        room = self.compression.room
+        part = self.project
+        return SegmentMemory(
+            x=like.new_zeros(rows, room, self.compression.d_model),
+            padding_mask=torch.zeros(rows, room, dtype=torch.bool, device=like.device),
+            k=like.new_zeros(rows, part.groups, room, part.d_k),
+            v=like.new_zeros(rows, part.groups, room, part.d_v),
+        )

@@ -1,0 +1,310 @@
+"""The fused decoding step: one token of a few rows on a GPU, in five to seven Triton kernels a block.
+
+The same function as `model.step`, which takes some twenty kernels a block: small steps cost what launching
+their kernels costs. Stacks of the usual parts (pre- or post-norm, softmax attention, a plain or gated
+feed-forward) take it; every other part takes the ordinary way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.baselines.convolutional import ConvolutionalDecoder
+from regard.baselines.recurrent import RecurrentDecoder
+from regard.core import softmax_attention
+from regard.core.attention import Attention
+from regard.core.attention_mask import AttentionMask
+from regard.core.block import Block
+from regard.core.cache import LayerCache, StaticKVCache
+from regard.core.context import Context
+from regard.core.embedding import Embedding
+from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
+from regard.core.head import LMHead
+from regard.core.linear import Linear
+from regard.core.norm import KernelNorm, kernel_norm
+from regard.core.projection import CrossProjection, SelfProjection
+from regard.core.residual import PostNorm, PreNorm
+from regard.core.score_bias import additive_mask
+from regard.core.softmax_attention import SoftmaxAttention
+from regard.core.stack import LayerInputs, Stack
+from regard.model import Decoder, EncoderDecoder
+from regard.model_variants import RecomputingDecoder
+
+if TYPE_CHECKING:
+    from regard.core.cache import DecoderState
+    from regard.core.kernels.decode_step import Sum
+
+MAX_ROWS = 64
+_ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
+Side = Stack | RecurrentDecoder | ConvolutionalDecoder
+
+
+def step(model: EncoderDecoder | Decoder, tokens: Tensor, state: DecoderState) -> Tensor:
+    """tokens [rows, 1] → logits [rows, 1, V], as `model.step`; each station takes its fused kernels
+    where it can."""
+    plain = state.probe.active or isinstance(model, RecomputingDecoder)
+    if plain or not _is_single_token(tokens):
+        return model.step(tokens, state)
+    context = Context.decoding(state)
+    if isinstance(model, EncoderDecoder):
+        embedding = model.target
+        side: Side = model.decoder
+        row_padding = None
+        key_padding = None
+    else:
+        embedding = model.tokens
+        side = model.stack
+        row_padding = state.row_padding_mask()
+        key_padding = state.key_padding_mask(state.end(1))
+    x = embed(embedding, tokens, row_padding, context)
+    x = _run_side(side, x, key_padding, context)
+    state.advance(1)
+    return logits(model.head, x)
+
+
+def _run_side(side: Side, x: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
+    assert context.state is not None
+    if not isinstance(side, Stack) or not _fits(side, x, context.state.layers):
+        return side(x, padding_mask, context)
+    inputs = side.layer_inputs(x, padding_mask, context)
+    if inputs.positions.relative is not None:
+        return side(x, padding_mask, context)
+    return run_stack(side, x, inputs, context.state.layers)
+
+
+# ------------------------------------------------------------------ what fits
+
+
+def _is_single_token(tokens: Tensor) -> bool:
+    """Whether these are one token of few rows, on a GPU, and nothing is learnt from it."""
+    return (
+        tokens.is_cuda
+        and softmax_attention.HAS_TRITON
+        and tokens.shape[1] == 1
+        and len(tokens) <= MAX_ROWS
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cuda")
+    )
+
+
+def _compiles_fast(x: Tensor) -> bool:
+    """Several rows in float32 do not: kernels of full-precision products take longer to compile than
+    most texts to decode."""
+    return len(x) == 1 or x.dtype != torch.float32
+
+
+def _fits(stack: Stack, x: Tensor, caches: Sequence[LayerCache]) -> bool:
+    """Whether `run_stack` knows all the parts of this stack, and its caches."""
+    if stack.training or not _compiles_fast(x) or not is_usual(stack):
+        return False
+    return all(_is_static(cache, len(x)) for cache in caches)
+
+
+def is_usual(stack: nn.Module) -> bool:
+    """Whether all parts of a stack are the usual ones."""
+    if type(stack) is not Stack:
+        return False  # universal, reversible, convolutional
+    return all(_is_usual_block(block) for block in stack.blocks)
+
+
+def _is_usual_block(block: nn.Module) -> bool:
+    if not isinstance(block, Block):
+        return False
+    if not isinstance(block.feedforward, FeedForward | GatedFeedForward):
+        return False
+    if block.feedforward.activation not in _ACTIVATION_NAMES:
+        return False
+    attentions = [part for part in (block.attention, block.cross) if part is not None]
+    if not all(_is_usual_attention(part) for part in attentions):
+        return False
+    linears = [part for part in block.modules() if isinstance(part, Linear)]
+    return all(part.packed is None and part.added is None for part in linears)
+
+
+def _is_usual_attention(attention: Attention) -> bool:
+    if type(attention) is not Attention or attention.relative is not None:
+        return False
+    project = attention.project
+    if not isinstance(project, SelfProjection | CrossProjection):
+        return False
+    if project.d_k != project.d_v or not softmax_attention.is_kernel_width(project.d_k):
+        return False
+    mixer = attention.mixer
+    if not isinstance(mixer, SoftmaxAttention):
+        return False
+    if mixer.kernel is not softmax_attention.dispatch or mixer.top is not None:
+        return False
+    rope = attention.rope
+    if rope is None:
+        return True
+    return rope.pairs == "halves" and 2 * len(rope.frequencies) == project.d_k
+
+
+def _is_static(cache: LayerCache, rows: int) -> bool:
+    """A static KV cache with a row for each row of tokens, and an encoder memory likewise."""
+    past = cache.self_attention
+    if not isinstance(past, StaticKVCache):
+        return False
+    if past.k.shape[3] != 1 or len(past.k) != rows:
+        return False
+    return cache.cross_attention is None or len(cache.cross_attention.k) == rows
+
+
+# ------------------------------------------------------------------ the stack
+
+
+def run_stack(stack: Stack, x: Tensor, inputs: LayerInputs, caches: Sequence[LayerCache]) -> Tensor:
+    """x [rows, 1, D], one new token each, through all blocks and the final norm."""
+    from regard.core.kernels.decode_step import Sum, summed
+
+    residual = Sum(x[:, 0])
+    for number in range(stack.layers):
+        block = cast(Block, stack.block(number))
+        residual = _run_block(block, residual, inputs, caches[number])
+    if stack.final_norm is not None or residual.parts is not None:
+        final = None if stack.final_norm is None else kernel_norm(stack.final_norm)
+        residual = Sum(summed(residual, final)[1])
+    return residual.x[:, None]
+
+
+def _run_block(block: Block, residual: Sum, inputs: LayerInputs, cache: LayerCache) -> Sum:
+    """The sublayers in order, with the residual around each."""
+    step_ = _Step(block, inputs, cache)
+    connections = block.residual.each
+    residual = _around(connections[0], residual, step_.self_attention)
+    if block.cross is not None:
+        residual = _around(connections[1], residual, step_.cross_attention)
+    return _around(connections[-1], residual, step_.feed_forward)
+
+
+class _Step:
+    """The sublayers of a block for one token. Each takes x, the norm that is still to be taken of it
+    (of one row alone), and the residual stream, and adds to that."""
+
+    def __init__(self, block: Block, inputs: LayerInputs, cache: LayerCache) -> None:
+        self.block = block
+        self.inputs = inputs
+        self.cache = cache
+
+    def self_attention(self, x: Tensor, norm: KernelNorm | None, stream: Tensor) -> Sum:
+        from regard.core.kernels.decode_step import attend, linear
+
+        attention = self.block.attention
+        project = cast(SelfProjection, attention.project)
+        mixer = cast(SoftmaxAttention, attention.mixer)
+        past = cast(StaticKVCache, self.cache.self_attention)
+        qkv = linear(x, project.qkv.weight, project.qkv.full_bias(), norm=norm)
+        pieces = qkv.split(project.qkv.parts, dim=-1)
+        q, k, v = (piece.view(len(x), -1, 1, project.d_k) for piece in pieces)
+        mixed = attend(
+            q,
+            past.k[:, :, :, 0],
+            past.v[:, :, :, 0],
+            self._self_mask(),
+            mixer.scale,
+            last=past.position,
+            new=(k, v),
+            angles=self.inputs.positions.angles if attention.rope is not None else None,
+            settled=True,
+        )  # [rows, 1, H, E]
+        return _output(mixed.view(len(x), -1), attention.output, stream)
+
+    def _self_mask(self) -> Tensor | None:
+        mask = self.inputs.mask
+        bias = self.inputs.positions.bias
+        if bias is None and (mask.is_full or mask.is_bounded):
+            return None
+        return additive_mask(mask, bias)
+
+    def cross_attention(self, x: Tensor, norm: KernelNorm | None, stream: Tensor) -> Sum:
+        from regard.core.kernels.decode_step import attend, linear
+
+        attention = cast(Attention, self.block.cross)
+        project = cast(CrossProjection, attention.project)
+        mixer = cast(SoftmaxAttention, attention.mixer)
+        memory = self.cache.cross_attention
+        mask = cast(AttentionMask, self.inputs.memory_mask)
+        assert memory is not None
+        q = linear(x, project.q.weight, project.q.full_bias(), norm=norm)
+        q = q.view(len(x), -1, 1, project.d_k)
+        tensor = None if mask.is_full else mask.allowed
+        mixed = attend(q, memory.k, memory.v, tensor, mixer.scale, settled=True)
+        return _output(mixed.view(len(x), -1), attention.output, stream)
+
+    def feed_forward(self, x: Tensor, norm: KernelNorm | None, stream: Tensor) -> Sum:
+        from regard.core.kernels.decode_step import linear
+
+        part = cast("FeedForward | GatedFeedForward", self.block.feedforward)
+        hidden = linear(
+            x,
+            part.inner.weight,
+            part.inner.full_bias(),
+            norm=norm,
+            activation=_ACTIVATION_NAMES[part.activation],
+            gated=isinstance(part, GatedFeedForward),
+        )
+        return _output(hidden, part.outer, stream)
+
+
+def _around(connection: nn.Module, residual: Sum, sublayer) -> Sum:  # type: ignore[no-untyped-def]
+    """A residual connection around a sublayer. Of several rows, the sum and the norm are one kernel."""
+    from regard.core.kernels.decode_step import Sum, summed
+
+    norm = kernel_norm(connection.norm)  # type: ignore[arg-type]
+    if isinstance(connection, PreNorm):
+        if len(residual.x) == 1:
+            return sublayer(residual.x, norm, residual.x)
+        total, normed = summed(residual, norm, total=True)
+        return sublayer(normed, None, total)
+    assert isinstance(connection, PostNorm)
+    return Sum(summed(sublayer(residual.x, None, residual.x), norm)[1])
+
+
+def _output(x: Tensor, part: Linear, stream: Tensor) -> Sum:
+    """Of several rows, what is added is summed up by the kernel that takes the next norm."""
+    from regard.core.kernels.decode_step import Sum, linear, parts
+
+    bias = part.full_bias()
+    if len(x) == 1:
+        return Sum(linear(x, part.weight, bias, rest=stream))
+    return Sum(stream, parts(x, part.weight), bias)
+
+
+# ------------------------------------------------------------------ before and after the stack
+
+
+def embed(part: Embedding, tokens: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
+    """tokens [rows, 1] → [rows, 1, D]: one kernel where an embedding only looks up and adds."""
+    start, _, end = context.positions(1)
+    if not isinstance(start, Tensor) or padding_mask is not None or not _only_adds(part):
+        return part(tokens, padding_mask, context)
+    table = part.table.weight
+    rows = None
+    if part.position is not None:
+        rows = part.position.available_rows(end)
+        if rows.dtype != table.dtype or rows.stride() != table.stride():
+            return part(tokens, padding_mask, context)
+    from regard.core.kernels.decode_step import look_up
+
+    return look_up(tokens[:, 0].contiguous(), table, part.scale, rows, start)[:, None]
+
+
+def _only_adds(part: Embedding) -> bool:
+    more = (part.segments, part.norm, part.project, part.concatenated)
+    return not part.training and all(each is None for each in more)
+
+
+def logits(head: LMHead, x: Tensor) -> Tensor:
+    """x [rows, 1, D] → logits [rows, 1, V], by the kernel that takes any number of tokens."""
+    x = head.transformed(x)
+    if head.packed is not None:
+        return head.packed(x)
+    if not x.is_cuda or not _compiles_fast(x):
+        return nn.functional.linear(x, head.table.weight, head.bias)
+    from regard.core.kernels.decode_step import linear
+
+    return linear(x[:, 0], head.table.weight, head.bias)[:, None]
