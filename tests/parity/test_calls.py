@@ -185,7 +185,7 @@ def without_padding(output: Tensor, inputs: Inputs, loaded: Model) -> Tensor:
     """At positions that are no padding, where there are positions."""
     mask = inputs.get("attention_mask")
     if "input_values" in inputs:
-        mask = loaded.model.input.places(mask.bool())  # type: ignore[union-attr, operator]
+        mask = loaded.model.input.output_padding_mask(mask.bool())  # type: ignore[union-attr, operator]
     if (
         "decoder_attention_mask" in inputs
         and output.shape[1] == inputs["decoder_input_ids"].shape[1]

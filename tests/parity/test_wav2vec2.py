@@ -78,7 +78,7 @@ def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path
     assert trainable(ours) == parameter_count(opened.spec)
     assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
     waves, padding_mask = sound()
-    places = ours.input.places(padding_mask)  # type: ignore[union-attr, operator]
+    places = ours.input.output_padding_mask(padding_mask)  # type: ignore[union-attr, operator]
     assert places.sum(1).tolist() == [
         model._get_feat_extract_output_lengths(length).item() for length in padding_mask.sum(1)
     ]
@@ -104,7 +104,7 @@ def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
     model = theirs("Wav2Vec2Model", "norms before", 0, tmp_path)
     ours, _ = folders.open_model(tmp_path)
     waves, padding_mask = sound()
-    places = ours.input.places(padding_mask)  # type: ignore[union-attr, operator]
+    places = ours.input.output_padding_mask(padding_mask)  # type: ignore[union-attr, operator]
     masked = torch.rand(places.shape) < 0.4
     with torch.inference_mode():
         wanted = model(
