@@ -117,8 +117,10 @@ class MemoryNetwork(nn.Module):
         question_mask: Tensor | None = None,
         context: Context | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """story [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words →
-        the answer's vector [B, D], and auxiliary losses (none here)."""
+        """The answer's vector [B, D], and auxiliary losses (none here).
+
+        story is [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words.
+        """
         context = (context or Context()).scope("memory")
         if story_mask is None:
             story_mask = torch.ones_like(story, dtype=torch.bool)

@@ -533,7 +533,6 @@ _TENS = _pairs("""
 
 # Two to ninety-nine, for use before plural nouns; from twenty-one on German says the unit first.
 NUMBERS: dict[str, str] = _UNITS | _TEENS | _TENS
-del NUMBERS["one"]  # it is no plural; only in twenty-one does it stand
-# German says the unit first: dreiundzwanzig.
+del NUMBERS["one"]  # no plural noun follows it
 NUMBERS |= {f"{ten}-{unit}": f"{_UNITS[unit]}und{_TENS[ten]}" for ten in _TENS for unit in _UNITS}
 NUMBER_WORDS = tuple(NUMBERS)
