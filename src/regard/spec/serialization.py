@@ -105,7 +105,8 @@ def to_dict(part: Any) -> Any:
 
 
 def from_dict(data: Any) -> Any:
-    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error, not a guess."""
+    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error,
+    not a guess."""
     if isinstance(data, list):
         return tuple(from_dict(item) for item in data)
     if not isinstance(data, dict):
