@@ -229,7 +229,9 @@ class Attention:
             and self.mixer.features == EluFeatures()
             and self.scale is not None
         ):
-            raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
+            raise ModelError(
+                "features of elu have no scale", "leave `scale` out, or use FavorFeatures"
+            )
         if self.projection == "global" and not isinstance(self.mixer, SoftmaxAttention):
             raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
         if (shared or isinstance(self.mixer, ChunkedAttention)) and self.key_heads != self.heads:

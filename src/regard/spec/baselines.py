@@ -62,9 +62,7 @@ class LuongAttention:
 
     score: AttentionScore = field(default_factory=GeneralScore)
     temperature: float = 1.0  # divides the scores
-    feeding: bool = (
-        False  # input feeding (Section 3.3): the output is part of the next step's input
-    )
+    feeding: bool = False  # input feeding (Section 3.3): the next step's input has the output
 
     def __post_init__(self) -> None:
         _check_temperature(self.temperature)

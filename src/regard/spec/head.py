@@ -26,9 +26,7 @@ class LMHead:
     The softmax is part of the loss and of decoding.
     """
 
-    bias: bool | Literal["kept"] = (
-        False  # `kept`: saved with the weights, neither added nor trained
-    )
+    bias: bool | Literal["kept"] = False  # `kept`: saved, but neither added nor trained
     scale: float = 1.0  # of the hidden states: d_model^-½ in T5 with tied embeddings
     transform: HeadTransform | None = None
 
@@ -46,9 +44,7 @@ class Pool:
 
     # Padding is ignored: `last` is the last token, and `mean` is over tokens.
     which: Literal["first", "last", "mean"] | EndToken = "first"
-    activation: Activation | None = (
-        "tanh"  # of the dense layer (BERT's pooler); None: no such layer
-    )
+    activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: float = 0.0
     norm: Norm | None = None
     width: int | None = None  # of a last linear map without bias (CLIP's projection)

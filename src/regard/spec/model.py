@@ -231,19 +231,19 @@ def _check_decoder(stack: Stack) -> None:
     if not is_causal(stack.pattern):
         raise ModelError(
             "a decoder must not see what follows",
-            "combine its pattern with Causal: Both(Causal(), …)",
+            "combine its pattern with a causal mask: And(CausalMask(), …)",
         )
     if counts_from_the_end(stack.pattern):
         raise ModelError(
             "what a decoder sees must not change when the text grows",
-            "use Global(last=0) and RandomBlocks(of='before')",
+            "use GlobalMask(last=0) and RandomBlockMask(of='before')",
         )
 
 
 def _chunks_shift() -> ModelError:
     return ModelError(
         "hashed chunks change when the text grows, so a decoder's past could not be kept",
-        "use Lsh in an Encoder (whose pattern may be Causal), and another mixer in decoders",
+        "use LshAttention in an Encoder (whose pattern may be causal), and another mixer in decoders",
     )
 
 

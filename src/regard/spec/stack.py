@@ -72,9 +72,7 @@ class Universal:
     """Universal Transformer (Dehghani et al. 2019): a shared block, adaptive computation time."""
 
     timing: bool = True  # add sinusoids of the position and of the step, at each step
-    halts: bool = (
-        True  # each position halts by itself; its output is the weighted mean of its steps
-    )
+    halts: bool = True  # each position halts by itself; its output is a mean of its steps
     least: float = 0.01  # ε: a position halts when its probabilities sum up to 1 − ε
     cost: float = 0.01  # τ: weight of the ponder time in the loss
 
@@ -122,7 +120,7 @@ class Stack:
         if self.compressed is not None and (self.memory is None or self.pattern != CausalMask()):
             raise ModelError(
                 "what is compressed has left a memory, and is seen wherever it was",
-                "give a `memory`, and pattern=Causal()",
+                "give a `memory`, and pattern=CausalMask()",
             )
         if isinstance(self.block.residual, Reversible):
             _check_reversible(self)
@@ -136,7 +134,7 @@ class Stack:
                 "a memory holds places whose numbers change from segment to segment, "
                 "and needs softmax attention",
                 "use a position that knows distances: RelativeSinusoids, RelativeKeys, "
-                "Buckets or Alibi",
+                "T5Bias or Alibi",
             )
         if self.beside is not None and self.pattern != FullMask():
             raise ModelError(
@@ -224,7 +222,7 @@ def _check_pruned_heads(stack: Stack) -> None:
             raise ModelError(
                 "layers of this stack cannot have heads of their own number: "
                 "a part tells all of them apart",
-                "prune attention without Buckets, Alibi, groups of heads, Linformer or hashing",
+                "prune attention without T5Bias, Alibi, groups of heads, Linformer or hashing",
             )
 
 
@@ -266,7 +264,7 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         )
     if stack.pattern not in (FullMask(), CausalMask()):
         raise ModelError(
-            f"{name} attention knows no pattern but Everything and Causal()",
+            f"{name} attention knows no pattern but FullMask() and CausalMask()",
             "use the softmax mixer, which computes a sparse pattern at its own cost",
         )
     # RoPE acts on q and k, not on scores, so linear attention can use it (Su et al. 2021).
