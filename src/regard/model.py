@@ -216,7 +216,7 @@ class Decoder(nn.Module):
         # The last token is left out: the first `step` takes it, and gives the first new logits.
         if length > 1:
             self.advance(prompt.tokens[:, :-1], state)
-        # Beams of one prompt share its caches: they are computed once, before widening.
+        # The prompt is computed once; its beams begin with equal caches.
         state.widen(width, prompt.tokens.device)
         return state
 

@@ -156,7 +156,7 @@ def condition(draft: Draft) -> str:
     """When the man came back, the child slept."""
     english, german, tense, other = linked(draft)
     front = subordinate(draft, english, german, other)
-    draft.words[-1] += ","  # English has a comma only after a clause in front
+    draft.words[-1] += ","  # after a clause in front, English has a comma too
     return clause(draft, draft.pick(ACTIONS), tense).main(f"{front},")
 
 

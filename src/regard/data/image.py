@@ -148,7 +148,7 @@ def _to_rgb(image: Image) -> Image:
     """Three channels; a transparent image gets a white background."""
     from PIL import Image
 
-    # Palette images say in `info` which of their colours is transparent.
+    # An image without an alpha channel may still name a transparent colour in `info`.
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     image = image.convert("RGBA")

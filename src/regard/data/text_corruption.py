@@ -124,7 +124,7 @@ def spans(
     The spans have `mean` length and `share` of all tokens. The target is every sentinel followed by
     its span, and one more sentinel at the end.
     """
-    # At least one token is hidden and one stays; no span is longer than what is hidden.
+    # At least one token is hidden, and at least one stays.
     hidden = min(max(1, round(share * len(ids))), len(ids) - 1)
     visible = len(ids) - hidden
     count = min(max(1, round(hidden / mean)), hidden, visible)

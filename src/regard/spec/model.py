@@ -30,8 +30,8 @@ class EncoderDecoder:
     # Weight tying (Section 3.4): one matrix for both embeddings and the output, for the target
     # embedding and the output, for both embeddings, or for none of them.
     share: Literal["all", "target", "inputs", "none"] = "all"
-    # Cross-attention to the encoder's last layer, or to the layer of the same number (He et al.
-    # 2018), to which the final norm is applied as to the last.
+    # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
+    # final norm is applied as to the last.
     looks: Literal["last", "matching"] = "last"
 
     def __post_init__(self) -> None:
@@ -243,7 +243,8 @@ def _check_decoder(stack: Stack) -> None:
 def _chunks_shift() -> ModelError:
     return ModelError(
         "hashed chunks change when the text grows, so a decoder's past could not be kept",
-        "use LshAttention in an Encoder (whose pattern may be causal), and another mixer in decoders",
+        "use LshAttention in an Encoder (whose pattern may be causal), "
+        "and another mixer in decoders",
     )
 
 

@@ -69,7 +69,7 @@ LAYOUTS: dict[str, Layout] = {
     "big_bird": Layout(template=_BERT_TEMPLATE),
     "deberta-v2": Layout(behind=("[MASK]",), template=_BERT_TEMPLATE),
     "xlm-roberta": Layout(_FAIRSEQ, 3, ("<mask>",), _ROBERTA_TEMPLATE),
-    # transformers keeps ids that nothing uses, as NOTUSED.
+    # transformers calls ids that nothing uses NOTUSED.
     "camembert": Layout(
         front=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
         dropped=1,

@@ -140,7 +140,7 @@ class Tokenizer:
         tokenizer.required_token_id("pad")
         eos = tokenizer.required_token_id("eos")
         if backend.num_special_tokens_to_add(False) == 0:
-            # transformers' Marian and T5 classes append it by code, not by a template.
+            # transformers' class for Marian appends it by code, not by a template.
             tokenizer.framing = Between(after=(eos,))
         return tokenizer
 

@@ -161,7 +161,7 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     """
     if not holds_tokenizer(folder):
         raise _no_tokenizer(folder)
-    # tokenizer_config.json comes last: it wins, as in transformers.
+    # Where both name a token, tokenizer_config.json counts.
     settings = {
         **_json(folder / "special_tokens_map.json"),
         **_json(folder / "tokenizer_config.json"),
