@@ -100,14 +100,15 @@ def packed(sizes: np.ndarray, budget: int, width: int) -> list[dict[str, Tensor]
 
 
 def step(model: EncoderDecoder, batch: dict[str, Tensor]) -> None:
-    documents = None
+    context = Context()
     if "source of" in batch:
-        documents = DocumentMask(batch["source of"]), DocumentMask(batch["target of"])
+        context.documents = DocumentMask(batch["source of"])
+        context.target_documents = DocumentMask(batch["target of"])
     hidden, _ = model(
         batch["source"],
         batch["target"],
         batch.get("padding_mask"),
-        context=Context(documents=documents),
+        context=context,
     )
     linear_cross_entropy(model.head, hidden, batch["labels"], 0.1)[0].backward()
 

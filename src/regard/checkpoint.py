@@ -107,7 +107,8 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def _load_tensors(path: Path) -> Tensors:
-    """The tensors of a file, which an earlier version may have written, under their present names."""
+    """The tensors of a file, which an earlier version may have written, under their present
+    names."""
     return {current_name(name): tensor for name, tensor in load_file(path).items()}
 
 

@@ -24,8 +24,8 @@ PROJECTIONS = ("qkv", "qv", "q", "kv")
 
 
 def freeze(model: nn.Module, precision: str = "float32") -> None:
-    """Packs the weights of a model on a CPU: faster, and below float32 smaller and a little less exact
-    (int8, bf16). It cannot be trained or written afterwards."""
+    """Packs the weights of a model on a CPU: faster, and below float32 smaller and a little less
+    exact (int8, bf16). It cannot be trained or written afterwards."""
     quantized_linear.check(precision)
     merge(model)
     parts = [
@@ -33,7 +33,8 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
         for part in model.eval().modules()
         if isinstance(part, (Linear, LMHead)) and part.packed is None
     ]
-    # One by one, so that little is in memory twice; first the head, for which a whole table is read.
+    # One by one, so that little is in memory twice; first the head, for which a whole table is
+    # read.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
         part.pack(quantized_linear.PACKED[precision])
     give_back()
@@ -41,14 +42,16 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
 
 @contextmanager
 def compiled(model: nn.Module) -> Iterator[None]:
-    """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and for all lengths."""
+    """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and
+    for all lengths."""
     from torch.fx.experimental import _config as shapes
 
     blocks = [part for part in model.modules() if isinstance(part, AnyBlock)]
     for block in blocks:
         block.compile(dynamic=True)
     try:
-        # Sources and targets that are equally long in the first batch are not in the next: that is no other program.
+        # Sources and targets that are equally long in the first batch are not in the next: that is
+        # no other program.
         with shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
             yield
     finally:
@@ -63,9 +66,10 @@ def lora(
     dropout: float = 0.0,
     which: Sequence[str] = PROJECTIONS,
 ) -> list[str]:
-    """Lets a finished model change by matrices of low rank only: all its parameters are fixed, and beside the linear maps of
-    its blocks that are called `which` (see `named_modules`; "all" for every one) stand small ones that train. The maps of q,
-    k and v are one matrix here and get one change. Gives the names of the maps that were changed; `merge` folds it in.
+    """Lets a finished model change by matrices of low rank only: all its parameters are fixed, and
+    beside the linear maps of its blocks that are called `which` (see `named_modules`; "all" for
+    every one) stand small ones that train. The maps of q, k and v are one matrix here and get one
+    change. Gives the names of the maps that were changed; `merge` folds it in.
     """
     maps = {
         f"{place}.{name}": part
@@ -97,7 +101,8 @@ def lora(
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Folds the changes of `lora` into the matrices beside which they stand: an ordinary model again."""
+    """Folds the changes of `lora` into the matrices beside which they stand: an ordinary model
+    again."""
     for part in model.modules():
         if isinstance(part, Linear) and isinstance(part.added, LoRA):
             part.weight.copy_(part.weight.double() + part.added.matrix())
@@ -105,6 +110,7 @@ def merge(model: nn.Module) -> None:
 
 
 def prune(part: Attention, heads: Tensor) -> None:
-    """Leaves an attention these heads only (Michel et al. 2019): the projections of the others are gone, not zero."""
+    """Leaves an attention these heads only (Michel et al. 2019): the projections of the others are
+    gone, not zero."""
     merge(part)
     part.keep(heads)

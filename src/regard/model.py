@@ -1,5 +1,5 @@
-"""The models: Encoder–decoder, encoder, decoder, two towers. A forward names the stations of the drawing
-in the paper, bottom to top."""
+"""The models: Encoder–decoder, encoder, decoder, two towers. A forward names the stations of the
+drawing in the paper, bottom to top."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Losses = dict[str, Tensor]
 
 
 class EncoderDecoder(nn.Module):
-    """Figure 1 of "Attention Is All You Need"; its two sides may also be recurrent or convolutional."""
+    """Figure 1 of "Attention Is All You Need"; its two sides may also be recurrent or
+    convolutional."""
 
     padding_side = "right"  # of the shorter rows in a batch of sources
 
@@ -60,8 +61,8 @@ class EncoderDecoder(nn.Module):
     def decode(
         self, target: Tensor, memory: EncoderOutput, context: Context | None = None
     ) -> Tensor:
-        """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t and
-        the whole memory (teacher forcing)."""
+        """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t
+        and the whole memory (teacher forcing)."""
         context = (context or Context()).target()
         x = self.target(target, None, context)
         return self.decoder(x, None, context, memory)
@@ -189,8 +190,8 @@ class Decoder(nn.Module):
         return Prompt(tokens, padding_mask, (context or Context()).probe)
 
     def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
-        """Prefill: the state after all of the prompt but its last token, which is the first to `step`
-        with; `capacity` counts what follows the prompt."""
+        """Prefill: the state after all of the prompt but its last token, which is the first to
+        `step` with; `capacity` counts what follows the prompt."""
         rows, length = prompt.tokens.shape
         caches = self.stack.start(rows, length + capacity)
         state = DecoderState(caches, 1, prompt.padding_mask, probe=prompt.probe)
@@ -247,7 +248,8 @@ class DualEncoder(nn.Module):
 
 
 class Function(nn.Module):
-    """A model seen as one function of tensors, for exporters, which take a module and nothing else."""
+    """A model seen as one function of tensors, for exporters, which take a module and nothing
+    else."""
 
     def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Variants of the models: decoder layers that attend to the encoder layer of their own height, and a
-language model whose chunks change when the text grows (Reformer)."""
+"""Variants of the models: decoder layers that attend to the encoder layer of their own height, and
+a language model whose chunks change when the text grows (Reformer)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class LayerMatchedEncoderDecoder(EncoderDecoder):
 
 @dataclass
 class TokenHistory:
-    """The tokens so far, and nothing made of them: the cache of a model that computes a text anew."""
+    """The tokens so far, and nothing made of them: the cache of a model that computes a text
+    anew."""
 
     tokens: Tensor  # [B, T]
 
@@ -59,8 +60,8 @@ class TokenHistory:
 
 
 class RecomputingDecoder(Decoder):
-    """A language model that nothing can be cached for: a text that grows is cut into chunks anew, so
-    every step computes the whole text."""
+    """A language model that nothing can be cached for: a text that grows is cut into chunks anew,
+    so every step computes the whole text."""
 
     def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
         history = TokenHistory(prompt.tokens[:, :-1])
@@ -81,8 +82,8 @@ class RecomputingDecoder(Decoder):
         return hidden[:, -new:]
 
     def _recompute(self, tokens: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
-        """Hidden states of whole texts. Padding would change what is in a chunk, so rows that begin at
-        the same position are read together, from there on."""
+        """Hidden states of whole texts. Padding would change what is in a chunk, so rows that begin
+        at the same position are read together, from there on."""
         if padding_mask is None:
             hidden: Tensor = self(tokens, None, context)[0]
             return hidden

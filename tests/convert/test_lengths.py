@@ -15,6 +15,7 @@ from regard import spec
 from regard.builder import build
 from regard.convert import onnx
 from regard.core import softmax_attention
+from regard.core.context import Positions
 from regard.core.stack import Stack
 from regard.errors import ModelError
 from regard.families import folder as folders
@@ -54,12 +55,13 @@ def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.importorskip(package)
     model_spec = gpt2.preset("tiny", 30, 16, d_model=8, heads=2, layers=1)
     opened = folders.ModelFolder(model_spec, {}, None, folders.describe(model_spec, None))
-    attention_mask = Stack.attention_mask
+    attention_mask = Stack._attention_mask
 
-    def fixed(self: Stack, start: int, length: int, *more: Any) -> Any:
-        return attention_mask(self, start, int(length), *more)
+    def fixed(self: Stack, x: torch.Tensor, positions: Positions, *more: Any) -> Any:
+        length = int(positions.length)
+        return attention_mask(self, x, Positions(positions.start, length, length), *more)
 
-    monkeypatch.setattr(Stack, "attention_mask", fixed)
+    monkeypatch.setattr(Stack, "_attention_mask", fixed)
     with pytest.raises(ModelError, match="one size only"):
         onnx.write(tmp_path, build(model_spec), opened)
     assert not list(tmp_path.iterdir())

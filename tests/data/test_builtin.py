@@ -206,7 +206,7 @@ def test_links_join_the_right_words(streams: dict[str, list[Sentence]]) -> None:
     forms = {
         form
         for verb in lexicon.VERBS
-        for form in (verb.base, verb.third, verb.self_attention, verb.participle)
+        for form in (verb.base, verb.third, verb.past, verb.participle)
     }
     subjects, verb_words = nouns | {"he", "she", "they", "it"}, forms | {"are", "were"}
     allowed = {
@@ -381,7 +381,7 @@ class Guided(Draft):
             case lexicon.Noun():
                 return option.english in self.wanted or option.plural in self.wanted
             case lexicon.Verb():
-                forms = (option.base, option.third, option.self_attention, option.participle)
+                forms = (option.base, option.third, option.past, option.participle)
                 return option is BE or not set(forms).isdisjoint(self.wanted)
             case lexicon.Frame():
                 return not set(option.verbs).isdisjoint(self.wanted)

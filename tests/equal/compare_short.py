@@ -43,11 +43,11 @@ for t, s, (heads, d_v), kind in itertools.product(
         continue
     # [B, T, H, K] in memory, as projections write them.
     projected = [torch.randn(2, n, heads, d, device=device) for n, d in ((t, 8), (s, 8), (s, d_v))]
-    qkv = [x.transpose(1, 2).requires_grad_() for x in projected]
+    q, k, v = qkv = [x.transpose(1, 2).requires_grad_() for x in projected]
     mask = random_mask(kind, t, s)
     gradient = torch.randn(2, heads, t, d_v, device=device)
-    actual = short_attention.attention(*qkv, mask, kind == "causal", 0.3, 0.0)
-    expected = definition(*qkv, full_mask(kind, mask, t, s), 0.3, 1.0)
+    actual = short_attention.attention(q, k, v, mask, kind == "causal", 0.3, 0.0)
+    expected = definition(q, k, v, full_mask(kind, mask, t, s), 0.3, 1.0)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     actual_gradients = torch.autograd.grad(actual, qkv, gradient)
     expected_gradients = torch.autograd.grad(expected, qkv, gradient)

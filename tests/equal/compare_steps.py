@@ -6,6 +6,7 @@ And steps of whole models: fused, against one module after the other.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from regard import spec as R
 from regard.builder import build
+from regard.core.cache import DecoderState
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.kernels import decode_step, topk
 from regard.core.rotary import Rope
@@ -106,19 +108,20 @@ for (heads, groups), length, slots, kind in itertools.product(
     k = random(2, groups, slots, 32)
     v = random(2, groups, slots, 32)
     position = torch.arange(slots, device=device)
-    bias = random(1, heads, length, slots) if kind == "bias" else None
+    score_bias = random(1, heads, length, slots) if kind == "bias" else None
+    mask: Tensor | None
     if kind in ("rows", "pairs"):
         visible = torch.rand(2, 1, length if kind == "pairs" else 1, slots, device=device) > 0.4
         mask = visible
     else:
         visible = torch.ones(1, 1, 1, slots, dtype=torch.bool, device=device)
-        mask = bias
-    same(decode_step.attend(q, k, v, mask, 0.3), attention(q, k, v, visible, bias))
+        mask = score_bias
+    same(decode_step.attend(q, k, v, mask, 0.3), attention(q, k, v, visible, score_bias))
     # Up to the last position, with two keys a position.
     last = torch.tensor([1], device=device)
     same(
         decode_step.attend(q, k, v, mask, 0.3, last=last, columns=2),
-        attention(q, k, v, visible & (position // 2 <= 1), bias),
+        attention(q, k, v, visible & (position // 2 <= 1), score_bias),
     )
     if length > 1:
         continue
@@ -134,7 +137,7 @@ for (heads, groups), length, slots, kind in itertools.product(
     if kind in ("rows", "pairs"):
         mask = visible
     expected = attention(
-        rope.rotate(q, angles), expected_k, expected_v, visible & (position <= 2), bias
+        rope.rotate(q, angles), expected_k, expected_v, visible & (position <= 2), score_bias
     )
     actual = decode_step.attend(q, k, v, mask, 0.3, last=slot, new=(new_k, new_v), angles=angles)
     same(actual, expected)
@@ -172,12 +175,23 @@ models: dict[str, Any] = {
 }
 
 
-def step_logits(model: Any, source: Tensor, padding_mask: Tensor, tokens: Tensor) -> Tensor:
+def step_logits(
+    model: Any,
+    step: Callable[[Tensor, DecoderState], Tensor],
+    source: Tensor,
+    padding_mask: Tensor,
+    tokens: Tensor,
+) -> Tensor:
     """[B, T, V] logits of one step for each of the tokens [B, T]."""
     state = model.start(model.encode(source, padding_mask), capacity=8)
-    assert state.fix()
-    steps = [model.step(tokens[:, t : t + 1], state) for t in range(tokens.shape[1])]
+    assert state.make_static()
+    steps = [step(tokens[:, t : t + 1], state) for t in range(tokens.shape[1])]
     return torch.cat(steps, dim=1)
+
+
+# Fused also on a CPU, and in float32.
+fused_step._is_single_token = lambda tokens: tokens.shape[1] == 1
+fused_step._compiles_fast = lambda x: True
 
 
 for name, model in models.items():
@@ -187,12 +201,10 @@ for name, model in models.items():
     if model.padding_side == "right":
         padding_mask = padding_mask.flip(1)
     tokens = torch.randint(4, 41, (3, 6), device=device)
-    few = fused_step.few
     with torch.no_grad():
-        expected = step_logits(model, source, padding_mask, tokens)
-        fused_step.few = lambda x: x.ndim == 3 and x.shape[1] == 1  # also on a CPU, in float32
-        actual = step_logits(model, source, padding_mask, tokens)
-    fused_step.few = few
+        expected = step_logits(model, model.step, source, padding_mask, tokens)
+        fused = partial(fused_step.step, model)
+        actual = step_logits(model, fused, source, padding_mask, tokens)
     same(actual, expected)
     assert not torch.equal(actual, expected), f"the step of {name} was not fused"
 
@@ -216,9 +228,11 @@ for size, count in itertools.product((5, 16, 50), (1, 4)):
 class RandomModel:
     """Five tokens with random logits, so that the end token comes soon."""
 
-    def step(self, last: torch.Tensor, cache: None) -> torch.Tensor:
+    def step(self, last: Tensor, state: DecoderState) -> Tensor:
         return random(7, 1, 5)
 
+
+fused_step._is_single_token = lambda tokens: False  # a random model has no parts to fuse
 
 results = []
 for fast in (False, True):
@@ -227,7 +241,7 @@ for fast in (False, True):
     limits = torch.tensor([9, 3, 9, 5, 9, 9, 1], device=device)
     constraints = Constraints(zeros(7, 1), limits, 2, torch.tensor([0], device=device))
     state = sampling.GenerationState(
-        cache=None,  # type: ignore[arg-type]
+        cache=DecoderState([]),
         constraints=constraints,
         t=zeros(1),
         sentences=torch.arange(7, device=device),
@@ -238,7 +252,7 @@ for fast in (False, True):
         ended=torch.zeros(7, dtype=torch.bool, device=device),
         noise=None,
     )
-    sampling.has_greedy_kernel = lambda logits, fast=fast: fast  # type: ignore[assignment, misc]
+    sampling.has_greedy_kernel = lambda logits, fast=fast: fast  # type: ignore[assignment, attr-defined, misc]
     for _ in range(9):
         sampling.generation_step(RandomModel(), state, Greedy(), None, first=False)  # type: ignore[arg-type]
         state.t.add_(1)

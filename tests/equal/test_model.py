@@ -12,6 +12,7 @@ from regard import spec
 from regard.core import softmax_attention
 from regard.core.context import Context
 from regard.core.probe import Probe
+from regard.core.stack import Stack
 from regard.model import EncoderDecoder
 
 VARIANTS = [
@@ -114,7 +115,9 @@ def test_recomputing_activations_changes_no_gradient(batch: tuple[torch.Tensor, 
     gradients = []
     for recompute in (False, True):
         model = small_model(dropout=0.3, attention_dropout=0.2, feedforward_dropout=0.2).train()
-        model.encoder.recompute = model.decoder.recompute = recompute
+        for stack in (model.encoder, model.decoder):
+            assert isinstance(stack, Stack)
+            stack.activation_checkpointing = recompute
         torch.manual_seed(3)
         logits(model, source, target, padding_mask).square().mean().backward()
         gradients.append([p.grad for p in model.parameters()])

@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Path] = []
-    monkeypatch.setattr(disk, "mapped", lambda path: loaded.append(path))
+    monkeypatch.setattr(disk, "mmap_tensors", lambda path: loaded.append(path))
     monkeypatch.setattr(memory, "available", lambda: 10_000)
     with pytest.raises(ModelError, match=r"KB of memory, and 10\.0 KB are free") as caught:
         folders.open_model(good)

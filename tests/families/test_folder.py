@@ -164,7 +164,7 @@ def test_a_model_opens_in_the_precision_that_is_asked_for(name: str, tmp_path: P
         assert {tensor.dtype for tensor in opened.weights.values()} == {torch.bfloat16}
         with torch.inference_mode():
             if isinstance(model, EncoderDecoder):
-                hidden = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool)).memory
+                hidden = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool)).hidden
             else:
                 hidden, _ = model(tokens)  # type: ignore[misc]
         assert hidden.dtype == expected

@@ -110,7 +110,7 @@ class Case(NamedTuple):
         return [row[: row.index(self.end) + 1] if self.end in row else row for row in rows]
 
     def decoded(
-        self, strategy: Strategy, ends: SpecialTokens | None = None, **rules: int
+        self, strategy: Strategy, ends: SpecialTokens | None = None, **rules: Any
     ) -> list[list[int]]:
         result = decode(
             self.ours,

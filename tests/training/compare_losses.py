@@ -15,7 +15,7 @@ from regard.data.padding import IGNORED
 from regard.training.objectives import loss as definition
 
 cross_entropy._BLOCK = 64
-definition.HAS_TRITON = False
+definition.HAS_TRITON = False  # type: ignore[attr-defined]
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 

@@ -1,8 +1,9 @@
 """Attention of recurrent decoders: additive (Bahdanau et al. 2015) and multiplicative (Luong et al.
 2015), with one head that reads the encoder memory.
 
-Scores that are products of vectors are what `SoftmaxAttention` computes; here is the additive score,
-and the part with which a decoder attends by either. Keys are made of a memory once, for all queries.
+Scores that are products of vectors are what `SoftmaxAttention` computes; here is the additive
+score, and the part with which a decoder attends by either. Keys are made of a memory once, for all
+queries.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ class AdditiveAttention(nn.Module):
 
 
 class AlignmentAttention(nn.Module):
-    """One head that attends to the encoder memory by any score, and joins the context vector with the
-    state: tanh(W [context; state]).
+    """One head that attends to the encoder memory by any score, and joins the context vector with
+    the state: tanh(W [context; state]).
 
-    `query` and `key` are the maps before the score, where there are any; values are the memory itself.
+    `query` and `key` are the maps before the score, where there are any; values are the memory
+    itself.
     """
 
     heads = 1
@@ -89,8 +91,8 @@ class AlignmentAttention(nn.Module):
         return CrossKV(keys[:, None], memory[:, None])
 
     def queries(self, x: Tensor, memory: CrossKV) -> Tensor:
-        """[rows, T, D] → [B, 1, W·T, K]: the W rows (beams) of a sentence are further positions of one
-        row, which share its memory."""
+        """[rows, T, D] → [B, 1, W·T, K]: the W rows (beams) of a sentence are further positions of
+        one row, which share its memory."""
         q = x if self.query is None else self.query(x)
         return q.reshape(len(memory.k), 1, -1, q.shape[-1])
 

@@ -11,8 +11,8 @@ from torch import Tensor
 class RecurrentState:
     """The state that recurrent layers carry from position to position: all they know of the past.
 
-    `cell` is an LSTM's second vector; `fed` what the last step gave, where the next one is told (input
-    feeding).
+    `cell` is an LSTM's second vector; `fed` what the last step gave, where the next one is told
+    (input feeding).
     """
 
     hidden: Tensor  # [B, L, D]

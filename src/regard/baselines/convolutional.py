@@ -1,8 +1,8 @@
-"""Convolutional encoders and decoders: ConvS2S (Gehring et al. 2017) and ByteNet (Kalchbrenner et al.
-2016).
+"""Convolutional encoders and decoders: ConvS2S (Gehring et al. 2017) and ByteNet (Kalchbrenner et
+al. 2016).
 
-They have the signature of a `Stack`. The memory that such an encoder hands on is two tensors side by
-side, [B, S, 2·D]: what to match (keys) and what to take (values).
+They have the signature of a `Stack`. The memory that such an encoder hands on is two tensors side
+by side, [B, S, 2·D]: what to match (keys) and what to take (values).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 class Convolution(nn.Module):
-    """A dilated convolution over `kernel` positions: around each position, or where there is a past,
-    up to it (causal)."""
+    """A dilated convolution over `kernel` positions: around each position, or where there is a
+    past, up to it (causal)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int) -> None:
         super().__init__()
@@ -80,7 +80,8 @@ class GatedUnit(nn.Module):
 
 
 class BottleneckUnit(nn.Module):
-    """ByteNet's unit: norm, relu, map to half the width; norm, relu, convolution; norm, relu, map back."""
+    """ByteNet's unit: norm, relu, map to half the width; norm, relu, convolution; norm, relu, map
+    back."""
 
     def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
@@ -178,9 +179,9 @@ class ConvAttention(nn.Module):
 
 
 class ConvolutionalDecoder(nn.Module):
-    """Causal units. With `glances`, each layer attends to the memory (ConvS2S). Without, the decoder
-    stands on the encoder: position t is told what the encoder says of its position t, and nothing
-    beyond its end (`aligned`, ByteNet)."""
+    """Causal units. With `glances`, each layer attends to the memory (ConvS2S). Without, the
+    decoder stands on the encoder: position t is told what the encoder says of its position t, and
+    nothing beyond its end (`aligned`, ByteNet)."""
 
     position = None
 

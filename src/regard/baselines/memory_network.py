@@ -17,9 +17,9 @@ from regard.core.softmax_attention import SoftmaxAttention
 
 
 class MemoryHops(nn.Module):
-    """Each hop attends to the sentences through one table and takes what it finds from the next, which
-    is also the table that the following hop attends through (adjacent tying); the question is read with
-    the first. `ages` are trained vectors of how long ago a sentence was."""
+    """Each hop attends to the sentences through one table and takes what it finds from the next,
+    which is also the table that the following hop attends through (adjacent tying); the question is
+    read with the first. `ages` are trained vectors of how long ago a sentence was."""
 
     position = None
     heads = 1  # each hop attends once
@@ -44,7 +44,8 @@ class MemoryHops(nn.Module):
         question_mask: Tensor,
         context: Context,
     ) -> Tensor:
-        """story [B, N, S] and question [B, Q] with their padding masks → the answer's vector [B, D]"""
+        """story [B, N, S] and question [B, Q] with their padding masks → the answer's vector
+        [B, D]"""
         answer = self._sentence_vectors(0, question[:, None], question_mask[:, None])  # [B, 1, D]
         answer = context.probe.through("embedded", answer)
         is_sentence = story_mask.any(dim=-1)  # [B, N]
@@ -108,8 +109,8 @@ class MemoryNetwork(nn.Module):
         question_mask: Tensor | None = None,
         context: Context | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """story [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words →
-        the answer's vector [B, D], and auxiliary losses (none here)."""
+        """story [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words
+        → the answer's vector [B, D], and auxiliary losses (none here)."""
         context = (context or Context()).scope("memory")
         if story_mask is None:
             story_mask = torch.ones_like(story, dtype=torch.bool)

@@ -1,10 +1,10 @@
 """Recurrent encoders and decoders: RNN, GRU, LSTM, with or without attention (Cho et al. 2014,
 Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015).
 
-They have the signature of a `Stack`. Where nothing but its own state reaches a cell, a whole sequence is
-one call of PyTorch's kernel (cuDNN on a GPU); a cell that is told the context vector goes step by step.
-Dropout is ours, because cuDNN's could not be drawn again by a resumed run; padding is reversed in place
-instead of packed, because packing would wait for the device.
+They have the signature of a `Stack`. Where nothing but its own state reaches a cell, a whole
+sequence is one call of PyTorch's kernel (cuDNN on a GPU); a cell that is told the context vector
+goes step by step. Dropout is ours, because cuDNN's could not be drawn again by a resumed run;
+padding is reversed in place instead of packed, because packing would wait for the device.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def refuse_documents(context: Context) -> None:
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers that go forwards, and if bidirectional each another one that goes backwards, of half the
-    width each."""
+    """Layers that go forwards, and if bidirectional each another one that goes backwards, of half
+    the width each."""
 
     position = None
 
@@ -87,8 +87,8 @@ class RecurrentEncoder(nn.Module):
 
 
 def _reversal(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """[B, S]: the position that comes to each position when a row is read from its end; padding stays
-    where it is."""
+    """[B, S]: the position that comes to each position when a row is read from its end; padding
+    stays where it is."""
     positions = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
     if padding_mask is None:
         lengths = positions.new_full((len(x), 1), x.shape[1])
@@ -107,8 +107,8 @@ def _gather(x: Tensor, positions: Tensor) -> Tensor:
 
 class Bridge(nn.Module):
     """The decoder's first state: tanh of a map of what the encoder had read when it came to its end
-    (Cho et al. 2014). With `halves`, the second half of the memory was read backwards, and its end is
-    the first position."""
+    (Cho et al. 2014). With `halves`, the second half of the memory was read backwards, and its end
+    is the first position."""
 
     def __init__(self, d_model: int, layers: int, *, halves: bool, cell: bool) -> None:
         super().__init__()
@@ -136,8 +136,8 @@ class Bridge(nn.Module):
 class RecurrentDecoder(nn.Module):
     """Layers that go forwards from a first state: the `bridge`'s, or zeros for a language model.
 
-    `before` attends to the memory before a step (Bahdanau), `after` after it (Luong); with `feeding`,
-    the next step is told what that gave (input feeding).
+    `before` attends to the memory before a step (Bahdanau), `after` after it (Luong); with
+    `feeding`, the next step is told what that gave (input feeding).
     """
 
     position = None
@@ -230,13 +230,13 @@ class RecurrentDecoder(nn.Module):
                 x = self.dropout(self.after.joined(context_vector, x))
         return probe.through("output", x)
 
-    # -------------------------------------------------------------- nothing but their state reaches the cells
+    # ---------------------------------------------------- nothing but their state reaches the cells
 
     def _through_cells(
         self, x: Tensor, state: RecurrentState, padding_mask: Tensor | None, probe: NullProbe
     ) -> Tensor:
-        """[B, T, D] → [B, T, D]; the state moves on. At padding (left, of a language model's prompt)
-        the state must stay as it is, and layers go step by step."""
+        """[B, T, D] → [B, T, D]; the state moves on. At padding (left, of a language model's
+        prompt) the state must stay as it is, and layers go step by step."""
         ends: list[CellState] = []
         for i, cells in enumerate(self.cells):
             cell = None if state.cell is None else state.cell[:, i]
@@ -266,7 +266,7 @@ class RecurrentDecoder(nn.Module):
         context_vector: Tensor = attention(x, cache.cross_attention, mask, inner)
         return context_vector
 
-    # -------------------------------------------------------------- the cells are told a context vector
+    # ---------------------------------------------------------- the cells are told a context vector
 
     def _step_by_step(
         self, x: Tensor, cache: LayerCache, mask: AttentionMask | None, probe: NullProbe

@@ -24,7 +24,8 @@ from regard.bench.models import BenchmarkModel, benchmark_model
 from regard.bench.peers import TRAINABLE, Forward
 from regard.bench.report import Report, accelerator_name, machine_name, timing_row
 from regard.bench.timing import matrix_rate, time_in_turns
-from regard.data.batching import IGNORED, Batch, plan
+from regard.data.batching import Batch, plan
+from regard.data.padding import IGNORED
 from regard.errors import SettingError
 from regard.parameter_count import parameter_count
 from regard.training.engine.lr_schedule import ConstantRate

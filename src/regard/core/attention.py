@@ -20,7 +20,8 @@ from regard.core.softmax_attention import SoftmaxAttention
 
 
 class Mixer(Protocol):
-    """An attention kernel as a part: softmax, linear, Linformer, LSH, chunked, or one of a user's."""
+    """An attention kernel as a part: softmax, linear, Linformer, LSH, chunked, or one of a
+    user's."""
 
     def __call__(
         self,
@@ -54,7 +55,8 @@ class Mixer(Protocol):
         shape: tuple[int, int, int],
         max_lookback: int | None,
     ) -> Cache:
-        """An empty cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E)."""
+        """An empty cache for `rows` sequences of at most `capacity` tokens; `shape` is
+        (G, K, E)."""
         ...
 
 

@@ -1,7 +1,8 @@
 """The attention mask of one call: a mask pattern laid over actual query and key positions.
 
-It is made once per forward pass, outside the layers, and all layers of a stack share it. Kernels ask it what they need:
-whether nothing is hidden, whether it is exactly the causal triangle, the boolean tensor, or the blocks that can be seen.
+It is made once per forward pass, outside the layers, and all layers of a stack share it. Kernels
+ask it what they need: whether nothing is hidden, whether it is exactly the causal triangle, the
+boolean tensor, or the blocks that can be seen.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ from regard.errors import ModelError
 
 
 class Span(NamedTuple):
-    """Queries stand at `start`, `start` + `step`, …, known on the host; keys end where queries end."""
+    """Queries stand at `start`, `start` + `step`, …, known on the host; keys end where queries
+    end."""
 
     start: int
     step: int = 1
 
 
 class DeviceLimit(NamedTuple):
-    """A decoding step of fixed shapes (CUDA graph): nothing after `position` [1], known on the device only, may be seen;
-    each position has `columns` keys, one for each beam that shares the row."""
+    """A decoding step of fixed shapes (CUDA graph): nothing after `position` [1], known on the
+    device only, may be seen; each position has `columns` keys, one for each beam that shares the
+    row."""
 
     position: Tensor
     columns: int = 1
 
 
 class AttentionMask:
-    """Who may attend to whom, True = may attend. `keys` may be a number: that many, from position 0 on."""
+    """Who may attend to whom, True = may attend. `keys` may be a number: that many, from position 0
+    on."""
 
     def __init__(
         self,
@@ -71,7 +75,8 @@ class AttentionMask:
 
     @cached_property
     def is_causal(self) -> bool:
-        """Exactly the triangle that kernels know by name: queries and keys are the same positions."""
+        """Exactly the triangle that kernels know by name: queries and keys are the same
+        positions."""
         return self.pattern == CausalMask() and self.queries is self._keys
 
     @property
@@ -88,7 +93,8 @@ class AttentionMask:
 
     @cached_property
     def allowed(self) -> Tensor:
-        """[B or 1, H or 1, T or 1, S] bool; dimensions on which the pattern does not depend stay 1."""
+        """[B or 1, H or 1, T or 1, S] bool; dimensions on which the pattern does not depend stay
+        1."""
         return self.at_positions(self.queries)
 
     @cached_property
@@ -102,7 +108,8 @@ class AttentionMask:
         return mask.expand(*mask.shape[:3], self.keys.shape[0])
 
     def for_rows(self, rows: Tensor) -> Tensor:
-        """The mask of some query rows. In cross-attention, where one query position stands for all, any row is that one."""
+        """The mask of some query rows. In cross-attention, where one query position stands for all,
+        any row is that one."""
         return self.at_positions(self.queries[rows.clamp_max(len(self.queries) - 1)])
 
     def between(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -112,7 +119,8 @@ class AttentionMask:
         return self.pattern.allows(batch, head, queries, keys)
 
     def causal_and_padding(self) -> tuple[bool, Tensor]:
-        """Whether the mask is causal, and the padding mask of the keys [B or 1, S], for kernels that know no more."""
+        """Whether the mask is causal, and the padding mask of the keys [B or 1, S], for kernels
+        that know no more."""
         causal = False
         padding: Tensor | None = None
         parts = [self.pattern]
@@ -136,7 +144,7 @@ class AttentionMask:
             padding = torch.ones_like(self.keys, dtype=torch.bool)[None]
         return causal, padding
 
-    # ------------------------------------------------------------------ as blocks, for sparse kernels
+    # ---------------------------------------------------------------- as blocks, for sparse kernels
 
     @cached_property
     def is_sparse(self) -> bool:
@@ -168,7 +176,8 @@ class AttentionMask:
         return min(costs)[1]
 
     def blocks(self, size: int) -> tuple[Blocks, ...] | None:
-        """Which blocks of `size` keys each block of queries could see; None where that are most of them."""
+        """Which blocks of `size` keys each block of queries could see; None where that are most of
+        them."""
         return block_plan(self.pattern.outline(), size, self.grid, self.keys.device)
 
     @property

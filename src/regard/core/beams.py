@@ -1,9 +1,9 @@
 """Beams as queries: the beams of a sentence share one row of keys and values.
 
-In beam search, W hypotheses of a sentence attend to the same encoder memory, and most of their past is
-the same. Instead of W copies, one row is kept and the beams become W query positions of it. Their own
-pasts stand side by side, one column of the cache each, and `BeamMask` hides from each beam the columns
-that it does not descend from; changing the order of beams then copies nothing.
+In beam search, W hypotheses of a sentence attend to the same encoder memory, and most of their past
+is the same. Instead of W copies, one row is kept and the beams become W query positions of it.
+Their own pasts stand side by side, one column of the cache each, and `BeamMask` hides from each
+beam the columns that it does not descend from; changing the order of beams then copies nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from regard.core.mask import MaskPattern
 class BeamMask(MaskPattern):
     """A beam attends to what it descends from.
 
-    Queries are the beams in order; keys are all positions, and at each position the beams that wrote
-    there, in order. `ancestry[b, w, l]` is the beam whose token at position l beam w continues.
+    Queries are the beams in order; keys are all positions, and at each position the beams that
+    wrote there, in order. `ancestry[b, w, l]` is the beam whose token at position l beam w
+    continues.
     """
 
     ancestry: Tensor  # [B, W, L]

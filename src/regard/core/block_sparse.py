@@ -1,8 +1,8 @@
 """Block-sparse softmax attention, at a cost proportional to the pairs that may attend.
 
-Queries are cut into blocks; for each, only the blocks of keys are gathered that the mask pattern could
-reach, and the exact predicate masks what remains. Nothing as large as queries × keys is ever made. On
-a GPU the same plan goes to FlexAttention.
+Queries are cut into blocks; for each, only the blocks of keys are gathered that the mask pattern
+could reach, and the exact predicate masks what remains. Nothing as large as queries × keys is ever
+made. On a GPU the same plan goes to FlexAttention.
 """
 
 from __future__ import annotations
@@ -345,7 +345,8 @@ def _is_full_block(
     allows: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     heads: int,
 ) -> Tensor:
-    """[N] True where every query of block rows[n] sees every key of block columns[n], in all heads."""
+    """[N] True where every query of block rows[n] sees every key of block columns[n], in all
+    heads."""
     inside = torch.arange(FLEX_BLOCK, device=rows.device)
     head = torch.arange(heads, device=rows.device)[None, :, None, None]
     batch = torch.zeros_like(head[:, :1])

@@ -1,8 +1,8 @@
 """KV caches: what decoding remembers between steps. The caller owns them; no module keeps any.
 
 A `DecoderState` holds one `LayerCache` for each application of a block: the cache of its
-self-attention (growing, static, sliding window, prefix sums, …), and the keys and values of the encoder
-memory that its cross-attention reads.
+self-attention (growing, static, sliding window, prefix sums, …), and the keys and values of the
+encoder memory that its cross-attention reads.
 """
 
 from __future__ import annotations
@@ -308,8 +308,8 @@ class DecoderState:
         return self.padding_mask.repeat_interleave(self.width, dim=0)
 
     def key_padding_mask(self, end: int) -> Tensor | None:
-        """The padding mask of the first `end` positions, for each row of the caches: the prompt's, and
-        no padding after it."""
+        """The padding mask of the first `end` positions, for each row of the caches: the prompt's,
+        and no padding after it."""
         mask = self.padding_mask if self.ancestry is not None else self.row_padding_mask()
         if mask is None or end <= mask.shape[1]:
             return None if mask is None else mask[:, :end]
@@ -342,7 +342,8 @@ class DecoderState:
         self.ancestry = beams.expand(sentences, -1, shared[0].capacity).contiguous()
 
     def beam_ancestry(self, end: int) -> Tensor | None:
-        """The ancestry up to `end` [B, W, end], with the next position written by each beam itself."""
+        """The ancestry up to `end` [B, W, end], with the next position written by each beam
+        itself."""
         if self.ancestry is None:
             return None
         beams = torch.arange(self.width, device=self.ancestry.device)[:, None]

@@ -98,7 +98,8 @@ class ChunkedAttention(nn.Module):
     # ------------------------------------------------------------------ the order of positions
 
     def _order(self, q: Tensor, padding_mask: Tensor) -> Tensor:
-        """[B, H, R, N]: which position comes when, in each of several rounds; filling comes last."""
+        """[B, H, R, N]: which position comes when, in each of several rounds; filling comes
+        last."""
         order = torch.arange(self._padded_length(q.shape[2]), device=q.device)
         return order.expand(*q.shape[:2], self.rounds, -1)
 
@@ -131,8 +132,8 @@ class ChunkedAttention(nn.Module):
         padding_mask: Tensor,
         causal: bool,
     ) -> tuple[Tensor, Tensor]:
-        """What each chunk [.., size, ·] finds in itself and its neighbours, and the logarithm of the
-        sum of its exponentials."""
+        """What each chunk [.., size, ·] finds in itself and its neighbours, and the logarithm of
+        the sum of its exponentials."""
         q, k, v = qkv
         k = self._with_neighbours(k)
         v = self._with_neighbours(v)
@@ -154,8 +155,9 @@ class ChunkedAttention(nn.Module):
         return weights @ v, log_sum.masked_fill(fully_masked, NEVER)
 
     def _with_neighbours(self, x: Tensor) -> Tensor:
-        """[.., R, chunks, size, ·] → [.., R, chunks, M, ·]: each chunk between those before and those
-        after it. On a ring stand the chunks of all rounds; at the ends of a line are zeros."""
+        """[.., R, chunks, size, ·] → [.., R, chunks, M, ·]: each chunk between those before and
+        those after it. On a ring stand the chunks of all rounds; at the ends of a line are
+        zeros."""
         if x.ndim < 6:
             return x  # one chunk alone
         if self.ring is not None:
@@ -221,8 +223,8 @@ class ChunkedAttention(nn.Module):
 
 
 def _ring_offset(by: int, count: int) -> int:
-    """How far a ring of `count` chunks is turned to meet the one `by` chunks on; none is met by going
-    farther than round."""
+    """How far a ring of `count` chunks is turned to meet the one `by` chunks on; none is met by
+    going farther than round."""
     if abs(by) >= count:
         return 0
     return by % count

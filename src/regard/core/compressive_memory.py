@@ -1,10 +1,10 @@
 """Compressive memory (Rae et al. 2020): what leaves the segment memory is compressed before it is
 forgotten.
 
-A memory is laid out as the compressed positions, some that wait for the rest of their group, and the
-recent ones, each part filled from its end. Groups are counted from the first position of each text, so
-that it does not matter into which segments, or beside which padding, a text is read. All shapes are
-fixed.
+A memory is laid out as the compressed positions, some that wait for the rest of their group, and
+the recent ones, each part filled from its end. Groups are counted from the first position of each
+text, so that it does not matter into which segments, or beside which padding, a text is read. All
+shapes are fixed.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ class Context:
         return inner.scope("decoder")
 
     def positions(self, length: int) -> Positions:
-        """The positions of the next `length` tokens of a sequence. A segment begins anew: its memory
-        knows distances only."""
+        """The positions of the next `length` tokens of a sequence. A segment begins anew: its
+        memory knows distances only."""
         if self.state is None or segment_memories(self.state.layers):
             return Positions(0, length, length)
         return Positions(self.state.next_position, length, self.state.end(length))

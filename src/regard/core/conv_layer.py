@@ -18,7 +18,8 @@ from regard.core.stack import LayerInputs, Stack
 
 
 class ConvLayer(nn.Module):
-    """norm(block(x) + activation(convolution(x))): neighbours are mixed by their positions alone."""
+    """norm(block(x) + activation(convolution(x))): neighbours are mixed by their positions
+    alone."""
 
     def __init__(
         self, d_model: int, width: int, groups: int, activation: str, norm: Norm, dropout: float
@@ -30,8 +31,8 @@ class ConvLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, block: Tensor, mask: AttentionMask) -> Tensor:
-        """x [B, T, D] went into the first block, `block` came out. What nobody may attend to counts as
-        zeros."""
+        """x [B, T, D] went into the first block, `block` came out. What nobody may attend to counts
+        as zeros."""
         visible = mask.allowed.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
         mixed = self.conv((x * visible).mT).mT  # [B, T, D]
         return self.norm(block + self.activation(self.dropout(mixed)))

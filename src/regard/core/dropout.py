@@ -14,8 +14,8 @@ _LEVELS = 1 << 16
 class Dropout(nn.Module):
     """Zeroes each number with probability `rate` and scales the rest, in training only.
 
-    `__call__` is overridden, so forward hooks on it never fire: what does nothing must cost nothing,
-    and a module's call is dearer than the smallest products of a decoding step.
+    `__call__` is overridden, so forward hooks on it never fire: what does nothing must cost
+    nothing, and a module's call is dearer than the smallest products of a decoding step.
     """
 
     def __init__(self, rate: float) -> None:
@@ -37,9 +37,9 @@ class Dropout(nn.Module):
 
 
 class _CpuDropout(torch.autograd.Function):
-    """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU, which
-    costs more than the matrix products around it; 16 bits give the rate to within 0.00001, and the
-    scale is exact for the rate they give."""
+    """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU,
+    which costs more than the matrix products around it; 16 bits give the rate to within 0.00001,
+    and the scale is exact for the rate they give."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:

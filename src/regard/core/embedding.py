@@ -29,8 +29,8 @@ class Table(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Looks tokens up, scales, adds positions and segments (token types), normalises, drops, widens;
-    each if the spec has it. Positions may also be concatenated instead of added."""
+    """Looks tokens up, scales, adds positions and segments (token types), normalises, drops,
+    widens; each if the spec has it. Positions may also be concatenated instead of added."""
 
     def __init__(
         self,

@@ -31,7 +31,8 @@ class EncoderOutput(NamedTuple):
         return self.hidden
 
     def mask(self, target_documents: DocumentMask | None = None) -> AttentionMask:
-        """The cross-attention mask: every query sees all source tokens, or those of its document."""
+        """The cross-attention mask: every query sees all source tokens, or those of its
+        document."""
         batch, length = self.hidden.shape[:2]
         keys = torch.arange(length, device=self.hidden.device)
         if self.documents is None or target_documents is None:

@@ -1,7 +1,7 @@
-"""A base class for attention kernels from outside the package: weights written out, then a weighted sum.
+"""A base class for attention kernels from outside the package: weights, then a weighted sum.
 
-A kernel of one's own says how attention weights come from queries and keys. Grouped-query heads, masks,
-dropout, the KV cache and the weights that a probe asks for are the same for all of them, and are here.
+A kernel of one's own says how attention weights come from queries and keys. Grouped-query heads,
+masks, dropout, the KV cache and the weights that a probe asks for are the same for all of them.
 """
 
 from __future__ import annotations
@@ -83,5 +83,5 @@ class ExplicitAttention(nn.Module, ABC):
         shape: tuple[int, int, int],
         max_lookback: int | None,
     ) -> KVCache | SlidingWindowCache:
-        """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E)."""
+        """An empty KV cache for `rows` sequences of at most `capacity` tokens."""
         return start_kv_cache(like, rows, capacity, shape, max_lookback)

@@ -1,7 +1,8 @@
-"""Front ends: patches of images, spectrogram frames, waveforms. (Token embeddings are in `embedding`.)
+"""Front ends: patches of images, spectrogram frames, waveforms. (Token embeddings are in
+`embedding`.)
 
-A front end maps its inputs to [B, T, D]; `output_padding_mask` turns a padding mask of the inputs into
-one of the T positions.
+A front end maps its inputs to [B, T, D]; `output_padding_mask` turns a padding mask of the inputs
+into one of the T positions.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Patches(nn.Module):
     """ViT's patch embedding: squares of pixels, each mapped to a vector, behind `extras` trained
     vectors such as the class token (Dosovitskiy et al. 2021).
 
-    A convolution whose stride is its kernel is a linear map of the pixels of each patch, so it is one
-    here.
+    A convolution whose stride is its kernel is a linear map of the pixels of each patch, so it is
+    one here.
     """
 
     def __init__(
@@ -150,7 +151,8 @@ class TimeNorm(nn.Module):
 
 
 class Convolution(nn.Module):
-    """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised; He's initialisation."""
+    """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised; He's
+    initialisation."""
 
     def __init__(
         self,
@@ -181,8 +183,8 @@ class Convolution(nn.Module):
 
 
 class ConvPosition(nn.Module):
-    """wav2vec 2.0's convolutional positions. The weight is kept as directions and their lengths, one for
-    each position of the kernel (weight normalisation, Salimans and Kingma 2016)."""
+    """wav2vec 2.0's convolutional positions. The weight is kept as directions and their lengths,
+    one for each position of the kernel (weight normalisation, Salimans and Kingma 2016)."""
 
     def __init__(self, d_model: int, kernel: int, groups: int, activation: str) -> None:
         super().__init__()
@@ -210,8 +212,8 @@ class ConvPosition(nn.Module):
 
 
 class Waveform(nn.Module):
-    """wav2vec 2.0's feature encoder: samples become positions, one for each stride of all convolutions
-    together (Baevski et al. 2020)."""
+    """wav2vec 2.0's feature encoder: samples become positions, one for each stride of all
+    convolutions together (Baevski et al. 2020)."""
 
     def __init__(
         self,
@@ -256,8 +258,8 @@ class Waveform(nn.Module):
         *,
         masked: Tensor | None = None,
     ) -> Tensor:
-        """waves [B, samples] → [B, T, D]; at the `masked` positions [B, T] the mask vector stands in
-        for what is heard."""
+        """waves [B, samples] → [B, T, D]; at the `masked` positions [B, T] the mask vector stands
+        in for what is heard."""
         self._check(waves.shape[1])
         x = waves[:, None]  # [B, 1, samples]
         for convolution in self.convolutions:

@@ -53,8 +53,8 @@ class LMHead(nn.Module):
         return functional.linear(x, self.table.weight, self.bias)
 
     def pack(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
-        """As `Linear.pack`; the table stays for those that look tokens up in it: few of its rows, if
-        it is in a file."""
+        """As `Linear.pack`; the table stays for those that look tokens up in it: few of its rows,
+        if it is in a file."""
         self.packed = kind(self.table.weight, self.bias)
         disk.drop_pages(self.table.weight)
         del self.table, self.bias

@@ -1,4 +1,5 @@
-"""Linear maps. Every projection is made here, so that LoRA, int8 and sharding have one part to replace."""
+"""Linear maps. Every projection is made here, so that LoRA, int8 and sharding have one part to
+replace."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ def normal(rows: int, width: int) -> Tensor:
 class Linear(nn.Module):
     """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix.
 
-    The matrix is initialised as one (Xavier): for q, k and v together that is 1/√2 of what each would
-    get alone, without which post-norm stacks diverge at high learning rates (LOG.md). `bias` says which
-    parts have one; the vector holds only those. `packed`, once set, stands in for the weight (int8,
-    bf16); `added`, once set, is a map whose result is added (LoRA).
+    The matrix is initialised as one (Xavier): for q, k and v together that is 1/√2 of what each
+    would get alone, without which post-norm stacks diverge at high learning rates (LOG.md). `bias`
+    says which parts have one; the vector holds only those. `packed`, once set, stands in for the
+    weight (int8, bf16); `added`, once set, is a map whose result is added (LoRA).
     """
 
     def __init__(

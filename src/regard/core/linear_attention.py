@@ -1,7 +1,8 @@
-"""Linear attention: φ(q) φ(k)ᵀ instead of exp(q kᵀ), so that sums over keys are made once and not for
-each query (Katharopoulos et al. 2020; Performer, Choromanski et al. 2021).
+"""Linear attention: φ(q) φ(k)ᵀ instead of exp(q kᵀ), so that sums over keys are made once and not
+for each query (Katharopoulos et al. 2020; Performer, Choromanski et al. 2021).
 
-The cost grows with the length, not with its square, and the decoding cache is one sum of a fixed size.
+The cost grows with the length, not with its square, and the decoding cache is one sum of a fixed
+size.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class EluFeatures(nn.Module):
 class FavorFeatures(nn.Module):
     """FAVOR+ (Performer): φ(x)ᵢ = exp(wᵢ·x − |x|²/2), whose products are exp(q·k) on average.
 
-    Directions wᵢ are orthogonal in groups of d_k and as long as normal vectors are. Evaluation uses the
-    first draw, training the one that `redraw` chose; both follow from `seed`, so none is stored.
+    Directions wᵢ are orthogonal in groups of d_k and as long as normal vectors are. Evaluation uses
+    the first draw, training the one that `redraw` chose; both follow from `seed`, so none is
+    stored.
     """
 
     first: Tensor

@@ -14,8 +14,8 @@ from regard.errors import DataError
 
 
 class LengthProjection(nn.Module):
-    """Maps `length` positions to `rank`: one matrix for each of `heads`, or one for all; another for
-    values, or the same."""
+    """Maps `length` positions to `rank`: one matrix for each of `heads`, or one for all; another
+    for values, or the same."""
 
     def __init__(self, length: int, rank: int, heads: int, *, values: bool) -> None:
         super().__init__()

@@ -13,10 +13,11 @@ from regard.core.seeding import generator
 
 
 class Hashing(NamedTuple):
-    """How positions are hashed: into a product of `buckets`, in several `rounds`, drawn from `seed`.
+    """How positions are hashed: into a product of `buckets`, in several `rounds`, drawn from
+    `seed`.
 
-    Without `buckets`, the length decides (`auto_buckets`), and more than `limit` are told apart by two
-    hashes.
+    Without `buckets`, the length decides (`auto_buckets`), and more than `limit` are told apart by
+    two hashes.
     """
 
     buckets: tuple[int, ...] | None
@@ -26,12 +27,12 @@ class Hashing(NamedTuple):
 
 
 class LshAttention(ChunkedAttention):
-    """Positions are sorted by the bucket of their hash before they are cut into chunks. Several rounds
-    of other hashes are weighed by how much each has seen.
+    """Positions are sorted by the bucket of their hash before they are cut into chunks. Several
+    rounds of other hashes are weighed by how much each has seen.
 
-    Training draws hashes anew in every call, evaluation has those of the seed. Unlike in the paper, the
-    first chunk does not see the last, so that padding changes nothing, unless a `ring` is asked for:
-    then the chunks of all rounds stand on it, and the seed is torch's own.
+    Training draws hashes anew in every call, evaluation has those of the seed. Unlike in the paper,
+    the first chunk does not see the last, so that padding changes nothing, unless a `ring` is asked
+    for: then the chunks of all rounds stand on it, and the seed is torch's own.
     """
 
     # A position attends to itself only where nothing else is.

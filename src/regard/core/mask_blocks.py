@@ -1,7 +1,8 @@
 """Block plans: which blocks of keys each block of queries can see at all, for block-sparse kernels.
 
-A plan is made on the host from the ranges that a mask pattern can reach, in time proportional to the number of blocks that
-are not empty. It may promise too much, never too little: the pattern's predicate decides about each pair.
+A plan is made on the host from the ranges that a mask pattern can reach, in time proportional to
+the number of blocks that are not empty. It may promise too much, never too little: the pattern's
+predicate decides about each pair.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Blocks(NamedTuple):
 
 
 class BlockGrid(NamedTuple):
-    """The positions that a plan covers: queries and keys from their first position on, `step` apart."""
+    """The positions that a plan covers: queries and keys from their first position on, `step`
+    apart."""
 
     first_query: int
     queries: int
@@ -45,9 +47,11 @@ def plan_cost(size: int, plan: tuple[Blocks, ...]) -> int:
 def block_plan(
     pattern: MaskPattern, size: int, grid: BlockGrid, device: torch.device
 ) -> tuple[Blocks, ...] | None:
-    """The blocks that can be seen, grouped by how many each row of blocks sees; None if that are most of all blocks.
+    """The blocks that can be seen, grouped by how many each row of blocks sees; None if that are
+    most of all blocks.
 
-    Made once for each pattern and length, on the host; a captured CUDA graph must find it on its device.
+    Made once for each pattern and length, on the host; a captured CUDA graph must find it on its
+    device.
     """
     rows_by_count: dict[int, list[tuple[int, list[int]]]] = {}
     total = 0

@@ -18,9 +18,9 @@ class MixtureOfExperts(nn.Module):
     """Each token goes to the `top` experts of the highest probability, and is answered with their
     outputs weighed by these.
 
-    In training an expert takes `capacity` times its even share of the batch; first choices come before
-    second ones, and what comes too late is dropped: the residual alone goes on. Evaluation drops
-    nothing, so that what a token gets does not depend on its neighbours.
+    In training an expert takes `capacity` times its even share of the batch; first choices come
+    before second ones, and what comes too late is dropped: the residual alone goes on. Evaluation
+    drops nothing, so that what a token gets does not depend on its neighbours.
     """
 
     def __init__(

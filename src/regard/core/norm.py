@@ -26,7 +26,8 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root mean square normalisation (Zhang and Sennrich 2019); the weight is stored less `offset`."""
+    """Root mean square normalisation (Zhang and Sennrich 2019); the weight is stored less
+    `offset`."""
 
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()

@@ -22,8 +22,8 @@ from regard.core.score_bias import ScoreBias
 
 class PositionTerms(NamedTuple):
     """Rotary `angles`, a `bias` on the scores, or `relative` vectors; none of them where positions
-    are added at the input. `ids` are the positions of the queries [T], or [B, T] where rows begin at
-    different ones."""
+    are added at the input. `ids` are the positions of the queries [T], or [B, T] where rows begin
+    at different ones."""
 
     ids: Tensor
     angles: Angles | None = None
@@ -45,8 +45,8 @@ StackPosition = Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | Posit
 def position_terms(
     position: StackPosition | None, mask: AttentionMask, ids: Tensor, length: int
 ) -> PositionTerms:
-    """The terms of a stack's position for the positions of one mask; `length` counts all positions of
-    the sequence so far."""
+    """The terms of a stack's position for the positions of one mask; `length` counts all positions
+    of the sequence so far."""
     match position:
         case None:
             return PositionTerms(ids)

@@ -117,7 +117,8 @@ class LearnedPosition(nn.Module):
 
 
 class FixedPosition(nn.Module):
-    """Positional embeddings that are stored but not trained; sinusoids unless a file brings others."""
+    """Positional embeddings that are stored but not trained; sinusoids unless a file brings
+    others."""
 
     def __init__(self, d_model: int, length: int) -> None:
         super().__init__()
@@ -157,7 +158,8 @@ class AxialPosition(nn.Module):
         return f"shape={self.shape}, positions={self.length}"
 
     def rows(self, length: int) -> Tensor:
-        """Of the first `length` positions at least, and of no more of the first axis than needed."""
+        """Of the first `length` positions at least, and of no more of the first axis than
+        needed."""
         if length > self.length:
             raise DataError(
                 f"the input has {length} positions, but this model has {self.length}",

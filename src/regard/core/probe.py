@@ -1,9 +1,10 @@
 """Probes: what a caller records or edits inside a forward pass, by name.
 
-A probe is an argument of the call, never a hook or a switch on a module. A name counts applications: `encoder.3.self` is
-the self-attention of the fourth block that ran. Of an attention, its arguments are recorded, and attention weights are
-recomputed from them for just the rows and heads that are asked for; the model itself stays on the fused path. What passes
-a named point can also be edited there (head ablation, activation patching).
+A probe is an argument of the call, never a hook or a switch on a module. A name counts
+applications: `encoder.3.self` is the self-attention of the fourth block that ran. Of an attention,
+its arguments are recorded, and attention weights are recomputed from them for just the rows and
+heads that are asked for; the model itself stays on the fused path. What passes a named point can
+also be edited there (head ablation, activation patching).
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ class HasWeights(Protocol):
 
 @runtime_checkable
 class SelectsKeys(Protocol):
-    """An attention kernel that attends to fewer keys than the mask allows, depending on their content."""
+    """An attention kernel that attends to fewer keys than the mask allows, depending on their
+    content."""
 
     def visible(self, q: Tensor, k: Tensor, mask: AttentionMask, rows: Tensor) -> Tensor: ...
 
 
 class HasHeads(Protocol):
-    """A part with attention heads. `out_weight` [D, H·E] is the output projection of what they find."""
+    """A part with attention heads. `out_weight` [D, H·E] is the output projection of what they
+    find."""
 
     @property
     def heads(self) -> int: ...
@@ -66,7 +69,8 @@ class AttentionCall:
     bias: ScoreBias | None = None
 
     def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
-        """Attention weights [B, heads, rows, S] of the query rows and heads asked for, or of all."""
+        """Attention weights [B, heads, rows, S] of the query rows and heads asked for, or of
+        all."""
         if rows is None:
             rows = torch.arange(self.q.shape[2], device=self.q.device)
         return self.mixer.weights(self.q, self.k, self.mask, rows, heads, self.bias)
@@ -105,7 +109,8 @@ NO_PROBE = NullProbe()
 
 
 class Probe(NullProbe):
-    """Collects what matches `wanted`, a list of names with * and ?, and applies `edits` at the points they name."""
+    """Collects what matches `wanted`, a list of names with * and ?, and applies `edits` at the
+    points they name."""
 
     active = True
 

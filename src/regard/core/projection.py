@@ -102,7 +102,8 @@ class CrossProjection(_Projection):
 
 
 class SharedProjection(_Projection):
-    """Shared QK (Reformer): values, and queries that are keys too, at length 1 (Kitaev et al. 2020)."""
+    """Shared QK (Reformer): values, and queries that are keys too, at length 1 (Kitaev et al.
+    2020)."""
 
     def __init__(
         self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str

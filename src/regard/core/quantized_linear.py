@@ -1,8 +1,8 @@
 """Quantized and packed linear weights (int8, bf16, packed float32) for decoding on CPUs.
 
 Each takes the place of `functional.linear` and of the weight itself: a packed model can neither be
-trained nor written. None is a module: a step calls them dozens of times, and what a module does before
-it is called would cost as much as their smallest products.
+trained nor written. None is a module: a step calls them dozens of times, and what a module does
+before it is called would cost as much as their smallest products.
 """
 
 from __future__ import annotations

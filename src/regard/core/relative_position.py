@@ -78,8 +78,8 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 class RepeatedBlockBias(nn.Module):
-    """The logarithm of how often a key counts: the first block of `size` counts `times` more for all
-    but the first and last block, in sequences of more than `most` positions."""
+    """The logarithm of how often a key counts: the first block of `size` counts `times` more for
+    all but the first and last block, in sequences of more than `most` positions."""
 
     def __init__(self, size: int, times: int, most: int) -> None:
         super().__init__()
@@ -105,8 +105,8 @@ class RepeatedBlockBias(nn.Module):
 
 
 class Disentangled(nn.Module):
-    """Disentangled attention (DeBERTa, He et al. 2021): one table of distance vectors for all layers,
-    which each layer projects as it does its input."""
+    """Disentangled attention (DeBERTa, He et al. 2021): one table of distance vectors for all
+    layers, which each layer projects as it does its input."""
 
     def __init__(
         self,
@@ -135,7 +135,8 @@ class Disentangled(nn.Module):
         return DistanceVectors(self, vectors, rows.clamp(0, 2 * self.side - 1))
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        """Up to half of the buckets are exact distances; farther ones are logarithmic, rounded up."""
+        """Up to half of the buckets are exact distances; farther ones are logarithmic, rounded
+        up."""
         if self.buckets is None:
             return distance
         exact = self.buckets // 2
@@ -147,7 +148,8 @@ class Disentangled(nn.Module):
 
 
 class DistanceVectors(NamedTuple):
-    """What `Disentangled` says of the positions of one call. Each layer makes its own scores of it."""
+    """What `Disentangled` says of the positions of one call. Each layer makes its own scores of
+    it."""
 
     part: Disentangled
     vectors: Tensor  # [R, D]
@@ -201,8 +203,8 @@ class RelativeKeys(nn.Module):
 
 
 class RelativeSinusoids(nn.Module):
-    """Transformer-XL's relative positions: (q + u) · k + (q + v) · W r of the distance, r a sinusoid
-    (Dai et al. 2019)."""
+    """Transformer-XL's relative positions: (q + u) · k + (q + v) · W r of the distance, r a
+    sinusoid (Dai et al. 2019)."""
 
     def __init__(self, d_model: int, heads: int, d_k: int) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Residual connections: dropout, the sum, and where the norm stands (pre-norm, post-norm, parallel)."""
+"""Residual connections: dropout, the sum, and where the norm stands (pre-norm, post-norm,
+parallel)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class PostNorm(nn.Module):
-    """Post-norm: LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. In mixed precision the sum
-    is as narrow as its summands: it never grows, because each is normalised."""
+    """Post-norm: LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. In mixed precision the
+    sum is as narrow as its summands: it never grows, because each is normalised."""
 
     def __init__(self, norm: Norm, dropout: float) -> None:
         super().__init__()

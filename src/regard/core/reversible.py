@@ -1,8 +1,9 @@
 """Reversible layers: two streams that take turns, so that inputs can be computed from outputs
 (RevNet, Gomez et al. 2017; Reformer, Kitaev et al. 2020).
 
-One sublayer maps (a, b) to (b, a + f(b)); knowing that, f is computed again and taken away. The stored
-activations of a whole stack are then those of one sublayer, for the price of a second forward.
+One sublayer maps (a, b) to (b, a + f(b)); knowing that, f is computed again and taken away. The
+stored activations of a whole stack are then those of one sublayer, for the price of a second
+forward.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class ReversibleResidual(nn.Module):
-    """The norms and the dropout of a block with two streams. `gives` says what a stack of them hands
-    on: the `mean` of both streams, or `both`."""
+    """The norms and the dropout of a block with two streams. `gives` says what a stack of them
+    hands on: the `mean` of both streams, or `both`."""
 
     def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
         super().__init__()
@@ -100,7 +101,8 @@ class ReversibleBlock(AnyBlock):
 
 
 class ReversibleStack(Stack):
-    """A stack of reversible blocks. In training, activations are computed again from the outputs."""
+    """A stack of reversible blocks. In training, activations are computed again from the
+    outputs."""
 
     def forward(
         self,

@@ -12,7 +12,8 @@ Angles = tuple[Tensor, Tensor]  # cos and sin
 
 class Rope(nn.Module):
     """Rotates each pair of dimensions by an angle that grows with the position, so that q·k depends
-    on the distance. `pairs` says which dimensions are one: `halves` (i and i + R/2) or neighbours."""
+    on the distance. `pairs` says which dimensions are one: `halves` (i and i + R/2) or
+    neighbours."""
 
     frequencies: Tensor
 
@@ -25,7 +26,8 @@ class Rope(nn.Module):
         return f"dimensions={2 * len(self.frequencies)}, pairs={self.pairs!r}"
 
     def angles(self, positions: Tensor) -> Angles:
-        """cos and sin for each position, [T, R/2] or [B, 1, T, R/2]: computed once for all layers."""
+        """cos and sin for each position, [T, R/2] or [B, 1, T, R/2]: computed once for all
+        layers."""
         angles = positions.float()[..., None] * self.frequencies
         if positions.ndim > 1:
             angles = angles[:, None]  # one dimension for the heads

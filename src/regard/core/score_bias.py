@@ -1,4 +1,5 @@
-"""Score bias: what positions add to the attention scores before the softmax (T5, ALiBi, Shaw, Transformer-XL, DeBERTa)."""
+"""Score bias: what positions add to the attention scores before the softmax (T5, ALiBi, Shaw,
+Transformer-XL, DeBERTa)."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ Term = Callable[[Tensor, Tensor], Tensor]  # query positions [T], key positions 
 
 
 class ScoreBias:
-    """A bias [B or 1, H, T, S] on the scores: as a tensor, or as the `term` that computes it for any positions.
+    """A bias [B or 1, H, T, S] on the scores: as a tensor, or as the `term` that computes it for
+    any positions.
 
-    Sparse kernels ask the term for the few pairs that can be seen. Whatever is made for a whole mask is kept, because all
-    layers of a stack share one bias.
+    Sparse kernels ask the term for the few pairs that can be seen. Whatever is made for a whole
+    mask is kept, because all layers of a stack share one bias.
     """
 
     def __init__(self, tensor: Tensor | None = None, term: Term | None = None) -> None:
@@ -37,7 +39,8 @@ class ScoreBias:
         return self.term(mask.queries, mask.keys)
 
     def additive(self, mask: AttentionMask) -> Tensor:
-        """The bias with −∞ where the mask hides a pair: what PyTorch's kernels take as a float mask."""
+        """The bias with −∞ where the mask hides a pair: what PyTorch's kernels take as a float
+        mask."""
         if self._additive is None or self._additive[0] is not mask:
             hidden = ~mask.allowed
             self._additive = (mask, self.tensor(mask).masked_fill(hidden, float("-inf")))

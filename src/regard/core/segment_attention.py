@@ -1,5 +1,5 @@
-"""Segment-level recurrence (Transformer-XL, Dai et al. 2019): attention over a segment and the memory
-of the segments before it."""
+"""Segment-level recurrence (Transformer-XL, Dai et al. 2019): attention over a segment and the
+memory of the segments before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Segment memory (Transformer-XL, Dai et al. 2019): what layers were given in the segments before."""
+"""Segment memory (Transformer-XL, Dai et al. 2019): what layers were given in the segments
+before."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from regard.core.cache import LayerCache
 class SegmentMemory:
     """The inputs of an attention at the positions before this segment.
 
-    Keys and values are made of it anew, by the weights of now, and no gradient goes farther back. The
-    memory has a fixed length; `padding_mask` says which of its positions have been, and, while a
-    segment is read, which of the segment's positions are tokens. In decoding, where weights do not
-    change, keys and values may be kept too.
+    Keys and values are made of it anew, by the weights of now, and no gradient goes farther back.
+    The memory has a fixed length; `padding_mask` says which of its positions have been, and, while
+    a segment is read, which of the segment's positions are tokens. In decoding, where weights do
+    not change, keys and values may be kept too.
     """
 
     x: Tensor  # [B, M, D]

@@ -3,7 +3,8 @@ door to the kernels.
 
 `explicit` is the definition, written out; `fused` is the same function through PyTorch's kernels or
 our own; `dispatch` takes a block-sparse kernel where little may be seen. All take q [B,H,T,K],
-k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may attend to nothing gets zeros, never NaN.
+k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may attend to nothing gets zeros, never
+NaN.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def fused(
     dropout: float,
     bias: ScoreBias | None = None,
 ) -> Tensor:
-    """Dense attention by a fused kernel: Triton's for few queries or short sequences, or PyTorch's."""
+    """Dense attention by a fused kernel: Triton's for few queries or short sequences, or
+    PyTorch's."""
     causal = bias is None and mask.is_causal
     tensor = _mask_tensor(mask, bias)
     if q.is_cuda and HAS_TRITON:
@@ -166,7 +168,8 @@ def attention_weights(
     bias: Tensor | None = None,
     top: int | None = None,
 ) -> Tensor:
-    """Softmax over the keys that may be seen, or the `top` of them; a row without any is all zeros."""
+    """Softmax over the keys that may be seen, or the `top` of them; a row without any is all
+    zeros."""
     scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
     if bias is not None:
         scores = scores + bias
@@ -324,7 +327,7 @@ class SoftmaxAttention(nn.Module):
         shape: tuple[int, int, int],
         max_lookback: int | None,
     ) -> KVCache | SlidingWindowCache:
-        """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E)."""
+        """An empty KV cache for `rows` sequences of at most `capacity` tokens."""
         return start_kv_cache(like, rows, capacity, shape, max_lookback)
 
 

@@ -76,8 +76,8 @@ class Stack(nn.Module):
         context: Context | None = None,
         memory: EncoderOutput | None = None,
     ) -> Tensor:
-        """x [B, T, D] → [B, T, D]. `padding_mask` [B, S] is True at tokens; cross-attention attends to
-        the `memory` of an encoder, or to its keys and values in the context's caches."""
+        """x [B, T, D] → [B, T, D]. `padding_mask` [B, S] is True at tokens; cross-attention attends
+        to the `memory` of an encoder, or to its keys and values in the context's caches."""
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
         x = context.probe.through("embedded", in_autocast_dtype(x))
@@ -189,7 +189,7 @@ class Stack(nn.Module):
         if pattern.anchored:
             if isinstance(context.documents, DocumentMask):
                 raise ModelError(
-                    "attention in blocks counts from the beginning of a row, not of each text in it",
+                    "attention in blocks counts from the beginning of a row, not of a text in it",
                     "give each text a row of its own",
                 )
             if padding_mask is not None and pattern.causal:
@@ -250,7 +250,8 @@ class Stack(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Asked at every step; norms stay parameters whatever is quantized, and are found at once."""
+        """Asked at every step; norms stay parameters whatever is quantized, and are found at
+        once."""
         return next(self.blocks[0].residual.parameters()).device  # type: ignore[union-attr]
 
     @property
@@ -284,8 +285,8 @@ class Stack(nn.Module):
 
 
 def in_autocast_dtype(x: Tensor) -> Tensor:
-    """In mixed precision the residual stream is bf16 like its summands: half as much goes to and from
-    memory. (In fp16 it could overflow.)"""
+    """In mixed precision the residual stream is bf16 like its summands: half as much goes to and
+    from memory. (In fp16 it could overflow.)"""
     kind = x.device.type
     if x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
         return x

@@ -1,5 +1,5 @@
-"""The Universal Transformer (Dehghani et al. 2019): one layer applied again and again, with adaptive
-computation time (Graves 2016)."""
+"""The Universal Transformer (Dehghani et al. 2019): one layer applied again and again, with
+adaptive computation time (Graves 2016)."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Universal(nn.Module):
 
 class Halting:
     """Adaptive computation time: each position stops when its probabilities of halting sum up to
-    nearly one, and the output is the mean of its steps by these. All steps are made, and those after
-    the stop weigh nothing."""
+    nearly one, and the output is the mean of its steps by these. All steps are made, and those
+    after the stop weigh nothing."""
 
     def __init__(self, halt: Linear, least: float, cost: float) -> None:
         self.halt = halt
@@ -126,7 +126,8 @@ class UniversalStack(Stack):
         context: Context | None = None,
         memory: EncoderOutput | None = None,
     ) -> Tensor:
-        """As `Stack.forward`; each step is told its number and the positions, and weighed by halting."""
+        """As `Stack.forward`; each step is told its number and the positions, and weighed by
+        halting."""
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
         halting = self.universal.begin()

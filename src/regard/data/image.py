@@ -248,14 +248,16 @@ def preparation(config: Mapping[str, Any], kind: str) -> Preparation:
             f"{FILE}: resample {values['resample']!r} is no filter",
             "known: 0 to 5, as Pillow counts them",
         )
-    size = crop = factor = mean = std = None
+    size: tuple[int, int] | int | None = None
+    crop = factor = mean = std = None
     if values["do_resize"]:
         # One number is the shorter edge for CLIP, a square for the others.
         size = _size(values["size"], "size", square=name != "clip")
     if values["do_center_crop"]:
-        crop = _size(values["crop_size"], "crop_size", square=True)
-        if isinstance(crop, int):
+        crop_size = _size(values["crop_size"], "crop_size", square=True)
+        if isinstance(crop_size, int):
             raise ModelError(f"{FILE}: crop_size has no height and width", "give both")
+        crop = crop_size
     if values["do_rescale"]:
         factor = _number(values["rescale_factor"], "rescale_factor")
     if values["do_normalize"]:

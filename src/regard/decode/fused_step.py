@@ -1,8 +1,9 @@
-"""The fused decoding step: one token of a few rows on a GPU, in five to seven Triton kernels a block.
+"""The fused decoding step: one token of a few rows on a GPU, in five to seven Triton kernels a
+block.
 
-The same function as `model.step`, which takes some twenty kernels a block: small steps cost what launching
-their kernels costs. Stacks of the usual parts (pre- or post-norm, softmax attention, a plain or gated
-feed-forward) take it; every other part takes the ordinary way.
+The same function as `model.step`, which takes some twenty kernels a block: small steps cost what
+launching their kernels costs. Stacks of the usual parts (pre- or post-norm, softmax attention, a
+plain or gated feed-forward) take it; every other part takes the ordinary way.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def _is_single_token(tokens: Tensor) -> bool:
 
 
 def _compiles_fast(x: Tensor) -> bool:
-    """Several rows in float32 do not: kernels of full-precision products take longer to compile than
-    most texts to decode."""
+    """Several rows in float32 do not: kernels of full-precision products take longer to compile
+    than most texts to decode."""
     return len(x) == 1 or x.dtype != torch.float32
 
 
@@ -182,8 +183,8 @@ def _run_block(block: Block, residual: Sum, inputs: LayerInputs, cache: LayerCac
 
 
 class _Step:
-    """The sublayers of a block for one token. Each takes x, the norm that is still to be taken of it
-    (of one row alone), and the residual stream, and adds to that."""
+    """The sublayers of a block for one token. Each takes x, the norm that is still to be taken of
+    it (of one row alone), and the residual stream, and adds to that."""
 
     def __init__(self, block: Block, inputs: LayerInputs, cache: LayerCache) -> None:
         self.block = block
@@ -251,7 +252,8 @@ class _Step:
 
 
 def _around(connection: nn.Module, residual: Sum, sublayer) -> Sum:  # type: ignore[no-untyped-def]
-    """A residual connection around a sublayer. Of several rows, the sum and the norm are one kernel."""
+    """A residual connection around a sublayer. Of several rows, the sum and the norm are one
+    kernel."""
     from regard.core.kernels.decode_step import Sum, summed
 
     norm = kernel_norm(connection.norm)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -77,15 +77,15 @@ def _pool(task: Task[Result], size: int) -> Iterator[tuple[Executor, Task[Result
             yield threads, task
 
 
-_worker_task: Task | None = None  # set in worker processes only, by their initializer
+_worker_task: Task[Any] | None = None  # set in worker processes only, by their initializer
 
 
-def _start_worker(task: Task[Result]) -> None:
+def _start_worker(task: Task[Any]) -> None:
     global _worker_task
     _worker_task = task
     torch.set_num_threads(1)
 
 
-def _call_task(group: list[int]) -> Result:
+def _call_task(group: list[int]) -> Any:
     assert _worker_task is not None
     return _worker_task(group)

@@ -37,7 +37,7 @@ def summarize_stack(
     if part.beside is not None:  # DeBERTa v2
         activation = wording.activation(part.beside.activation)
         text = f"norm(first block + {activation}(convolution over {part.beside.width}))"
-        children.append(ModuleSummary("beside block 1", text, shape, counts["beside"]))
+        children.append(ModuleSummary("beside block 1", text, shape, counts["conv_layer"]))
     if part.final is not None:
         text = wording.norm(part.final)
         children.append(ModuleSummary("last norm", text, shape, counts["final_norm"]))
@@ -181,7 +181,7 @@ def _attention(
         ),
     )
     # Longformer's second projections, and those of the length in Linformer.
-    more = counts["everywhere"]
+    more = counts["global_attention"]
     if not (isinstance(part.mixer, spec.Linformer) and part.mixer.share == "layers"):
         more += counts["mixer"]
     return ModuleSummary("attention", "", f"[B, {queries}, D]", more, steps)

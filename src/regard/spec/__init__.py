@@ -1,8 +1,9 @@
 """What a model is made of, as plain frozen data.
 
-A choice is a type that carries its own options; a union lists what may stand in a place. `build.build` turns a spec into
-modules, `parameter_count` counts it on the meta device, `to_dict`/`from_dict` write it as JSON with a closed schema.
-Nothing here imports torch or knows a family's name.
+A choice is a type that carries its own options; a union lists what may stand in a place.
+`build.build` turns a spec into modules, `parameter_count` counts it on the meta device,
+`to_dict`/`from_dict` write it as JSON with a closed schema. Nothing here imports torch or knows a
+family's name.
 """
 
 from __future__ import annotations
@@ -244,6 +245,7 @@ __all__ = [
     "with_heads",
 ]  # fmt: skip
 
-# A kind is called `regard.spec.Softmax`, in errors and pickles too, whichever file of the room it is written in.
+# A kind is called `regard.spec.Softmax`, in errors and pickles too, whichever file of the room it
+# is written in.
 for _kind in _KINDS.values():
     _kind.__module__ = __name__

@@ -11,7 +11,8 @@ from regard.spec.validation import sizes
 
 @dataclass(frozen=True)
 class SoftmaxAttention:
-    """Exact attention; `dropout` acts on the attention weights. With `top`, only that many best scores of each query count."""
+    """Exact attention; `dropout` acts on the attention weights. With `top`, only that many best
+    scores of each query count."""
 
     dropout: float = 0.0
     top: int | None = None
@@ -27,11 +28,11 @@ class EluFeatures:
 
 @dataclass(frozen=True)
 class FavorFeatures:
-    """Positive features of random directions, whose products are the exponentials of softmax attention on average
-    (Choromanski et al. 2021, Performer).
+    """Positive features of random directions, whose products are the exponentials of softmax
+    attention on average (Choromanski et al. 2021, Performer).
 
-    `count` directions, d_k · ln d_k unless said, orthogonal in groups of d_k, drawn from `seed`, the same in all layers;
-    training draws them anew every `redraw` steps (0: never).
+    `count` directions, d_k · ln d_k unless said, orthogonal in groups of d_k, drawn from `seed`,
+    the same in all layers; training draws them anew every `redraw` steps (0: never).
     """
 
     count: int | None = None
@@ -44,7 +45,8 @@ class FavorFeatures:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Linear attention: the features of queries and keys are multiplied, so that keys are summed up once for all queries."""
+    """Linear attention: the features of queries and keys are multiplied, so that keys are summed up
+    once for all queries."""
 
     features: EluFeatures | FavorFeatures = field(default_factory=EluFeatures)
 
@@ -58,8 +60,8 @@ class LinearAttention:
 class Linformer:
     """Keys and values of up to `length` places are projected to `rank` of them (Wang et al. 2020).
 
-    Projections are one for keys and one for values of each head (`none` shared), one each for all `heads`, one for both
-    (`both`), or one for all `layers` of the stack.
+    Projections are one for keys and one for values of each head (`none` shared), one each for all
+    `heads`, one for both (`both`), or one for all `layers` of the stack.
     """
 
     length: int
@@ -73,8 +75,9 @@ class Linformer:
 
 @dataclass(frozen=True)
 class ChunkRing:
-    """Chunks whose last one stands before the first, and where one that is met twice counts twice. Sequences of more than
-    `beyond` places are filled up to a multiple of `places`, which may be those of chunks of several kinds."""
+    """Chunks whose last one stands before the first, and where one that is met twice counts twice.
+    Sequences of more than `beyond` places are filled up to a multiple of `places`, which may be
+    those of chunks of several kinds."""
 
     places: int
     beyond: int
@@ -85,8 +88,8 @@ class ChunkRing:
 
 @dataclass(frozen=True)
 class ChunkedAttention:
-    """Softmax attention in chunks of `chunk` places that see some chunks `before` and `after` them too, on a ring; inputs of
-    one chunk see all. (Chunks in a line are a pattern, `BlockLocal`.)"""
+    """Softmax attention in chunks of `chunk` places that see some chunks `before` and `after` them
+    too, on a ring; inputs of one chunk see all. (Chunks in a line are a mask, `BlockLocalMask`.)"""
 
     chunk: int
     ring: ChunkRing
@@ -100,16 +103,18 @@ class ChunkedAttention:
 
 @dataclass(frozen=True)
 class AutoBuckets:
-    """Twice as many buckets as there are chunks, rounded down to a power of two; more than `limit` are told by two hashes."""
+    """Twice as many buckets as there are chunks, rounded down to a power of two; more than `limit`
+    are told by two hashes."""
 
     limit: int
 
 
 @dataclass(frozen=True)
 class LshAttention:
-    """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see some chunks `before` and
-    `after` them too; `rounds` of other hashes, drawn from `seed`, are weighed (Kitaev et al. 2020, Reformer). Many buckets
-    are cheaper as a product: (8, 16) are 128, told by two hashes.
+    """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see
+    some chunks `before` and `after` them too; `rounds` of other hashes, drawn from `seed`, are
+    weighed (Kitaev et al. 2020, Reformer). Many buckets are cheaper as a product: (8, 16) are 128,
+    told by two hashes.
 
     Chunks stand in a line, or as in the paper on a `ring`, those of all rounds together."""
 
@@ -149,7 +154,8 @@ def _chunked(part: ChunkedAttention | LshAttention) -> None:
         )
     if part.ring is not None and (part.ring.places % part.chunk or part.ring.beyond > part.chunk):
         raise ModelError(
-            f"a ring of {part.ring.places} places beyond {part.ring.beyond} has no whole chunks of {part.chunk}",
+            f"a ring of {part.ring.places} places beyond {part.ring.beyond} has no whole chunks "
+            f"of {part.chunk}",
             "give a multiple of `chunk`, beyond `chunk` at most",
         )
 
@@ -166,8 +172,8 @@ class AttentionSizes(NamedTuple):
 
 @runtime_checkable
 class BuildsAttention(Protocol):
-    """The seam for an attention kernel from outside the package: any frozen dataclass with a `build`
-    that returns a module with the signature of `core.attention.Mixer`.
+    """The seam for an attention kernel from outside the package: any frozen dataclass with a
+    `build` that returns a module with the signature of `core.attention.Mixer`.
 
     `core.explicit_attention.ExplicitAttention` is a base class for such modules."""
 
@@ -188,11 +194,13 @@ Mixer = (
 
 @dataclass(frozen=True)
 class Attention:
-    """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless said) and d_v values.
+    """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless
+    said) and d_v values.
 
-    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or (d_k · terms)^-½ where
-    positions add terms to q·k. With `shared` projections, keys are the queries at length 1, and the scale is 1 unless said;
-    with `global` ones, tokens that the caller names look at everything, by projections of their own (Longformer).
+    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or
+    (d_k · terms)^-½ where positions add terms to q·k. With `shared` projections, keys are the
+    queries at length 1, and the scale is 1 unless said; with `global` ones, tokens that the caller
+    names look at everything, by projections of their own (Longformer).
     """
 
     heads: int
@@ -208,7 +216,7 @@ class Attention:
         if not isinstance(self.mixer, Mixer):
             raise ModelError(
                 f"{self.mixer!r} is no attention kernel",
-                "give a part of regard.spec, or a frozen dataclass with `dropout` and `build(sizes)`",
+                "give a part of regard.spec, or a frozen dataclass with `dropout` and `build`",
             )
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:

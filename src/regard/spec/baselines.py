@@ -1,4 +1,5 @@
-"""What came before stacks of attention: recurrent and convolved layers, and how they look at a memory."""
+"""What came before stacks of attention: recurrent and convolved layers, and how they look at a
+memory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class GeneralScore:
 
 @dataclass(frozen=True)
 class AdditiveScore:
-    """v · tanh(W q + U k), with so many hidden numbers, d_model unless said (Bahdanau et al. 2015)."""
+    """v · tanh(W q + U k), with so many hidden numbers, d_model unless said (Bahdanau et al.
+    2015)."""
 
     width: int | None = None
 
@@ -39,7 +41,8 @@ AttentionScore = DotScore | ScaledDotScore | GeneralScore | AdditiveScore
 
 @dataclass(frozen=True)
 class BahdanauAttention:
-    """The state before a step looks at the memory, and what it finds is part of the cell's input (Bahdanau et al. 2015).
+    """The state before a step looks at the memory, and what it finds is part of the cell's input
+    (Bahdanau et al. 2015).
 
     Scores are divided by the `temperature`: towards 0, only the best place counts.
     """
@@ -53,8 +56,8 @@ class BahdanauAttention:
 
 @dataclass(frozen=True)
 class LuongAttention:
-    """The state after a step looks at the memory (Luong et al. 2015). With `feeding`, what the step gave is part of the next
-    one's input."""
+    """The state after a step looks at the memory (Luong et al. 2015). With `feeding`, what the step
+    gave is part of the next one's input."""
 
     score: AttentionScore = field(default_factory=GeneralScore)
     temperature: float = 1.0
@@ -73,11 +76,12 @@ def _warm(temperature: float) -> None:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Layers of cells that go through a sequence, and carry a state of d_model numbers from place to place: tanh (`rnn`),
-    `gru` or `lstm`. In a `bidirectional` layer, half of the numbers go backwards.
+    """Layers of cells that go through a sequence, and carry a state of d_model numbers from place
+    to place: tanh (`rnn`), `gru` or `lstm`. In a `bidirectional` layer, half of the numbers go
+    backwards.
 
-    As a decoder it starts from what the encoder had read at its end (and, going backwards, at its beginning), and `looks` at
-    the memory, if at all. `dropout` acts after each layer.
+    As a decoder it starts from what the encoder had read at its end (and, going backwards, at its
+    beginning), and `looks` at the memory, if at all. `dropout` acts after each layer.
     """
 
     cell: Literal["rnn", "gru", "lstm"]
@@ -92,7 +96,8 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class GatedUnit:
-    """x ← (x + gated linear unit(convolution(x))) √½ over `kernel` places (Gehring et al. 2017, ConvS2S)."""
+    """x ← (x + gated linear unit(convolution(x))) √½ over `kernel` places (Gehring et al. 2017,
+    ConvS2S)."""
 
     kernel: int = 3
 
@@ -103,8 +108,9 @@ class GatedUnit:
 
 @dataclass(frozen=True)
 class BottleneckUnit:
-    """x ← x + a convolution over `kernel` places at half the width, each map after norm and relu; the layers take one of
-    `dilations` after the other, and a norm comes last (Kalchbrenner et al. 2016, ByteNet)."""
+    """x ← x + a convolution over `kernel` places at half the width, each map after norm and relu;
+    the layers take one of `dilations` after the other, and a norm comes last (Kalchbrenner et al.
+    2016, ByteNet)."""
 
     kernel: int = 3
     dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -112,8 +118,9 @@ class BottleneckUnit:
 
 @dataclass(frozen=True)
 class Convolutional:
-    """Layers of convolutions. As a decoder they see no place behind them, and `see` the memory by attention in each layer, or
-    at the place that is as far from the beginning (`aligned`), without any attention."""
+    """Layers of convolutions. As a decoder they see no place behind them, and `see` the memory by
+    attention in each layer, or at the place that is as far from the beginning (`aligned`), without
+    any attention."""
 
     layers: int
     unit: GatedUnit | BottleneckUnit = field(default_factory=GatedUnit)

@@ -13,7 +13,8 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Section 3.3: two linear maps with an activation between; `dropout` acts on the inner activations."""
+    """Section 3.3: two linear maps with an activation between; `dropout` acts on the inner
+    activations."""
 
     d_ff: int
     activation: Activation = "relu"
@@ -33,10 +34,11 @@ class GatedFeedForward:
 
 @dataclass(frozen=True)
 class MixtureOfExperts:
-    """`count` networks like `inner`, of which a router asks `top` for each place (Shazeer et al. 2017, Fedus et al. 2022).
+    """`count` networks like `inner`, of which a router asks `top` for each place (Shazeer et al.
+    2017, Fedus et al. 2022).
 
-    In training each takes up to `capacity` times its even share of a batch, and the rest is dropped; `balance` is the weight
-    of the loss that keeps shares even.
+    In training each takes up to `capacity` times its even share of a batch, and the rest is
+    dropped; `balance` is the weight of the loss that keeps shares even.
     """
 
     count: int

@@ -14,8 +14,8 @@ from regard.spec.validation import sizes
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token embeddings, times √d_model if `scale`, plus positions and segments, then norm and dropout (Sections 3.4, 3.5,
-    5.4). A `width` other than d_model is mapped to it at the end."""
+    """Token embeddings, times √d_model if `scale`, plus positions and segments, then norm and
+    dropout (Sections 3.4, 3.5, 5.4). A `width` other than d_model is mapped to it at the end."""
 
     vocabulary: int
     position: InputPosition | None = field(default_factory=Sinusoidal)
@@ -28,8 +28,9 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Spectrogram:
-    """Sound as a spectrogram of `mels` numbers a frame: two convolutions over three frames, each with its `activation`, of
-    which the second keeps every other place; then positions and dropout (Whisper)."""
+    """Sound as a spectrogram of `mels` numbers a frame: two convolutions over three frames, each
+    with its `activation`, of which the second keeps every other place; then positions and dropout
+    (Whisper)."""
 
     mels: int
     position: InputPosition | None
@@ -39,9 +40,9 @@ class Spectrogram:
 
 @dataclass(frozen=True)
 class Patches:
-    """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come `extras` trained vectors
-    (a class token, a distillation token); then positions, norm and dropout (Dosovitskiy et al. 2021). Positions are learned,
-    or sinusoids of rows and columns."""
+    """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come
+    `extras` trained vectors (a class token, a distillation token); then positions, norm and dropout
+    (Dosovitskiy et al. 2021). Positions are learned, or sinusoids of rows and columns."""
 
     size: int
     patch: int
@@ -66,14 +67,16 @@ class Patches:
 
 @dataclass(frozen=True)
 class TimeNorm:
-    """Each channel over all its times; a batch is best padded little, because padding is among them."""
+    """Each channel over all its times; a batch is best padded little, because padding is among
+    them."""
 
     eps: float = 1e-5
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """Over time, without padding: `channels` numbers from `kernel` steps, every `stride` steps; then norm."""
+    """Over time, without padding: `channels` numbers from `kernel` steps, every `stride` steps;
+    then norm."""
 
     channels: int
     kernel: int
@@ -87,7 +90,8 @@ class Convolution:
 
 @dataclass(frozen=True)
 class ConvPosition:
-    """To each position is added what a convolution in `groups` of channels makes of the `kernel` positions around it."""
+    """To each position is added what a convolution in `groups` of channels makes of the `kernel`
+    positions around it."""
 
     kernel: int = 128
     groups: int = 16
@@ -95,9 +99,9 @@ class ConvPosition:
 
 @dataclass(frozen=True)
 class Waveform:
-    """Samples of sound through `convolutions`, a norm (`features`) and a linear map to d_model; then positions, norm and
-    dropout (Baevski et al. 2020). `activation` follows every convolution. With `masked`, a trained vector can stand in for
-    positions that the model is to guess."""
+    """Samples of sound through `convolutions`, a norm (`features`) and a linear map to d_model;
+    then positions, norm and dropout (Baevski et al. 2020). `activation` follows every convolution.
+    With `masked`, a trained vector can stand in for positions that the model is to guess."""
 
     convolutions: tuple[Convolution, ...]
     position: ConvPosition = field(default_factory=ConvPosition)

@@ -12,7 +12,8 @@ from regard.spec.residual import LayerNorm, Norm
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has it."""
+    """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has
+    it."""
 
     width: int
     activation: Activation = "gelu"
@@ -21,8 +22,8 @@ class HeadTransform:
 
 @dataclass(frozen=True)
 class LMHead:
-    """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss and decoding. A bias that
-    is only `kept` is stored, neither added nor trained."""
+    """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss
+    and decoding. A bias that is only `kept` is stored, neither added nor trained."""
 
     bias: bool | Literal["kept"] = False
     scale: float = 1.0
@@ -31,16 +32,17 @@ class LMHead:
 
 @dataclass(frozen=True)
 class EndToken:
-    """The first position that holds `token`; without one, that of the highest token id, which some vocabularies reserve for
-    the end."""
+    """The first position that holds `token`; without one, that of the highest token id, which some
+    vocabularies reserve for the end."""
 
     token: int | None = None
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One vector for a whole input: that of the first or the last real position, of the end token, or the mean; then `norm`,
-    `dropout`, a dense layer with `activation`, and a linear map without bias to `width`, each if there is one."""
+    """One vector for a whole input: that of the first or the last real position, of the end token,
+    or the mean; then `norm`, `dropout`, a dense layer with `activation`, and a linear map without
+    bias to `width`, each if there is one."""
 
     which: Literal["first", "last", "mean"] | EndToken = "first"
     activation: Activation | None = "tanh"
@@ -56,9 +58,10 @@ HeadTask = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
 class ClassifierHead:
     """A score for each of `count` classes, for a `task`.
 
-    Of the pooled vector: `classify` an input, or say whether its second text comes `next` after the first. Of every
-    position: `tag` it, `answer` by where a span starts and ends, `detect` that the token was replaced, `transcribe` sound
-    to letters. With a `hidden` activation there is a dense layer before; `dropout` acts on what is scored.
+    Of the pooled vector: `classify` an input, or say whether its second text comes `next` after the
+    first. Of every position: `tag` it, `answer` by where a span starts and ends, `detect` that the
+    token was replaced, `transcribe` sound to letters. With a `hidden` activation there is a dense
+    layer before; `dropout` acts on what is scored.
     """
 
     count: int
@@ -83,8 +86,9 @@ class ClassifierHead:
 
 @dataclass(frozen=True)
 class DistilledHead:
-    """A score for each of `count` classes: the mean of what the first `voters` positions say, each through its own map. A
-    distilled model has two: the class token learnt from labels, the distillation token from a teacher (Touvron et al.)."""
+    """A score for each of `count` classes: the mean of what the first `voters` positions say, each
+    through its own map. A distilled model has two: the class token learnt from labels, the
+    distillation token from a teacher (Touvron et al.)."""
 
     count: int
     voters: int = 2

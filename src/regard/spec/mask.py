@@ -32,7 +32,8 @@ class WindowMask:
 
 @dataclass(frozen=True)
 class DilatedMask:
-    """A window with gaps: itself and `size` neighbours on each side, of which each is `step` farther than the last."""
+    """A window with gaps: itself and `size` neighbours on each side, of which each is `step`
+    farther than the last."""
 
     size: int
     step: int
@@ -43,7 +44,8 @@ class DilatedMask:
 
 @dataclass(frozen=True)
 class StridedMask:
-    """The Sparse Transformer (Child et al. 2019): neighbours nearer than `stride`, and all at multiples of it."""
+    """The Sparse Transformer (Child et al. 2019): neighbours nearer than `stride`, and all at
+    multiples of it."""
 
     stride: int
 
@@ -64,7 +66,8 @@ class BlockLocalMask:
 
 @dataclass(frozen=True)
 class GlobalMask:
-    """The `first` and the `last` positions, or blocks of `size` positions, look at all others and are seen by all."""
+    """The `first` and the `last` positions, or blocks of `size` positions, look at all others and
+    are seen by all."""
 
     first: int = 1
     last: int = 0
@@ -76,8 +79,8 @@ class GlobalMask:
 
 @dataclass(frozen=True)
 class RandomBlockMask:
-    """Each block of `size` positions looks at `count` blocks that are drawn once, from `seed`: from all blocks of the
-    sequence, or from those `before` it, as decoders need."""
+    """Each block of `size` positions looks at `count` blocks that are drawn once, from `seed`: from
+    all blocks of the sequence, or from those `before` it, as decoders need."""
 
     size: int
     count: int = 1
@@ -90,7 +93,8 @@ class RandomBlockMask:
 
 @dataclass(frozen=True)
 class LongerThan:
-    """Sequences of more than `length` positions follow the pattern; in shorter ones, each position sees all."""
+    """Sequences of more than `length` positions follow the pattern; in shorter ones, each position
+    sees all."""
 
     length: int
     inner: MaskPattern

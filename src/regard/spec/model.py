@@ -17,9 +17,9 @@ from regard.spec.validation import sizes
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """`share`: one matrix for both embeddings and the output (`all`), for target and output (`target`), for both embeddings
-    (`inputs`), or none. `looks`: a decoder layer looks at the `last` layer of the encoder, or at the `matching` one, finished
-    as the last is."""
+    """`share`: one matrix for both embeddings and the output (`all`), for target and output
+    (`target`), for both embeddings (`inputs`), or none. `looks`: a decoder layer looks at the
+    `last` layer of the encoder, or at the `matching` one, finished as the last is."""
 
     d_model: int
     source: Tokens | Spectrogram
@@ -115,7 +115,8 @@ def _one_vocabulary(share: str, source: int, target: int) -> None:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Embedding, stack, and on top what the task needs: a pooled vector, scores over the vocabulary, scores of labels.
+    """Embedding, stack, and on top what the task needs: a pooled vector, scores over the
+    vocabulary, scores of labels.
 
     `tied`: the head's vocabulary matrix is the embedding's.
     """
@@ -140,7 +141,10 @@ class Encoder:
                 "give `labels` instead of a `head`",
             )
         if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
-            problem = f"d_model {self.d_model} does not divide by {self.input.position.groups} groups of channels"
+            problem = (
+                f"d_model {self.d_model} does not divide by {self.input.position.groups} groups "
+                "of channels"
+            )
             raise ModelError(problem, "correct one of them")
         if self.head is not None and self.head.transform is None:
             _tied(self)
@@ -218,7 +222,8 @@ class RecurrentDecoder:
 
 
 def _decodes(stack: Stack) -> None:
-    """A stack that writes one token after the other sees only what was written, and always sees it the same way."""
+    """A stack that writes one token after the other sees only what was written, and always sees it
+    the same way."""
     if not is_causal(stack.pattern):
         raise ModelError(
             "a decoder must not see what follows",
@@ -245,8 +250,8 @@ def _tied(model: Encoder | Decoder) -> None:
 
 @dataclass(frozen=True)
 class DualEncoder:
-    """Two towers that map texts and images to vectors of one space, compared by their cosine times e^scale, where the
-    learnt scale starts at `scale` (Radford et al. 2021)."""
+    """Two towers that map texts and images to vectors of one space, compared by their cosine times
+    e^scale, where the learnt scale starts at `scale` (Radford et al. 2021)."""
 
     text: Encoder
     image: Encoder
@@ -269,8 +274,8 @@ class DualEncoder:
 
 @dataclass(frozen=True)
 class MemoryNetwork:
-    """Sentences are remembered, a question asks them in so many `hops`, and a word answers (Sukhbaatar et al. 2015). Ages of
-    up to `sentences` are told apart."""
+    """Sentences are remembered, a question asks them in so many `hops`, and a word answers
+    (Sukhbaatar et al. 2015). Ages of up to `sentences` are told apart."""
 
     d_model: int
     vocabulary: int

@@ -16,7 +16,8 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class RMSNorm:
-    """x / rms(x) · (offset + weight) (Zhang and Sennrich 2019); Gemma's weights are stored with an offset of 1."""
+    """x / rms(x) · (offset + weight) (Zhang and Sennrich 2019); Gemma's weights are stored with an
+    offset of 1."""
 
     eps: float = 1e-6
     offset: float = 0.0
@@ -37,15 +38,17 @@ class PreNorm:
 
 @dataclass(frozen=True)
 class Parallel:
-    """x + attention(norm(x)) + feedforward(norm(x)), with one norm for both or one each (GPT-J, PaLM, GPT-NeoX)."""
+    """x + attention(norm(x)) + feedforward(norm(x)), with one norm for both or one each
+    (GPT-J, PaLM, GPT-NeoX)."""
 
     norms: Literal[1, 2] = 2
 
 
 @dataclass(frozen=True)
 class Reversible:
-    """Two streams take turns: (a, b) → (b, a + sublayer(norm(b))); training makes activations again from the end (Kitaev et
-    al. 2020, Reformer). The stack begins with both streams alike and gives their mean, or both side by side."""
+    """Two streams take turns: (a, b) → (b, a + sublayer(norm(b))); training makes activations again
+    from the end (Kitaev et al. 2020, Reformer). The stack begins with both streams alike and gives
+    their mean, or both side by side."""
 
     gives: Literal["mean", "both"] = "mean"
 

@@ -100,7 +100,7 @@ _FORMER_NAMES = {
 def to_dict(part: Any) -> Any:
     """A spec as JSON values; every part carries its type's name under `kind`.
 
-    So does a part from outside the package, which `from_dict` reads only when it is given the class.
+    So does a part from outside the package; `from_dict` reads it when it is given the class.
     """
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         name = type(part).__name__

@@ -34,7 +34,8 @@ from regard.spec.validation import sizes
 
 @dataclass(frozen=True)
 class Block:
-    """Self-attention, then cross-attention if there is a memory, then the feed-forward, each inside a residual."""
+    """Self-attention, then cross-attention if there is a memory, then the feed-forward, each inside
+    a residual."""
 
     attention: Attention
     feedforward: PositionWise
@@ -57,7 +58,8 @@ class Block:
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """norm(block(x) + activation(convolution(x))), each position with its `width` neighbours (DeBERTa v2)."""
+    """norm(block(x) + activation(convolution(x))), each position with its `width` neighbours
+    (DeBERTa v2)."""
 
     width: int
     groups: int = 1
@@ -74,9 +76,10 @@ class ConvLayer:
 
 @dataclass(frozen=True)
 class Universal:
-    """What a shared layer is told at each of its steps (Dehghani et al. 2019): with `timing`, sinusoids of the step and of
-    the place. With `halts`, each place stops when its probability to do so reaches 1 − `least`, and what comes out is the
-    mean of its steps; `cost` is the price of a step in the loss."""
+    """What a shared layer is told at each of its steps (Dehghani et al. 2019): with `timing`,
+    sinusoids of the step and of the place. With `halts`, each place stops when its probability to
+    do so reaches 1 − `least`, and what comes out is the mean of its steps; `cost` is the price of a
+    step in the loss."""
 
     timing: bool = True
     halts: bool = True
@@ -86,8 +89,9 @@ class Universal:
 
 @dataclass(frozen=True)
 class CompressiveMemory:
-    """What leaves a memory is not forgotten at once: `factor` places are made to one, by the mean or the largest of each
-    number or by a learned convolution, and the last `places` of these are remembered (Rae et al. 2020)."""
+    """What leaves a memory is not forgotten at once: `factor` places are made to one, by the mean
+    or the largest of each number or by a learned convolution, and the last `places` of these are
+    remembered (Rae et al. 2020)."""
 
     places: int
     factor: int
@@ -100,11 +104,13 @@ class CompressiveMemory:
 
 @dataclass(frozen=True)
 class Stack:
-    """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied `layers` times; `beside`:
-    what is added to the first block; `memory`: how many places before a segment of a text its layers remember, when the
-    caller carries them on (Dai et al. 2019, Transformer-XL); `turns`: blocks that take turns with the first one;
-    `compressed`: what becomes of places that leave the memory. `heads` and `cross_heads` say how many heads are left in each
-    block where these are fewer than the block's, because some were pruned."""
+    """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied
+    `layers` times; `beside`: what is added to the first block; `memory`: how many places before a
+    segment of a text its layers remember, when the caller carries them on (Dai et al. 2019,
+    Transformer-XL); `turns`: blocks that take turns with the first one;
+    `compressed`: what becomes of places that leave the memory. `heads` and `cross_heads` say how
+    many heads are left in each block where these are fewer than the block's, because some were
+    pruned."""
 
     layers: int
     block: Block
@@ -140,8 +146,10 @@ class Stack:
             or not isinstance(self.block.attention.mixer, SoftmaxAttention)
         ):
             raise ModelError(
-                "a memory holds places whose numbers change from segment to segment, and needs softmax attention",
-                "use a position that knows distances: RelativeSinusoids, RelativeKeys, Buckets or Alibi",
+                "a memory holds places whose numbers change from segment to segment, and needs "
+                "softmax attention",
+                "use a position that knows distances: RelativeSinusoids, RelativeKeys, T5Bias "
+                "or Alibi",
             )
         if self.beside is not None and self.pattern != FullMask():
             raise ModelError(
@@ -173,7 +181,8 @@ class Stack:
 
     @property
     def rings(self) -> bool:
-        """Whether layers see chunks on a ring, which are others for the same text when it grows or is padded."""
+        """Whether layers see chunks on a ring, which are others for the same text when it grows or
+        is padded."""
         mixers = [block.attention.mixer for block in self.blocks]
         return any(
             isinstance(mixer, ChunkedAttention | LshAttention) and mixer.ring is not None
@@ -222,17 +231,20 @@ def _uneven(stack: Stack) -> None:
             raise ModelError(problem, f"give each block 1 to {part.heads if part else 0}")
         if not prunable(stack, cross):
             raise ModelError(
-                "layers of this stack cannot have heads of their own number: a part tells all of them apart",
-                "prune attention without Buckets, Alibi, groups of heads, Linformer or hashing",
+                "layers of this stack cannot have heads of their own number: a part tells all of "
+                "them apart",
+                "prune attention without T5Bias, Alibi, groups of heads, Linformer or hashing",
             )
 
 
 def _reversible(stack: Stack) -> None:
-    """Nothing may come from outside of the sublayers that gradients would have to reach, or that is of another width."""
+    """Nothing may come from outside of the sublayers that gradients would have to reach, or that is
+    of another width."""
     experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
     if isinstance(stack.position, T5Bias | Disentangled | BuildsPosition) or experts:
         raise ModelError(
-            "a reversible stack makes its sublayers again, and with them no shared tables and no losses beside",
+            "a reversible stack makes its sublayers again, and with them no shared tables and no "
+            "losses beside",
             "use another position or feed-forward, or PreNorm",
         )
     if stack.beside is not None or stack.universal is not None:
@@ -257,7 +269,8 @@ def _mixable(stack: Stack, attention: Attention) -> None:
     name = type(mixer).__name__
     if isinstance(mixer, Linformer) and is_causal(stack.pattern):
         raise ModelError(
-            "Linformer mixes all places before a query looks, so nothing can be hidden from it: it has no causal form",
+            "Linformer mixes all places before a query looks, so nothing can be hidden from it: "
+            "it has no causal form",
             "use it in encoders, and softmax, window, linear or performer attention in decoders",
         )
     if stack.pattern not in (FullMask(), CausalMask()):
@@ -293,8 +306,9 @@ def fewer(part: Attention, heads: int) -> Attention:
 
 
 def prunable(stack: Stack, cross: bool = False) -> bool:
-    """Whether heads can be taken out of some of its layers: not if a table of all layers tells heads apart, or if several
-    heads, but not all, share their keys, or if the mixer has weights or draws for each head."""
+    """Whether heads can be taken out of some of its layers: not if a table of all layers tells
+    heads apart, or if several heads, but not all, share their keys, or if the mixer has weights or
+    draws for each head."""
     part = stack.block.cross if cross else stack.block.attention
     if (
         part is None
@@ -311,7 +325,8 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
 
 
 def with_heads(stack: Stack, heads: tuple[int, ...], cross_heads: tuple[int, ...] = ()) -> Stack:
-    """The same with so many heads in each block; where all blocks have as many, that is the block's own number."""
+    """The same with so many heads in each block; where all blocks have as many, that is the block's
+    own number."""
     attention, own = _left(stack.block.attention, heads)
     block, other = dataclasses.replace(stack.block, attention=attention), None
     if block.cross is not None:

@@ -305,7 +305,8 @@ class Tokenizer:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json (a plain write; `disk.atomic_folder` makes a folder of it atomic)."""
+        """Write tokenizer.json (a plain write; `disk.atomic_folder` makes a folder of it
+        atomic)."""
         Path(path).write_bytes(self.to_json().encode())
 
     def files(self) -> dict[str, str | dict[str, Any]]:
