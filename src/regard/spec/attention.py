@@ -180,7 +180,8 @@ class AttentionSizes(NamedTuple):
 class BuildsAttention(Protocol):
     """Protocol of custom mixers: a frozen dataclass whose `build` returns the attention module.
 
-    The module has the signature of `core.attention.Mixer`.
+    The module has the signature of `core.attention.Mixer`. `core.explicit_attention` has a base
+    class for such modules, `ExplicitAttention`.
     """
 
     @property
@@ -219,6 +220,11 @@ class Attention:
     projection: Literal["apart", "shared", "global"] = "apart"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mixer, Mixer):
+            raise ModelError(
+                f"{self.mixer!r} is no attention kernel",
+                "give a part of regard.spec, or a frozen dataclass with `dropout` and `build`",
+            )
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from regard.errors import ModelError, did_you_mean
@@ -97,30 +98,59 @@ _FORMER_NAMES = {
 
 
 def to_dict(part: Any) -> Any:
-    """Serializes a spec to JSON values; every part has its class name under `kind`."""
+    """Serializes a spec to JSON values; every part has its class name under `kind`.
+
+    So does a part from outside the package; `from_dict` reads it when it is given the class.
+    """
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        name = type(part).__name__
+        if _KINDS.get(name) is not type(part):
+            _refuse_known_name(name)
         fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
-        return {"kind": type(part).__name__, **fields}
+        return {"kind": name, **fields}
     if isinstance(part, tuple):
         return [to_dict(item) for item in part]
-    return part
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    raise ModelError(
+        f"{part!r} cannot be written to JSON",
+        "make the part a frozen dataclass of numbers, texts, tuples and other such parts",
+    )
 
 
-def from_dict(data: Any) -> Any:
-    """Deserializes what `to_dict` wrote; unknown kinds or keys and wrong types are errors."""
+def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
+    """Deserializes what `to_dict` wrote; unknown kinds or keys and wrong types are errors.
+
+    `kinds` are the dataclasses of parts from outside the package: no file can name code to import.
+    """
+    custom = {kind.__name__: kind for kind in kinds}
+    for name in custom:
+        _refuse_known_name(name)
+    return _read(data, _KINDS | custom)
+
+
+def _refuse_known_name(name: str) -> None:
+    """A part from outside must not be mistaken for one of the package, of today or of earlier."""
+    if name in _KINDS or name in _FORMER_NAMES:
+        raise ModelError(f"{name} is the name of a part of regard.spec", "rename your class")
+
+
+def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     # JSON has no tuples: every list of a spec was one.
     if isinstance(data, list):
-        return tuple(from_dict(item) for item in data)
+        return tuple(_read(item, kinds) for item in data)
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
     if isinstance(name, str):
         name = _FORMER_NAMES.get(name, name)
-    if not isinstance(name, str) or name not in _KINDS:
+    if not isinstance(name, str) or name not in kinds:
         raise ModelError(
-            f"the model's description has an unknown kind {name!r}", did_you_mean(str(name), _KINDS)
+            f"the model's description has an unknown kind {name!r}",
+            f"if that is a part of your own, give its class: kinds=[{name}]; "
+            + did_you_mean(str(name), kinds),
         )
-    kind = _KINDS[name]
+    kind = kinds[name]
     hints = typing.get_type_hints(kind)
     values = {}
     for key, value in data.items():
@@ -128,7 +158,7 @@ def from_dict(data: Any) -> Any:
             continue
         if key not in hints:
             raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
-        values[key] = from_dict(value)
+        values[key] = _read(value, kinds)
         if not _fits(values[key], hints[key]):
             raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {hints[key]}")
     try:

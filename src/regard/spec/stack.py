@@ -9,6 +9,7 @@ from typing import Literal
 from regard.errors import ModelError
 from regard.spec.attention import (
     Attention,
+    BuildsAttention,
     ChunkedAttention,
     LinearAttention,
     Linformer,
@@ -17,7 +18,16 @@ from regard.spec.attention import (
 )
 from regard.spec.feedforward import Activation, MixtureOfExperts, PositionWise
 from regard.spec.mask import CausalMask, FullMask, MaskPattern, is_causal
-from regard.spec.position import Alibi, Disentangled, Rope, StackPosition, T5Bias
+from regard.spec.position import (
+    Alibi,
+    BuildsPosition,
+    Disentangled,
+    RelativeKeys,
+    RelativeSinusoids,
+    Rope,
+    StackPosition,
+    T5Bias,
+)
 from regard.spec.residual import LayerNorm, Norm, Parallel, PostNorm, Residual, Reversible
 from regard.spec.validation import sizes
 
@@ -233,7 +243,7 @@ def _check_reversible(stack: Stack) -> None:
     or auxiliary losses.
     """
     experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
-    if isinstance(stack.position, T5Bias | Disentangled) or experts:
+    if isinstance(stack.position, T5Bias | Disentangled | BuildsPosition) or experts:
         raise ModelError(
             "a reversible stack makes its sublayers again, "
             "and with them no shared tables and no losses beside",
@@ -254,6 +264,9 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
             "use an encoder with input positions",
         )
     if isinstance(mixer, SoftmaxAttention):
+        return
+    if isinstance(mixer, BuildsAttention):
+        _check_custom_mixer(stack, mixer)
         return
     name = type(mixer).__name__
     if isinstance(mixer, Linformer) and is_causal(stack.pattern):
@@ -277,6 +290,19 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         )
 
 
+def _check_custom_mixer(stack: Stack, mixer: BuildsAttention) -> None:
+    """Custom mixers support all masks, RoPE and score biases, but no positions of single layers.
+
+    These add scores of their own, and nobody knows how a custom mixer would scale them.
+    """
+    if isinstance(stack.position, RelativeKeys | RelativeSinusoids | Disentangled):
+        raise ModelError(
+            f"{type(stack.position).__name__} computes scores for softmax attention only, "
+            f"not for {type(mixer).__name__}",
+            "use Rope, T5Bias, Alibi, or positions at the input",
+        )
+
+
 # ------------------------------------------------------------------ pruning of heads
 
 
@@ -297,7 +323,11 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
     keys, or if the mixer has weights or random draws per head.
     """
     part = stack.block.cross if cross else stack.block.attention
-    if part is None or stack.turns or (not cross and isinstance(stack.position, T5Bias | Alibi)):
+    if (
+        part is None
+        or stack.turns
+        or (not cross and isinstance(stack.position, T5Bias | Alibi | BuildsPosition))
+    ):
         return False
     ungrouped = part.key_heads in (1, part.heads)  # multi-query or plain multi-head attention
     return (
