@@ -622,7 +622,11 @@ def _stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosit
             normed = _norm(table_norm, d_model) if table_norm else None
             return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
-            assert_never(part.position)
+            own_attention = part.block.attention
+            causal = spec.is_causal(part.pattern)
+            sizes = spec.PositionSizes(d_model, own_attention.heads, own_attention.d_k, causal)
+            own_position: position_terms.Position = part.position.build(sizes)
+            return own_position
 
 
 def _layer_position(
@@ -771,7 +775,8 @@ def _mixer(
             return _lsh_attention(part, part.mixer, scale)
         case _:
             sizes = spec.AttentionSizes(part.heads, part.key_heads, part.d_k, part.d_v, scale)
-            return part.mixer.build(sizes)
+            own_kernel: nn.Module = part.mixer.build(sizes)
+            return own_kernel
 
 
 def _features(

@@ -173,7 +173,9 @@ class AttentionSizes(NamedTuple):
 @runtime_checkable
 class BuildsAttention(Protocol):
     """The seam for an attention kernel from outside the package: any frozen dataclass with a
-    `build` that returns a module with the signature of `core.attention.Mixer`."""
+    `build` that returns a module with the signature of `core.attention.Mixer`.
+
+    `core.explicit_attention.ExplicitAttention` is a base class for such modules."""
 
     @property
     def dropout(self) -> float: ...
@@ -211,6 +213,11 @@ class Attention:
     projection: Literal["apart", "shared", "global"] = "apart"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mixer, Mixer):
+            raise ModelError(
+                f"{self.mixer!r} is no attention kernel",
+                "give a part of regard.spec, or a frozen dataclass with `dropout` and `build`",
+            )
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(

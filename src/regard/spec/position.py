@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.errors import ModelError
 from regard.spec.residual import Norm
@@ -183,6 +183,30 @@ class RelativeSinusoids:
     that it projects, with a trained query of each head for either."""
 
 
+class PositionSizes(NamedTuple):
+    """What a position of a user's own is built for: the sizes of its stack."""
+
+    d_model: int
+    heads: int
+    d_k: int
+    causal: bool
+
+
+@runtime_checkable
+class BuildsPosition(Protocol):
+    """The seam for a position inside attention from outside the package: any frozen dataclass with
+    a `build` that returns a module with the method of `core.position_terms.Position`."""
+
+    def build(self, sizes: PositionSizes) -> Any: ...
+
+
 StackPosition = (
-    Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | RelativeKeys | RelativeSinusoids
+    Rope
+    | T5Bias
+    | Alibi
+    | Disentangled
+    | RepeatedBlockBias
+    | RelativeKeys
+    | RelativeSinusoids
+    | BuildsPosition
 )

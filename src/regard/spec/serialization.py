@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from regard.errors import ModelError, did_you_mean
@@ -97,28 +98,58 @@ _FORMER_NAMES = {
 
 
 def to_dict(part: Any) -> Any:
-    """A spec as JSON values; every part carries its type's name under `kind`."""
+    """A spec as JSON values; every part carries its type's name under `kind`.
+
+    So does a part from outside the package; `from_dict` reads it when it is given the class.
+    """
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        name = type(part).__name__
+        if _KINDS.get(name) is not type(part):
+            _refuse_known_name(name)
         fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
-        return {"kind": type(part).__name__, **fields}
-    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
+        return {"kind": name, **fields}
+    if isinstance(part, tuple):
+        return [to_dict(item) for item in part]
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    raise ModelError(
+        f"{part!r} cannot be written to JSON",
+        "make the part a frozen dataclass of numbers, texts, tuples and other such parts",
+    )
 
 
-def from_dict(data: Any) -> Any:
-    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error,
-    not a guess."""
+def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
+    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error.
+
+    `kinds` are the dataclasses of parts from outside the package: no file can name code to import.
+    """
+    own = {kind.__name__: kind for kind in kinds}
+    for name in own:
+        _refuse_known_name(name)
+    return _read(data, _KINDS | own)
+
+
+def _refuse_known_name(name: str) -> None:
+    """A part from outside must not be mistaken for one of the package, of today or of earlier."""
+    if name in _KINDS or name in _FORMER_NAMES:
+        raise ModelError(f"{name} is the name of a part of regard.spec", "rename your class")
+
+
+def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     if isinstance(data, list):
-        return tuple(from_dict(item) for item in data)
+        return tuple(_read(item, kinds) for item in data)
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
     if isinstance(name, str):
         name = _FORMER_NAMES.get(name, name)
-    if not isinstance(name, str) or name not in _KINDS:
+    if not isinstance(name, str) or name not in kinds:
         raise ModelError(
-            f"the model's description has an unknown kind {name!r}", did_you_mean(str(name), _KINDS)
+            f"the model's description has an unknown kind {name!r}",
+            f"if that is a part of your own, give its class: kinds=[{name}]; "
+            + did_you_mean(str(name), kinds),
         )
-    kind = _KINDS[name]
+    kind = kinds[name]
     known = typing.get_type_hints(kind)
     values = {}
     for key, value in data.items():
@@ -126,7 +157,7 @@ def from_dict(data: Any) -> Any:
             continue
         if key not in known:
             raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, known))
-        values[key] = from_dict(value)
+        values[key] = _read(value, kinds)
         if not _fits(values[key], known[key]):
             raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {known[key]}")
     try:

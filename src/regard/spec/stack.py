@@ -9,6 +9,7 @@ from typing import Literal
 from regard.errors import ModelError
 from regard.spec.attention import (
     Attention,
+    BuildsAttention,
     ChunkedAttention,
     LinearAttention,
     Linformer,
@@ -17,7 +18,16 @@ from regard.spec.attention import (
 )
 from regard.spec.feedforward import Activation, MixtureOfExperts, PositionWise
 from regard.spec.mask import CausalMask, FullMask, MaskPattern, is_causal
-from regard.spec.position import Alibi, Disentangled, Rope, StackPosition, T5Bias
+from regard.spec.position import (
+    Alibi,
+    BuildsPosition,
+    Disentangled,
+    RelativeKeys,
+    RelativeSinusoids,
+    Rope,
+    StackPosition,
+    T5Bias,
+)
 from regard.spec.residual import LayerNorm, Norm, Parallel, PostNorm, Residual, Reversible
 from regard.spec.validation import sizes
 
@@ -231,7 +241,7 @@ def _reversible(stack: Stack) -> None:
     """Nothing may come from outside of the sublayers that gradients would have to reach, or that is
     of another width."""
     experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
-    if isinstance(stack.position, T5Bias | Disentangled) or experts:
+    if isinstance(stack.position, T5Bias | Disentangled | BuildsPosition) or experts:
         raise ModelError(
             "a reversible stack makes its sublayers again, and with them no shared tables and no "
             "losses beside",
@@ -252,6 +262,9 @@ def _mixable(stack: Stack, attention: Attention) -> None:
             "use an encoder with input positions",
         )
     if isinstance(mixer, SoftmaxAttention):
+        return
+    if isinstance(mixer, BuildsAttention):
+        _own_kernel(stack, mixer)
         return
     name = type(mixer).__name__
     if isinstance(mixer, Linformer) and is_causal(stack.pattern):
@@ -274,6 +287,17 @@ def _mixable(stack: Stack, attention: Attention) -> None:
         )
 
 
+def _own_kernel(stack: Stack, mixer: BuildsAttention) -> None:
+    """A kernel from outside the package is given the mask of any pattern, rotated queries and keys,
+    and a score bias; but nobody knows how it would scale scores that each layer computes."""
+    if isinstance(stack.position, RelativeKeys | RelativeSinusoids | Disentangled):
+        raise ModelError(
+            f"{type(stack.position).__name__} computes scores for softmax attention only, "
+            f"not for {type(mixer).__name__}",
+            "use Rope, T5Bias, Alibi, or positions at the input",
+        )
+
+
 def fewer(part: Attention, heads: int) -> Attention:
     """The same with so many of its heads: each has keys of its own, or all have the same."""
     return dataclasses.replace(
@@ -286,7 +310,11 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
     heads apart, or if several heads, but not all, share their keys, or if the mixer has weights or
     draws for each head."""
     part = stack.block.cross if cross else stack.block.attention
-    if part is None or stack.turns or (not cross and isinstance(stack.position, T5Bias | Alibi)):
+    if (
+        part is None
+        or stack.turns
+        or (not cross and isinstance(stack.position, T5Bias | Alibi | BuildsPosition))
+    ):
         return False
     alike = part.key_heads in (1, part.heads)
     return (
