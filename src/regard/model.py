@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
-from regard.core.cache import DecoderState
 from regard.core.context import Context
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontend import FrontEnd
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.core.kv_cache import DecoderState
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.stack import Stack
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.core.cache import DecoderState, LayerCache
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
+from regard.core.kv_cache import DecoderState, LayerCache
 from regard.core.stack import Stack
 from regard.model import Decoder, EncoderDecoder, Prompt
 

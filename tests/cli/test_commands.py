@@ -202,7 +202,7 @@ def test_evaluate_prints_the_object(home: Path) -> None:
 
 def test_perfect_translations_score_100(home: Path, tmp_path: Path) -> None:
     """The scorer itself, through the library it leans on."""
-    from regard.metrics.translation import translation_score
+    from regard.metrics.bleu import translation_score
 
     lines = (home / "test.de").read_text().splitlines()
     same = translation_score(lines, lines)

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from regard import spec as R
 from regard.builder import build
-from regard.core.cache import DecoderState
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.kernels import decode_step, topk
+from regard.core.kv_cache import DecoderState
 from regard.core.rotary import Rope
 from regard.core.softmax_attention import attention_weights, per_query_head
 from regard.decode import fused_step, sampling

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core.cache import DecoderState
 from regard.core.context import Context
+from regard.core.kv_cache import DecoderState
 from regard.core.probe import Probe
 from regard.core.segment_memory import SegmentMemory
 from regard.errors import ModelError, SettingError

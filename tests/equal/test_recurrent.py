@@ -20,9 +20,9 @@ from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.builder import build, trainable
 from regard.core import softmax_attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import DecoderState
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
+from regard.core.kv_cache import DecoderState
 from regard.core.mask import FullMask, PaddingMask
 from regard.core.probe import NO_PROBE, Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode

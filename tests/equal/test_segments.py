@@ -10,8 +10,8 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core.cache import DecoderState
 from regard.core.context import Context
+from regard.core.kv_cache import DecoderState
 from regard.errors import ModelError
 from regard.parameter_count import parameter_count
 

@@ -21,7 +21,13 @@ from regard.core.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, Sampling
+from regard.decode.length_penalty import GNMTPenalty
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Limit,
+    Sampling,
+)
 from regard.errors import DataError, SettingError
 from regard.look import (
     Look,

@@ -10,7 +10,13 @@ import pytest
 import torch
 
 import regard
-from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, PowerPenalty, Sampling
+from regard.decode.length_penalty import GNMTPenalty, PowerPenalty
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Limit,
+    Sampling,
+)
 from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator
 from regard.models.generation_config import GenerationDefaults, generation_defaults

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import regard
-from regard.decode.strategy import BeamSearch, Limit, PowerPenalty
+from regard.decode.length_penalty import PowerPenalty
+from regard.decode.strategy import BeamSearch, Limit
 from regard.errors import DataError, SettingError
 from regard.models import LanguageModel, Translator
 from regard.text.sentencepiece import read_sentencepiece

@@ -14,7 +14,13 @@ from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 
 import regard
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty, Strategy
+from regard.decode.length_penalty import PowerPenalty
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Limit,
+    Strategy,
+)
 from regard.errors import SettingError
 from regard.models import Translator
 from regard.text.tokenizer_files import open_language_model_tokenizer

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from regard import disk, spec
 from regard.builder import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
+from regard.decode.length_penalty import PowerPenalty
+from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count

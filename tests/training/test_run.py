@@ -34,7 +34,7 @@ from regard.text.tokenizer_files import load_translation_tokenizer
 from regard.training.data.parallel_text import parallel_corpora
 from regard.training.engine import loop
 from regard.training.engine.loop import Loop
-from regard.training.engine.step import dropout_seed
+from regard.training.engine.train_step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, make_optimizer, make_translator, run

@@ -16,7 +16,7 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.core import softmax_attention
-from regard.core.cache import KVCache
+from regard.core.kv_cache import KVCache
 from regard.core.positional_encoding import LearnedPosition
 from regard.errors import ModelError
 from regard.families import folder as folders

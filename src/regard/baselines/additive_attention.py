@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import CrossKV
+from regard.core.kv_cache import CrossKV
 from regard.core.linear import Linear, normal
 from regard.core.probe import NullProbe
 from regard.core.score_bias import ScoreBias

@@ -20,10 +20,10 @@ from torch.nn import functional
 from regard.baselines.cache import ConvState
 from regard.baselines.recurrent import refuse_documents
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import CrossKV, LayerCache
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
+from regard.core.kv_cache import CrossKV, LayerCache
 from regard.core.linear import Linear
 from regard.core.norm import LayerNorm, Norm
 from regard.core.probe import HasHeads, NullProbe

@@ -24,7 +24,8 @@ from regard.bench.subprocesses import ContenderProcess
 from regard.bench.timing import Timing, bandwidth, time_in_turns
 from regard.builder import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
+from regard.decode.length_penalty import PowerPenalty
+from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.families.folder import open_model
 from regard.parameter_count import parameter_count
 

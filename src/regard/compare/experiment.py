@@ -22,7 +22,7 @@ from regard.compare.cost import Cost, step_cost
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
-from regard.metrics.translation import TranslationScore, translation_score
+from regard.metrics.bleu import TranslationScore, translation_score
 from regard.models import Translator, load_translator
 from regard.parameter_count import parameter_count
 from regard.training.data.parallel_text import Pair, ParallelCorpora, parallel_corpora, test_sets

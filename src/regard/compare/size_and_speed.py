@@ -10,7 +10,7 @@ from typing import Any
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import Greedy
 from regard.look import terminal
-from regard.metrics.translation import translation_score
+from regard.metrics.bleu import translation_score
 from regard.models import LanguageModel, Translator
 from regard.parameter_count import parameter_count
 

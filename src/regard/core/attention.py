@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from regard.core.attention_mask import AttentionMask
 from regard.core.beams import fold_beams
-from regard.core.cache import Cache, CrossKV
 from regard.core.context import LayerContext
+from regard.core.kv_cache import Cache, CrossKV
 from regard.core.linear import Linear, dimensions
 from regard.core.position_terms import PositionTerms
 from regard.core.projection import CrossProjection, Projection, SharedProjection, merge_heads

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import CrossKV, LayerCache
 from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward, GatedFeedForward
+from regard.core.kv_cache import CrossKV, LayerCache
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.position_terms import PositionTerms
 from regard.core.residual import ParallelResidual, SequentialResidual

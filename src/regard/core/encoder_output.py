@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import DecoderState
+from regard.core.kv_cache import DecoderState
 from regard.core.mask import MaskPattern, padding_pattern
 from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import NO_PROBE, NullProbe

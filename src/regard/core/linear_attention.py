@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import Cache, PrefixSumCache
+from regard.core.kv_cache import Cache, PrefixSumCache
 from regard.core.score_bias import ScoreBias
 from regard.core.seeding import generator
 

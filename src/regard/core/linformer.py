@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import Cache, KVCache
+from regard.core.kv_cache import Cache, KVCache
 from regard.core.score_bias import ScoreBias
 from regard.core.softmax_attention import per_query_head
 from regard.errors import DataError

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import Cache, CrossKV
 from regard.core.compressive_memory import CompressiveMemory
 from regard.core.context import LayerContext
+from regard.core.kv_cache import Cache, CrossKV
 from regard.core.linear import Linear
 from regard.core.position_terms import PositionTerms
 from regard.core.projection import Projection, merge_heads

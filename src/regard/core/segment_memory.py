@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.core.cache import LayerCache
+from regard.core.kv_cache import LayerCache
 
 
 @dataclass

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard.core import block_sparse
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
+from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.score_bias import ScoreBias, additive_mask
 
 

@@ -12,12 +12,12 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.attention_mask import AttentionMask, DeviceLimit, Span
 from regard.core.beams import BeamMask
 from regard.core.block import AnyBlock
-from regard.core.cache import LayerCache
 from regard.core.chunked_attention import ChunkedAttention
 from regard.core.context import Context, LayerContext, Positions
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.global_attention import GlobalPattern, GlobalTokenAttention
+from regard.core.kv_cache import LayerCache
 from regard.core.mask import MaskPattern, padding_pattern
 from regard.core.mask_patterns import DocumentMask, GlobalTokenMask, ShiftedMask
 from regard.core.norm import Norm

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
-from regard.core.cache import DecoderState
+from regard.core.kv_cache import DecoderState
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop

@@ -20,11 +20,11 @@ from regard.core import softmax_attention
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.block import Block
-from regard.core.cache import LayerCache, StaticKVCache
 from regard.core.context import Context
 from regard.core.embedding import Embedding
 from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from regard.core.head import LMHead
+from regard.core.kv_cache import LayerCache, StaticKVCache
 from regard.core.linear import Linear
 from regard.core.norm import KernelNorm, kernel_norm
 from regard.core.projection import CrossProjection, SelfProjection
@@ -36,8 +36,8 @@ from regard.model import Decoder, EncoderDecoder
 from regard.model_variants import RecomputingDecoder
 
 if TYPE_CHECKING:
-    from regard.core.cache import DecoderState
     from regard.core.kernels.decode_step import Sum
+    from regard.core.kv_cache import DecoderState
 
 MAX_ROWS = 64
 _ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}

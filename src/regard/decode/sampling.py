@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.cache import DecoderState
+from regard.core.kv_cache import DecoderState
 from regard.core.mask import CausalMask
 from regard.core.seeding import philox
 from regard.core.stack import Stack

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.cache import DecoderState
+from regard.core.kv_cache import DecoderState
 from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenStep

@@ -1,47 +1,12 @@
-"""Decoding strategies, length penalties and length limits, as plain data. No torch here."""
+"""Decoding strategies (greedy, sampling, beam search) and length limits, as plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from regard.decode.length_penalty import GNMTPenalty, LengthPenalty
 from regard.errors import SettingError
-
-# --- length penalties ---
-
-
-@dataclass(frozen=True)
-class GNMTPenalty:
-    """GNMT's length penalty: a hypothesis scores log P / ((5 + n) / 6)^alpha.
-
-    Wu et al. 2016, equation 14; n counts the end token. The Transformer paper takes a beam of 4
-    and alpha 0.6.
-    """
-
-    alpha: float = 0.6
-
-    def divisor(self, n: float) -> float:
-        """What the log-probability of n tokens, the end token included, is divided by."""
-        return ((5.0 + n) / 6.0) ** self.alpha
-
-
-@dataclass(frozen=True)
-class PowerPenalty:
-    """Hugging Face's `length_penalty`: a hypothesis scores log P / n^alpha.
-
-    Above 0 it favours long outputs, below 0 short ones; n counts the end token.
-    """
-
-    alpha: float = 1.0
-
-    def divisor(self, n: float) -> float:
-        """What the log-probability of n tokens, the end token included, is divided by."""
-        return float(n**self.alpha)
-
-
-LengthPenalty = GNMTPenalty | PowerPenalty
-
-# --- strategies ---
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.cache import KVCache, LayerCache
+from regard.core.kv_cache import KVCache, LayerCache
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.question_answering import AnswerScore
-from regard.metrics.translation import TranslationScore
 
 
 @dataclass(frozen=True)

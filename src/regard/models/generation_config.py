@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
-    GNMTPenalty,
     Greedy,
-    LengthPenalty,
-    PowerPenalty,
     Sampling,
     Strategy,
 )

@@ -21,7 +21,14 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.frontend import Patches
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy, Limit, Sampling, Strategy
+from regard.decode.length_penalty import GNMTPenalty
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Limit,
+    Sampling,
+    Strategy,
+)
 from regard.errors import SettingError
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, MediaInput

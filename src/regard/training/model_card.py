@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard import __version__, disk
+from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
-from regard.metrics.translation import TranslationScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
 

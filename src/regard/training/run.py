@@ -18,7 +18,7 @@ from regard.checkpoint import Checkpoints, Snapshots
 from regard.core.embedding import Embedding
 from regard.core.stack import Stack
 from regard.data.word_vectors import read_vectors
-from regard.decode.strategy import GNMTPenalty
+from regard.decode.length_penalty import GNMTPenalty
 from regard.errors import SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.families import recurrent, transformer

@@ -30,7 +30,7 @@ from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.progress import Progress
 from regard.training.engine.progress_bar import ProgressBar
-from regard.training.engine.step import Step
+from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.recipe.schema import Recipe

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.core.cache import DecoderState, LayerCache
 from regard.core.context import Context
+from regard.core.kv_cache import DecoderState, LayerCache
 from regard.data.batching import Batch
 from regard.errors import DataError, SettingError
 from regard.metrics.perplexity import corpus_nll

@@ -16,9 +16,9 @@ from regard.data.batching import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy
+from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
-from regard.metrics.translation import translation_score
 from regard.model import EncoderDecoder
 from regard.models import Translator
 from regard.text.tokenizer import Tokenizer

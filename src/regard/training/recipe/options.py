@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.decode.strategy import GNMTPenalty, LengthPenalty, PowerPenalty
+from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
 from regard.options import parse_option
 
 # --- which weights are exported -------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
 
-from regard.decode.strategy import LengthPenalty
+from regard.decode.length_penalty import LengthPenalty
 from regard.errors import SettingError, did_you_mean
 from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.options import (
