@@ -8,7 +8,7 @@ plain or gated feed-forward) take it; every other part takes the ordinary way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -251,7 +251,11 @@ class _Step:
         return _output(hidden, part.outer, stream)
 
 
-def _around(connection: nn.Module, residual: Sum, sublayer) -> Sum:  # type: ignore[no-untyped-def]
+def _around(
+    connection: nn.Module,
+    residual: Sum,
+    sublayer: Callable[[Tensor, KernelNorm | None, Tensor], Sum],
+) -> Sum:
     """A residual connection around a sublayer. Of several rows, the sum and the norm are one
     kernel."""
     from regard.core.kernels.decode_step import Sum, summed
