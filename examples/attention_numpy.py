@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat"]
-QUERY = np.array([0.9, 0.1, 0.2, 0.3])  # what "cat" is looking for
+QUERY = np.array([0.9, 0.1, 0.2, 0.3])  # of the decoder, about to write "chat"
 KEYS = np.array(
     [[0, 0, 0, 1], [1, 0, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
 )  # what each word offers

@@ -200,6 +200,24 @@ class SlidingWindowCache:
         self.v = self.v.index_select(0, rows)
 
 
+def start_kv_cache(
+    like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], max_lookback: int | None
+) -> KVCache | SlidingWindowCache:
+    """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E).
+
+    Where no query looks back farther than `max_lookback`, older positions are forgotten. The kernel
+    must take all that it hides from a query from the mask: beams may share a row of the cache.
+    """
+    groups, d_k, d_v = shape
+    if like.is_cuda:
+        capacity = -(-capacity // 64) * 64  # few sizes, aligned as kernels like them
+    if max_lookback is not None and max_lookback < capacity:
+        k = like.new_empty(rows, groups, 0, d_k)
+        v = like.new_empty(rows, groups, 0, d_v)
+        return SlidingWindowCache(k, v, max_lookback)
+    return KVCache.empty(like, rows, capacity, shape, shareable=True)
+
+
 @dataclass
 class PrefixSumCache:
     """The prefix sums of linear attention: all tokens so far as one matrix a head, the same memory

@@ -4,7 +4,7 @@ vectors give each layer a bias of its own."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -19,8 +19,6 @@ from regard.core.relative_position import (
 from regard.core.rotary import Angles, Rope
 from regard.core.score_bias import ScoreBias
 
-StackPosition = Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias
-
 
 class PositionTerms(NamedTuple):
     """Rotary `angles`, a `bias` on the scores, or `relative` vectors; none of them where positions
@@ -31,6 +29,17 @@ class PositionTerms(NamedTuple):
     angles: Angles | None = None
     bias: ScoreBias | None = None
     relative: DistanceVectors | None = None
+
+
+class Position(Protocol):
+    """A position from outside the package, as a module: it makes its own terms."""
+
+    def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
+        """Rotary angles or a score bias for the query and key positions of `mask`."""
+        ...
+
+
+StackPosition = Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | Position
 
 
 def position_terms(
@@ -52,6 +61,8 @@ def position_terms(
                 return PositionTerms(ids)
         case T5Bias() | Alibi():
             term = position
+        case _:
+            return position.terms(mask, ids, length)
     # Sparse kernels ask for the pairs they see: no [1, H, T, S] is made.
     if mask.is_sparse:
         return PositionTerms(ids, bias=ScoreBias(term=term))

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard.core import block_sparse
 from regard.core.attention_mask import AttentionMask
-from regard.core.cache import Cache, KVCache, SlidingWindowCache
+from regard.core.cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.score_bias import ScoreBias, additive_mask
 
 
@@ -331,17 +331,8 @@ class SoftmaxAttention(nn.Module):
         shape: tuple[int, int, int],
         max_lookback: int | None,
     ) -> KVCache | SlidingWindowCache:
-        """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is
-        (G, K, E). Where no query looks back farther than `max_lookback`, older positions are
-        forgotten."""
-        groups, d_k, d_v = shape
-        if like.is_cuda:
-            capacity = -(-capacity // 64) * 64  # few sizes, aligned as kernels like them
-        if max_lookback is not None and max_lookback < capacity:
-            k = like.new_empty(rows, groups, 0, d_k)  # grows up to the window
-            v = like.new_empty(rows, groups, 0, d_v)
-            return SlidingWindowCache(k, v, max_lookback)
-        return KVCache.empty(like, rows, capacity, shape, shareable=True)
+        """An empty KV cache for `rows` sequences of at most `capacity` tokens."""
+        return start_kv_cache(like, rows, capacity, shape, max_lookback)
 
 
 def _bias_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:

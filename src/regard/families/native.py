@@ -5,7 +5,7 @@ config.json holds the spec, and the tensors have the names of our parameters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from regard import __version__, spec
@@ -36,14 +36,17 @@ def to_config(model: spec.Model, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Model:
+def to_spec(
+    config: Mapping[str, Any], stored: Collection[str] = (), kinds: Iterable[type] = ()
+) -> spec.Model:
+    """`kinds` are the dataclasses of parts from outside the package."""
     unknown = sorted(set(config) - _KEYS)
     if unknown:
         raise ModelError(
             f"config.json has an unknown key: {unknown[0]}",
             "open it with the version that wrote it",
         )
-    model = spec.from_dict(config.get("spec"))
+    model = spec.from_dict(config.get("spec"), kinds)
     if not isinstance(model, spec.Model):
         raise ModelError(
             "config.json holds no model under `spec`", "compare it with one that this version wrote"

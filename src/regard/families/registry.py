@@ -127,6 +127,8 @@ def family_of(model: spec.Model, model_type: str | None = None) -> Family:
 
 def _can_store(family: Family, model: spec.Model) -> bool:
     """Whether the family's config.json, read back, gives the same spec."""
+    if family is native:  # parts from outside the package are read with their classes only
+        return True
     spec_type, front_end = family.SPEC_TYPES
     if not isinstance(model, spec_type) or not isinstance(_front_end(model), front_end):
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,13 +46,14 @@ def load(
     device: str = "auto",
     download: bool = False,
     say: Callable[[str], None] | None = None,
+    kinds: Sequence[type] = (),
 ) -> Model:
     """Opens a run folder, or a folder in Hugging Face's layout.
 
     `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
     float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
-    error.
+    error. `kinds` are the dataclasses of parts from outside the package that the model has.
     """
     say = say or to_standard_error
     # Wrong arguments are errors before anything is read or downloaded.
@@ -62,10 +63,10 @@ def load(
         parameter_dtype = "auto"  # as stored
     path = _find_folder(folder, download, say)
     try:
-        core_model, opened = folders.open_model(path, dtype=parameter_dtype)
+        core_model, opened = folders.open_model(path, dtype=parameter_dtype, kinds=kinds)
     except CheckpointError as error:
         weights = _recover_weights(path, error, say)
-        core_model, opened = folders.open_model(path, weights, dtype=parameter_dtype)
+        core_model, opened = folders.open_model(path, weights, dtype=parameter_dtype, kinds=kinds)
     core_model.to(torch_device).eval()
     # Position tables are computed, not stored: they follow the parameters.
     cast(core_model, next(core_model.parameters()).dtype)

@@ -1,10 +1,11 @@
-"""A spec as plain data, for JSON, with a closed schema."""
+"""Serialization of specs to JSON values, with a closed schema."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from regard.errors import ModelError, did_you_mean
@@ -21,7 +22,7 @@ from regard.spec import (
     stack,
 )
 
-# Every kind by the name that is written: the dataclasses of the other files.
+# The `kind` written to JSON → its class: all dataclasses of the other files.
 _KINDS: dict[str, type] = {
     name: kind
     for file in (
@@ -97,41 +98,72 @@ _FORMER_NAMES = {
 
 
 def to_dict(part: Any) -> Any:
-    """A spec as JSON values; every part carries its type's name under `kind`."""
+    """Serializes a spec to JSON values; every part has its class name under `kind`.
+
+    So does a part from outside the package; `from_dict` reads it when it is given the class.
+    """
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        name = type(part).__name__
+        if _KINDS.get(name) is not type(part):
+            _refuse_known_name(name)
         fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
-        return {"kind": type(part).__name__, **fields}
-    return [to_dict(item) for item in part] if isinstance(part, tuple) else part
+        return {"kind": name, **fields}
+    if isinstance(part, tuple):
+        return [to_dict(item) for item in part]
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    raise ModelError(
+        f"{part!r} cannot be written to JSON",
+        "make the part a frozen dataclass of numbers, texts, tuples and other such parts",
+    )
 
 
-def from_dict(data: Any) -> Any:
-    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error,
-    not a guess."""
+def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
+    """Deserializes what `to_dict` wrote; unknown kinds or keys and wrong types are errors.
+
+    `kinds` are the dataclasses of parts from outside the package: no file can name code to import.
+    """
+    custom = {kind.__name__: kind for kind in kinds}
+    for name in custom:
+        _refuse_known_name(name)
+    return _read(data, _KINDS | custom)
+
+
+def _refuse_known_name(name: str) -> None:
+    """A part from outside must not be mistaken for one of the package, of today or of earlier."""
+    if name in _KINDS or name in _FORMER_NAMES:
+        raise ModelError(f"{name} is the name of a part of regard.spec", "rename your class")
+
+
+def _read(data: Any, kinds: Mapping[str, type]) -> Any:
+    # JSON has no tuples: every list of a spec was one.
     if isinstance(data, list):
-        return tuple(from_dict(item) for item in data)
+        return tuple(_read(item, kinds) for item in data)
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
     if isinstance(name, str):
         name = _FORMER_NAMES.get(name, name)
-    if not isinstance(name, str) or name not in _KINDS:
+    if not isinstance(name, str) or name not in kinds:
         raise ModelError(
-            f"the model's description has an unknown kind {name!r}", did_you_mean(str(name), _KINDS)
+            f"the model's description has an unknown kind {name!r}",
+            f"if that is a part of your own, give its class: kinds=[{name}]; "
+            + did_you_mean(str(name), kinds),
         )
-    kind = _KINDS[name]
-    known = typing.get_type_hints(kind)
+    kind = kinds[name]
+    hints = typing.get_type_hints(kind)
     values = {}
     for key, value in data.items():
         if key == "kind":
             continue
-        if key not in known:
-            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, known))
-        values[key] = from_dict(value)
-        if not _fits(values[key], known[key]):
-            raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {known[key]}")
+        if key not in hints:
+            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
+        values[key] = _read(value, kinds)
+        if not _fits(values[key], hints[key]):
+            raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {hints[key]}")
     try:
         return kind(**values)
-    except TypeError as error:
+    except TypeError as error:  # a field without a default is missing
         raise ModelError(
             f"{name} is incomplete: {error}",
             "compare it with a config.json written by this version",
@@ -139,6 +171,7 @@ def from_dict(data: Any) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the annotated type, for the annotations that specs use."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
@@ -148,8 +181,11 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(
             _fits(item, typing.get_args(hint)[0]) for item in value
         )
+    # bool is a subclass of int in Python, but `true` is no number in JSON.
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return value is None if hint is type(None) else isinstance(value, hint)
+    if hint is type(None):
+        return value is None
+    return isinstance(value, hint)

@@ -17,6 +17,7 @@ from regard import spec as specs
 from regard.builder import CoreModel, outline, trainable
 from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.errors import ModelError, did_you_mean
+from regard.families import native
 from regard.families.folder.files import (
     has_weights,
     load_tensors,
@@ -78,12 +79,14 @@ def open_model(
     folder: str | Path,
     weights: Mapping[str, Tensor] | None = None,
     dtype: torch.dtype | Literal["auto"] | None = None,
+    kinds: Sequence[type] = (),
 ) -> tuple[CoreModel, ModelFolder]:
     """The model of a folder in evaluation mode, without initializing what is overwritten.
 
-    `dtype` is that of its parameters: float32 for None, that of the file for "auto".
+    `dtype` is that of its parameters: float32 for None, that of the file for "auto". `kinds` are
+    the dataclasses of parts from outside the package, if its spec has any.
     """
-    content, model = _read(Path(folder), weights)
+    content, model = _read(Path(folder), weights, kinds)
     if dtype == "auto":
         dtype = _stored_dtype(content.weights)
     dtype = dtype or torch.float32
@@ -105,15 +108,17 @@ def open_model(
     return model.eval(), content
 
 
-def _read(folder: Path, weights: Mapping[str, Tensor] | None) -> tuple[ModelFolder, CoreModel]:
+def _read(
+    folder: Path, weights: Mapping[str, Tensor] | None, kinds: Sequence[type] = ()
+) -> tuple[ModelFolder, CoreModel]:
     """The content of a folder, and its model on the meta device."""
     # config.json first: its errors say more than missing weights.
     config = _read_config(folder)
     if weights is not None:
-        content = _from_config(folder, config, [])
+        content = _from_config(folder, config, [], kinds)
         return replace(content, weights=dict(weights)), outline(content.spec)
     files = weight_files(folder)
-    content = _from_config(folder, config, tensor_names(files))
+    content = _from_config(folder, config, tensor_names(files), kinds)
     # One outline serves all: the size, the shapes to expect, and the model itself.
     model = outline(content.spec)
     memory.require(trainable(model), f"the model of {folder}")
@@ -145,9 +150,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _from_config(folder: Path, config: dict[str, Any], stored: Sequence[str]) -> ModelFolder:
+def _from_config(
+    folder: Path, config: dict[str, Any], stored: Sequence[str], kinds: Sequence[type] = ()
+) -> ModelFolder:
     """The spec and the special tokens of a folder; `stored` are the names of its tensors."""
-    model = FAMILIES[config["model_type"]].to_spec(config, stored)
+    if config["model_type"] == "regard":
+        # Only our own format has room for parts from outside the package.
+        model = native.to_spec(config, stored, kinds)
+    else:
+        model = FAMILIES[config["model_type"]].to_spec(config, stored)
     _check_architecture(config, model)
     ids = None
     if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence):
