@@ -67,6 +67,7 @@ def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
+    # The meta device needs no memory, and a GPU reports what it lacks by itself.
     if torch.get_default_device().type == "cpu":
         memory.require(trainable(outline(model)), "this model")
     match model:
@@ -108,7 +109,7 @@ def trainable(model: nn.Module) -> int:
 
 def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
     d_model = model.d_model
-    table = embedding.Table(model.target.vocabulary, d_model)
+    table = embedding.Table(model.target.vocabulary, d_model)  # [V, D]
     # Weight tying: one table for the target and the output, for source and target, or for all.
     output = table
     if model.share not in ("all", "target"):
@@ -128,7 +129,7 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
 
 def _encoder(model: spec.Encoder) -> Encoder:
     front = _front_end(model.input, model.d_model)
-    width = model.stack.width(model.d_model)
+    width = model.stack.width(model.d_model)  # 2 · d_model where both reversible streams come out
     lm_head = None
     stack_part = _stack(model.stack, model.d_model)
     pool = _pool(model.pool, width, model.d_model) if model.pool else None
@@ -144,6 +145,7 @@ def _decoder(model: spec.Decoder) -> Decoder:
     tokens = _embedding(model.tokens, table, model.d_model)
     stack_part = _stack(model.stack, model.d_model)
     lm_head = _lm_head(model.head, _output_table(model, table, width), width)
+    # A text that grows is cut into chunks anew, so no KV cache would stay right.
     if stack_part.rechunks:
         return RecomputingDecoder(tokens, stack_part, lm_head)
     return Decoder(tokens, stack_part, lm_head)
@@ -170,7 +172,7 @@ def _output_table(
     if model.tied or model.head is None:
         return table
     if model.head.transform is not None:
-        width = model.head.transform.width
+        width = model.head.transform.width  # the transform's output is what the table multiplies
     return embedding.Table(len(table.weight), width)
 
 
@@ -215,7 +217,7 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
 
 def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
     convolutions = []
-    channels = 1
+    channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
         convolutions.append(
             frontend.Convolution(
@@ -257,6 +259,7 @@ def _channel_norm(
 
 def _embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> embedding.Embedding:
     width = part.width or d_model
+    # Positions are added to the embedding, or concatenated with it, never both.
     position = None
     concatenated = None
     if isinstance(part.position, spec.ConcatenatedPosition):
@@ -267,6 +270,7 @@ def _embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> embed
         position = _input_position(part.position, width)
     total_width = width + (concatenated.d_model if concatenated else 0)
     project = None
+    # A width that is set explicitly has a projection, even where it equals d_model.
     if part.width or concatenated:
         project = linear.Linear(total_width, d_model)
     return embedding.Embedding(
@@ -351,7 +355,7 @@ def _classifier(
             assert_never(part)
 
 
-# ------------------------------------------------------------------ the sides of an encoder–decoder
+# ------------------------------------------------------------------ sides of an encoder–decoder
 
 
 def _encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderSide:
@@ -389,6 +393,7 @@ def _decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Decod
             if part.sees == "attention":
                 glances = [convolutional.ConvAttention(d_model) for _ in range(part.layers)]
             if part.sees == "aligned":
+                # Of the target's embedding and the encoder's output at its position.
                 aligned = linear.Linear(2 * d_model, d_model)
             units = _conv_units(part, d_model)
             return convolutional.ConvolutionalDecoder(
@@ -428,7 +433,7 @@ def _attentive_decoder(
 def _alignment(
     part: spec.BahdanauAttention | spec.LuongAttention, d_model: int
 ) -> additive_attention.AlignmentAttention:
-    join = linear.Linear(2 * d_model, d_model)
+    join = linear.Linear(2 * d_model, d_model)  # of [context; state]
     match part.score:
         case spec.DotScore():
             mixer = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
@@ -439,10 +444,12 @@ def _alignment(
             return additive_attention.AlignmentAttention(mixer, join)
         case spec.GeneralScore():
             mixer = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
+            # W of q · W k is applied to the keys, once for all queries.
             key = linear.Linear(d_model, d_model, bias=False)
             return additive_attention.AlignmentAttention(mixer, join, key=key)
         case spec.AdditiveScore(score_width):
             width = score_width or d_model
+            # One bias is enough: the score is a function of the sum of both.
             query = linear.Linear(d_model, width)
             key = linear.Linear(d_model, width, bias=False)
             additive = additive_attention.AdditiveAttention(width, part.temperature)
@@ -463,6 +470,7 @@ def _conv_units(part: spec.Convolutional, d_model: int) -> list[convolutional.Un
 
 
 def _conv_norm(part: spec.Convolutional, d_model: int) -> norm.Norm | None:
+    """The norm after the last unit: bottleneck units normalize their inputs, not their output."""
     if isinstance(part.unit, spec.BottleneckUnit):
         return norm.LayerNorm(d_model, 1e-5)
     return None
@@ -484,8 +492,9 @@ def _stack(part: spec.Stack, d_model: int) -> stack.Stack:
     position = _stack_position(part, d_model)
     self_lengths = _length_projection(part.block.attention, shared=True)
     cross_lengths = _length_projection(part.block.cross, shared=True)
+    # One object for all blocks: what it holds is shared by reference.
     shared = _Shared(part, position, self_lengths, cross_lengths)
-    blocks = [_block(one, shared, d_model) for one in part.own]
+    blocks = [_block(one, shared, d_model) for one in part.unique_blocks]
     final = _norm(part.final, part.width(d_model)) if part.final else None
     pattern = _pattern(part.pattern)
     segment_length = _segment_length(part)
@@ -523,6 +532,7 @@ def _segment_length(part: spec.Stack) -> int | None:
     """How many positions layers have room for before those of a segment."""
     if part.memory is None or part.compressed is None:
         return part.memory
+    # Up to factor − 1 old positions wait until there are enough of them to compress.
     return part.memory + part.compressed.places + part.compressed.factor - 1
 
 
@@ -545,7 +555,7 @@ def _block(part: spec.Block, shared: _Shared, d_model: int) -> block.AnyBlock:
     if part.cross is not None:
         cross = _cross_attention(part.cross, shared, d_model)
     feed_forward = _feedforward(part.feedforward, d_model)
-    sublayers = 3 if part.cross else 2
+    sublayers = 3 if part.cross else 2  # one norm for each
     norms = [_norm(part.norm, d_model) for _ in range(sublayers)]
     match part.residual:
         case spec.PostNorm():
@@ -604,12 +614,14 @@ def _dense_feedforward(
 def _stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
     match part.position:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
-            return None
+            return None  # the last two have weights in each layer: see _layer_position
         case spec.Rope(base, share, pairs, scaling):
+            # d of Su et al.; partial rotation (GPT-NeoX, GPT-J) leaves the other dimensions alone.
             dimensions = int(part.block.attention.d_k * share)
             frequencies = rotary.rope_frequencies(dimensions, base)
             return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs)
         case spec.T5Bias(count, distance):
+            # Decoders need no buckets for later keys.
             both_ways = not spec.is_causal(part.pattern)
             heads = part.block.attention.heads
             return relative_position.T5Bias(heads, count, distance, both_ways)
@@ -661,7 +673,7 @@ def _pattern(part: spec.MaskPattern) -> mask.MaskPattern:
         case spec.CausalMask(window):
             return mask.CausalMask(window)
         case spec.WindowMask(reach):
-            return mask_patterns.DilatedMask(reach)
+            return mask_patterns.DilatedMask(reach)  # with dilation 1
         case spec.DilatedMask(reach, step):
             return mask_patterns.DilatedMask(reach, step)
         case spec.StridedMask(stride):
@@ -700,6 +712,7 @@ def _self_attention(part: spec.Attention, shared: _Shared, d_model: int) -> atte
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     if part.projection == "global":
         assert isinstance(mixer, softmax_attention.SoftmaxAttention)
+        # Longformer's query_global, key_global and value_global.
         global_projection = projection.SelfProjection(*sizes)
         local_projection = projection.SelfProjection(*sizes)
         return global_attention.GlobalTokenAttention(
@@ -718,6 +731,7 @@ def _self_attention(part: spec.Attention, shared: _Shared, d_model: int) -> atte
 
 
 def _cross_attention(part: spec.Attention, shared: _Shared, d_model: int) -> attention.Attention:
+    # Positions of the stack concern its own sequence: they do not act on cross-attention.
     mixer = _mixer(part, _scale(part, None), shared.cross_lengths)
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     project = projection.CrossProjection(*sizes)
@@ -725,6 +739,7 @@ def _cross_attention(part: spec.Attention, shared: _Shared, d_model: int) -> att
 
 
 def _output_projection(part: spec.Attention, d_model: int) -> linear.Linear:
+    # W^O of Section 3.2.2: [h · d_v, d_model]
     return linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias)
 
 
@@ -734,7 +749,7 @@ def _scale(part: spec.Attention, position: position_terms.StackPosition | None) 
         return part.scale
     if part.projection == "shared":
         return 1.0
-    terms = 1
+    terms = 1  # content to content
     if isinstance(position, relative_position.Disentangled):
         terms += len(position.terms)
     return (terms * part.d_k) ** -0.5
@@ -786,6 +801,7 @@ def _features(
         case spec.EluFeatures():
             return linear_attention.EluFeatures(d_k)
         case spec.FavorFeatures(count, seed, redraw):
+            # d ln d features suffice for uniform approximation (Choromanski et al., Theorem 4).
             count = count or math.ceil(d_k * math.log(d_k)) or 1
             return linear_attention.FavorFeatures(d_k, count, scale, seed, redraw)
         case _:
@@ -795,7 +811,7 @@ def _features(
 def _lsh_attention(
     part: spec.Attention, mixer: spec.LshAttention, scale: float
 ) -> lsh_attention.LshAttention:
-    limit = 0
+    limit = 0  # read only where the length determines the buckets
     if isinstance(mixer.buckets, spec.AutoBuckets):
         limit = mixer.buckets.limit
     return lsh_attention.LshAttention(
@@ -825,7 +841,8 @@ def _length_projection(
         return None
     mixer = part.mixer
     if (mixer.share == "layers") != shared:
-        return None
-    heads = part.key_heads if mixer.share == "none" else 1
+        return None  # the stack makes those of all layers, each layer its own
+    heads = part.key_heads if mixer.share == "none" else 1  # 1: broadcast over the heads
+    # One matrix for keys and values where `both` or `layers` are shared: E = F.
     separate_values = mixer.share in ("none", "heads")
     return linformer.LengthProjection(mixer.length, mixer.rank, heads, values=separate_values)

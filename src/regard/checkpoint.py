@@ -27,8 +27,11 @@ class Saved:
     """One checkpoint: named groups of tensors, and the progress of the run as plain data."""
 
     step: int
-    groups: dict[str, Tensors]
+    groups: dict[str, Tensors]  # group (a file's stem) → its tensors by name
     progress: dict[str, Any]
+
+
+# --- checkpoints ---
 
 
 class Checkpoints:
@@ -48,6 +51,7 @@ class Checkpoints:
             for name, tensors in groups.items():
                 disk.write_tensors(temporary / f"{name}.safetensors", tensors)
             (temporary / "progress.json").write_text(json.dumps(progress))
+            # Last, when all other files are written.
             hashes = {path.name: disk.sha256(path) for path in sorted(temporary.iterdir())}
             (temporary / "hashes.json").write_text(json.dumps(hashes))
         # Only now: a crash before this line leaves one checkpoint too many, never one too few.
@@ -107,9 +111,11 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def _load_tensors(path: Path) -> Tensors:
-    """The tensors of a file, which an earlier version may have written, under their present
-    names."""
+    """The tensors of a file under their present names, whichever version wrote it."""
     return {current_name(name): tensor for name, tensor in load_file(path).items()}
+
+
+# --- snapshots of weights ---
 
 
 class Snapshots:

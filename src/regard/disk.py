@@ -35,6 +35,7 @@ def disk_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # No space, over the quota, over the limit on a file's size.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskError(
                 f"the disk is full: {what} was not written; what was there before is intact",
@@ -105,6 +106,7 @@ def json_line(value: Any) -> str:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary sibling to write to; it replaces `path` when the block ends well."""
+    # In the same folder: a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -191,10 +193,11 @@ def _mmap_tensor(path: Path, tensor: Tensor, offset: int) -> Tensor:
     """The same tensor, at this offset of the file, in a mapping that ends with it."""
     import torch
 
-    if not tensor.nbytes:
+    if not tensor.nbytes:  # an empty mapping is an error
         return tensor
     size = offset + tensor.nbytes
     try:
+        # from_file maps from the beginning of the file; pages that nobody reads cost no memory.
         data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
     except RuntimeError:  # the limit on address space (ulimit -v)
         return tensor
@@ -221,6 +224,7 @@ def drop_pages(tensor: Tensor) -> None:
         pages = np.fromfile("/proc/self/pagemap", np.uint64, max(0, count), offset=8 * first)
     except OSError:
         return
+    # Absent: neither present nor swapped. Of the file: present, not swapped, file-backed.
     absent = pages >> 62 == 0
     of_file = pages >> 61 == 0b101
     if len(pages) == count and bool((absent | of_file).all()):
@@ -252,6 +256,7 @@ def _content_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(name.encode())
+        # The buffer itself: `tobytes` would copy it.
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 

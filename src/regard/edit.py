@@ -1,4 +1,4 @@
-"""Changes to finished models: packing and int8 quantization, compilation, LoRA, head pruning."""
+"""Changes to trained models: packing and int8 quantization, compilation, LoRA, head pruning."""
 
 from __future__ import annotations
 
@@ -18,45 +18,58 @@ from regard.core.lora import LoRA
 from regard.core.stack import Stack
 from regard.errors import SettingError, did_you_mean
 
-# The projections of attention: q, k and v of one sequence, q and v where queries are keys, q of one
-# sequence and k and v of another.
+# Names of the projections of attention: `qkv` of self-attention, `qv` where keys are the queries
+# (Reformer), `q` and `kv` of cross-attention.
 PROJECTIONS = ("qkv", "qv", "q", "kv")
+
+# ------------------------------------------------------------------ inference on a CPU
 
 
 def freeze(model: nn.Module, precision: str = "float32") -> None:
-    """Packs the weights of a model on a CPU: faster, and below float32 smaller and a little less
-    exact (int8, bf16). It cannot be trained or written afterwards."""
+    """Packs the weights of a model for inference on a CPU.
+
+    Below float32 (bf16, int8) they are smaller and a little less exact. A packed model can neither
+    be trained nor written.
+    """
     quantized_linear.check(precision)
-    merge(model)
+    merge(model)  # packed weights cannot take LoRA's product in
     parts = [
         part
         for part in model.eval().modules()
         if isinstance(part, (Linear, LMHead)) and part.packed is None
     ]
-    # One by one, so that little is in memory twice; first the head, for which a whole table is
-    # read.
+    # One by one, so that little is in memory twice. False sorts before True: heads come first,
+    # because each reads a whole embedding table.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
         part.pack(quantized_linear.PACKED[precision])
-    give_back()
+    give_back()  # the heap is full of holes where the float32 weights were
+
+
+# ------------------------------------------------------------------ compilation
 
 
 @contextmanager
 def compiled(model: nn.Module) -> Iterator[None]:
-    """Inside, the blocks run as torch.compile makes them, one program for all blocks of a kind and
-    for all lengths."""
+    """Context in which the blocks are compiled (torch.compile).
+
+    All blocks of a kind, and all lengths, share one compiled program.
+    """
     from torch.fx.experimental import _config as shapes
 
     blocks = [part for part in model.modules() if isinstance(part, AnyBlock)]
     for block in blocks:
         block.compile(dynamic=True)
     try:
-        # Sources and targets that are equally long in the first batch are not in the next: that is
-        # no other program.
+        # Duck shapes give equal sizes one symbol. A source and a target that happen to be equally
+        # long in the first batch would then cause a recompilation in the next.
         with shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
             yield
     finally:
         for block in blocks:
-            block._compiled_call_impl = None
+            block._compiled_call_impl = None  # PyTorch has no public inverse of Module.compile
+
+
+# ------------------------------------------------------------------ LoRA
 
 
 def lora(
@@ -66,23 +79,28 @@ def lora(
     dropout: float = 0.0,
     which: Sequence[str] = PROJECTIONS,
 ) -> list[str]:
-    """Lets a finished model change by matrices of low rank only: all its parameters are fixed, and
-    beside the linear maps of its blocks that are called `which` (see `named_modules`; "all" for
-    every one) stand small ones that train. The maps of q, k and v are one matrix here and get one
-    change. Gives the names of the maps that were changed; `merge` folds it in.
+    """Low-rank adaptation (LoRA, Hu et al. 2021): freezes the model and adds trainable matrices.
+
+    They are added to the linear maps of the blocks whose last name is in `which` (see
+    `named_modules`), or to all of them for "all". Returns the full names of these maps; `merge`
+    folds the matrices in. The projections of q, k and v are one matrix here, with one adapter.
     """
+    # Full name → linear map, of the stacks only: embeddings and heads stay as they are.
     maps = {
-        f"{place}.{name}": part
-        for place, stack in model.named_modules()
+        f"{prefix}.{name}": part
+        for prefix, stack in model.named_modules()
         if isinstance(stack, Stack)
         for name, part in stack.named_modules()
         if isinstance(part, Linear)
     }
-    known = {name.rsplit(".", 1)[-1] for name in maps}
-    wrong = [word for word in which if word != "all" and word not in known | set(PROJECTIONS)]
-    if wrong:
+    map_names = {name.rsplit(".", 1)[-1] for name in maps}
+    # The default names all projections, of which no model has every one.
+    accepted = map_names | set(PROJECTIONS) | {"all"}
+    unknown = [word for word in which if word not in accepted]
+    if unknown:
         raise SettingError(
-            f"no linear map is called {wrong[0]!r}", did_you_mean(wrong[0], known | {"all"})
+            f"no linear map is called {unknown[0]!r}",
+            did_you_mean(unknown[0], map_names | {"all"}),
         )
     chosen = [name for name in maps if "all" in which or name.rsplit(".", 1)[-1] in which]
     if rank < 1 or not chosen:
@@ -93,24 +111,29 @@ def lora(
     for name in chosen:
         part = maps[name]
         outputs, inputs = part.weight.shape
-        part.added = LoRA(inputs, outputs, rank, alpha or 2.0 * rank, dropout).to(
-            part.weight.device
-        )
+        # Unless alpha is set, the product of the two matrices counts alpha / rank = 2 times.
+        adapter = LoRA(inputs, outputs, rank, alpha or 2.0 * rank, dropout)
+        part.added = adapter.to(part.weight.device)
     return chosen
 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Folds the changes of `lora` into the matrices beside which they stand: an ordinary model
-    again."""
+    """Merges LoRA adapters into the weights that they change: an ordinary model again."""
     for part in model.modules():
         if isinstance(part, Linear) and isinstance(part.added, LoRA):
+            # In float64, so that the sum is rounded once.
             part.weight.copy_(part.weight.double() + part.added.matrix())
             part.added = None
 
 
+# ------------------------------------------------------------------ head pruning
+
+
 def prune(part: Attention, heads: Tensor) -> None:
-    """Leaves an attention these heads only (Michel et al. 2019): the projections of the others are
-    gone, not zero."""
-    merge(part)
+    """Head pruning (Michel et al. 2019): the attention keeps these heads only.
+
+    The projections of the other heads are removed, not set to zero.
+    """
+    merge(part)  # adapters have rows for all heads
     part.keep(heads)

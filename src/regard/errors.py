@@ -22,6 +22,9 @@ class RegardError(Exception):
         return type(self), (self.problem, self.repair)
 
 
+# --- what kind of failure it is; callers catch these by class ---
+
+
 class DataError(RegardError):
     """Text, corpora or tokenizers that cannot be used as they are."""
 

@@ -1,5 +1,9 @@
-"""The models: Encoder–decoder, encoder, decoder, two towers. A forward names the stations of the
-drawing in the paper, bottom to top."""
+"""The models: encoder–decoder, encoder, decoder and dual encoder.
+
+Each `forward` follows the figure of its architecture from bottom to top.
+"""
+
+# Letters of shapes: B rows of a batch, S source and T target positions, D d_model, V vocabulary.
 
 from __future__ import annotations
 
@@ -24,12 +28,13 @@ from regard.core.stack import Stack
 # The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
 EncoderSide = Stack | RecurrentEncoder | ConvolutionalEncoder
 DecoderSide = Stack | RecurrentDecoder | ConvolutionalDecoder
-Losses = dict[str, Tensor]
+Losses = dict[str, Tensor]  # auxiliary ones by name: load balancing of experts, ponder cost
+
+# ------------------------------------------------------------------ encoder–decoder
 
 
 class EncoderDecoder(nn.Module):
-    """Figure 1 of "Attention Is All You Need"; its two sides may also be recurrent or
-    convolutional."""
+    """Encoder–decoder (Figure 1 of the paper); its sides may also be recurrent or convolutional."""
 
     padding_side = "right"  # of the shorter rows in a batch of sources
 
@@ -54,17 +59,21 @@ class EncoderDecoder(nn.Module):
         """source [B, S] token ids, or [B, mels, N] frames of sound → hidden states [B, S, D];
         `padding_mask` [B, S or N] is True at tokens, False at padding."""
         context = context or Context()
+        # Convolutions of a front end shorten the sequence, and its mask with it.
         padding_mask = self.source.output_padding_mask(padding_mask)
-        x = self.source(source, None, context)
+        x = self.source(source, None, context)  # [B, S, D]
         return context.output(self.encoder(x, padding_mask, context.scope("encoder")), padding_mask)
 
     def decode(
         self, target: Tensor, memory: EncoderOutput, context: Context | None = None
     ) -> Tensor:
-        """target [B, T] token ids → hidden states [B, T, D]; position t has seen targets up to t
-        and the whole memory (teacher forcing)."""
+        """Teacher forcing: target [B, T] token ids → hidden states [B, T, D].
+
+        Position t attends to targets up to t and to the whole memory.
+        """
         context = (context or Context()).target()
-        x = self.target(target, None, context)
+        x = self.target(target, None, context)  # [B, T, D]
+        # No padding mask: targets are padded on the right, where a causal mask hides the padding.
         return self.decoder(x, None, context, memory)
 
     def forward(
@@ -89,10 +98,14 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
         context = Context.decoding(state)
-        x = self.target(tokens, None, context)
+        x = self.target(tokens, None, context)  # [rows, T, D]
+        # Keys and values of the encoder output are in the state's caches already.
         x = self.decoder(x, None, context)
         state.advance(tokens.shape[1])
         return self.head(x)
+
+
+# ------------------------------------------------------------------ encoder
 
 
 class Encoder(nn.Module):
@@ -127,7 +140,7 @@ class Encoder(nn.Module):
         """Hidden states [B, T, D] and auxiliary losses. `padding_mask` is True at inputs (tokens,
         samples) that are no padding; `more` is what the front end takes besides, as segments."""
         context = (context or Context()).scope("encoder")
-        x = self.input(inputs, padding_mask, context, **more)
+        x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, context.losses or {}
 
@@ -152,6 +165,9 @@ class Encoder(nn.Module):
         if self.pool is not None and not self.labels.per_token:
             hidden = self.pool(hidden, self.input.output_padding_mask(padding_mask), inputs)
         return self.labels(hidden)
+
+
+# ------------------------------------------------------------------ decoder (language model)
 
 
 class Prompt(NamedTuple):
@@ -190,13 +206,17 @@ class Decoder(nn.Module):
         return Prompt(tokens, padding_mask, (context or Context()).probe)
 
     def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
-        """Prefill: the state after all of the prompt but its last token, which is the first to
-        `step` with; `capacity` counts what follows the prompt."""
+        """Prefill: the state after all of the prompt but its last token.
+
+        `capacity` is the number of tokens that follow the prompt.
+        """
         rows, length = prompt.tokens.shape
         caches = self.stack.start(rows, length + capacity)
         state = DecoderState(caches, 1, prompt.padding_mask, probe=prompt.probe)
+        # The last token is left out: the first `step` takes it, and gives the first new logits.
         if length > 1:
             self.advance(prompt.tokens[:, :-1], state)
+        # The prompt is computed once; its beams begin with equal caches.
         state.widen(width, prompt.tokens.device)
         return state
 
@@ -207,14 +227,18 @@ class Decoder(nn.Module):
     def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """As `step`, without the head: nobody asks for the logits of a long prompt."""
         context = Context.decoding(state)
-        x = self.tokens(tokens, state.row_padding_mask(), context)
+        # Left padding: positions are counted from a row's first token.
+        x = self.tokens(tokens, state.row_padding_mask(), context)  # [rows, T, D]
         hidden = self.stack(x, state.key_padding_mask(state.end(tokens.shape[1])), context)
         state.advance(tokens.shape[1])
         return hidden
 
 
+# ------------------------------------------------------------------ dual encoder
+
+
 class DualEncoder(nn.Module):
-    """Two towers over one space (CLIP): which text belongs to which image (Radford et al. 2021)."""
+    """Dual encoder (CLIP, Radford et al. 2021): texts and images as vectors of one space."""
 
     def __init__(self, text: Encoder, image: Encoder, scale: float) -> None:
         super().__init__()
@@ -242,14 +266,14 @@ class DualEncoder(nn.Module):
         context: Context | None = None,
     ) -> tuple[Tensor, Losses]:
         """Logits of each text with each image [texts, images], and auxiliary losses (none here)."""
-        texts = self.texts(tokens, padding_mask, context)
-        images = self.images(pixels, context)
+        texts = self.texts(tokens, padding_mask, context)  # [texts, width]
+        images = self.images(pixels, context)  # [images, width]
+        # Vectors of length 1: their products are cosines.
         return texts @ images.mT * self.scale.exp(), {}
 
 
 class Function(nn.Module):
-    """A model seen as one function of tensors, for exporters, which take a module and nothing
-    else."""
+    """Adapter for exporters, which take a module of tensors: a model and one call of it."""
 
     def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]) -> None:
         super().__init__()

@@ -1,5 +1,7 @@
-"""Variants of the models: decoder layers that attend to the encoder layer of their own height, and
-a language model whose chunks change when the text grows (Reformer)."""
+"""Variants of the models: layer-matched cross-attention, and decoding without a KV cache.
+
+Without a cache decode language models whose chunks change when the text grows (Reformer).
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,24 @@ from regard.model import Decoder, EncoderDecoder, Prompt
 
 
 class LayerMatchedEncoderDecoder(EncoderDecoder):
-    """Decoder layer i attends to what encoder layer i made."""
+    """Encoder–decoder whose decoder layer i attends to the output of encoder layer i."""
 
     encoder: Stack
 
     def encode(
         self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
     ) -> EncoderOutput:
-        layers: list[Tensor] = []
+        layers: list[Tensor] = []  # filled by the stack: [B, S, D] of each layer
         context = dataclasses.replace(context or Context(), layer_outputs=layers)
         memory = super().encode(source, padding_mask, context)
+        # The last layer is finished (final norm and dropout) already: it is the output.
         finished = [self.encoder.finish(layer) for layer in layers[:-1]]
         return memory._replace(layers=(*finished, memory.hidden))
 
 
 @dataclass
 class TokenHistory:
-    """The tokens so far, and nothing made of them: the cache of a model that computes a text
-    anew."""
+    """Cache of token ids, for a model that recomputes the text at every step."""
 
     tokens: Tensor  # [B, T]
 
@@ -60,10 +62,13 @@ class TokenHistory:
 
 
 class RecomputingDecoder(Decoder):
-    """A language model that nothing can be cached for: a text that grows is cut into chunks anew,
-    so every step computes the whole text."""
+    """Language model without a KV cache: every step recomputes the whole text.
+
+    A text that grows is cut into chunks anew, so nothing of the last step stays valid.
+    """
 
     def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
+        # Nothing is computed yet: the first step reads the prompt together with its token.
         history = TokenHistory(prompt.tokens[:, :-1])
         length = history.tokens.shape[1]
         state = DecoderState(
@@ -79,20 +84,23 @@ class RecomputingDecoder(Decoder):
         padding_mask = state.row_padding_mask()
         hidden = self._recompute(history.append(tokens), padding_mask, Context(probe=state.probe))
         state.advance(new)
-        return hidden[:, -new:]
+        return hidden[:, -new:]  # [rows, new, D]: callers know the earlier ones
 
     def _recompute(self, tokens: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
-        """Hidden states of whole texts. Padding would change what is in a chunk, so rows that begin
-        at the same position are read together, from there on."""
+        """Hidden states of whole texts [rows, T, D].
+
+        Padding would change what is in a chunk. So it is cut off, and rows whose texts begin at
+        the same position are computed together.
+        """
         if padding_mask is None:
             hidden: Tensor = self(tokens, None, context)[0]
             return hidden
-        first_token = padding_mask.long().argmax(dim=1)
+        first_token = padding_mask.long().argmax(dim=1)  # [rows]: argmax gives the first True
         out: Tensor | None = None
         for begin in first_token.unique().tolist():
             rows = first_token == begin
             hidden = self(tokens[rows, begin:], None, context)[0]
-            if out is None:
+            if out is None:  # only now are dtype and width known
                 out = hidden.new_zeros(*tokens.shape, hidden.shape[-1])
             out[rows, begin:] = hidden
         assert out is not None

@@ -45,5 +45,6 @@ def construct(
     """Calls `constructor` with the options; too few, too many or malformed ones are user errors."""
     try:
         return constructor(*options)
+    # KeyError: no such name. TypeError: the wrong number of options. ValueError: no number.
     except (KeyError, TypeError, ValueError):
         raise SettingError(problem, usage) from None

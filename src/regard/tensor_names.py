@@ -5,6 +5,7 @@ Our own folders go on writing the names they always had; checkpoints are read un
 
 from __future__ import annotations
 
+# One part of a dotted name, as it is stored → as it is now.
 _NOW = {
     "everywhere": "global_attention",  # Longformer's second projections
     "beside": "conv_layer",  # DeBERTa's convolution

@@ -41,7 +41,7 @@ def test_a_stack_is_traced_for_any_length(
     function = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
     with torch.no_grad(), with_kernel(model, softmax_attention.explicit):
         example = torch.randint(20, (2, 7))
-        axes = {"given": ({1: torch.export.Dim("length")},)}
+        axes = {"inputs": ({1: torch.export.Dim("length")},)}
         program = torch.export.export(function, (example,), dynamic_shapes=axes).module()
         for other in (5, 12):
             tokens = torch.randint(20, (2, other))

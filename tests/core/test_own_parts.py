@@ -241,7 +241,7 @@ def test_a_folder_is_opened_with_its_own_kinds(tmp_path: Path) -> None:
 
 
 def test_a_name_of_the_package_is_refused() -> None:
-    own = dataclass(frozen=True)(type("Rope", (), {"build": Cosine.build}))
+    own: Any = dataclass(frozen=True)(type("Rope", (), {"build": Cosine.build}))
     with pytest.raises(ModelError, match=r"Rope is the name of a part of regard\.spec"):
         spec.to_dict(decoder(Cosine(), position=own()))
     with pytest.raises(ModelError, match=r"Rope is the name of a part of regard\.spec"):

@@ -1,10 +1,12 @@
 """Attention of recurrent decoders: additive (Bahdanau et al. 2015) and multiplicative (Luong et al.
 2015), with one head that reads the encoder memory.
 
-Scores that are products of vectors are what `SoftmaxAttention` computes; here is the additive
-score, and the part with which a decoder attends by either. Keys are made of a memory once, for all
-queries.
+`SoftmaxAttention` computes scores that are products of vectors. Here are the additive score, and
+the attention layer of a decoder with either. Keys are projected once for all queries.
 """
+
+# Letters of shapes: B sentences, W beams of each, S source and T target positions, D d_model,
+# K the width of keys, E that of values.
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ class AdditiveAttention(nn.Module):
 
     def __init__(self, width: int, temperature: float = 1.0) -> None:
         super().__init__()
-        self.direction = nn.Parameter(normal(1, width)[0])
+        self.direction = nn.Parameter(normal(1, width)[0])  # v_a of Bahdanau et al., [K]
         self.temperature = temperature
 
     def extra_repr(self) -> str:
@@ -47,18 +49,18 @@ class AdditiveAttention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
         hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # [B, 1, T, S, K]
-        scores = (hidden @ self.direction) / self.temperature
+        scores = (hidden @ self.direction) / self.temperature  # [B, 1, T, S]
+        # The softmax of −∞ alone is NaN: such rows get weights of zero instead.
         fully_masked = ~allowed.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(fully_masked, 0.0)
         return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
 
 
 class AlignmentAttention(nn.Module):
-    """One head that attends to the encoder memory by any score, and joins the context vector with
-    the state: tanh(W [context; state]).
+    """Attention of a recurrent decoder to the encoder output, with one head and any score.
 
-    `query` and `key` are the maps before the score, where there are any; values are the memory
-    itself.
+    The output is tanh(W [context; state]). `query` and `key` are the projections before the score,
+    where there are any; values are the encoder output itself.
     """
 
     heads = 1
@@ -76,6 +78,7 @@ class AlignmentAttention(nn.Module):
         self.query = query
         self.key = key
 
+    # join.weight is [D, E + D]: the context vector comes first.
     @property
     def out_weight(self) -> Tensor:
         """The map of the context vector: [D, E]."""
@@ -91,8 +94,10 @@ class AlignmentAttention(nn.Module):
         return CrossKV(keys[:, None], memory[:, None])
 
     def queries(self, x: Tensor, memory: CrossKV) -> Tensor:
-        """[rows, T, D] → [B, 1, W·T, K]: the W rows (beams) of a sentence are further positions of
-        one row, which share its memory."""
+        """Queries [B, 1, W·T, K] of states [rows, T, D].
+
+        The W beams of a sentence become further positions of one row, which share its memory.
+        """
         q = x if self.query is None else self.query(x)
         return q.reshape(len(memory.k), 1, -1, q.shape[-1])
 

@@ -9,15 +9,11 @@ from torch import Tensor
 
 @dataclass
 class RecurrentState:
-    """The state that recurrent layers carry from position to position: all they know of the past.
-
-    `cell` is an LSTM's second vector; `fed` what the last step gave, where the next one is told
-    (input feeding).
-    """
+    """Hidden state of recurrent layers: the decoding cache, of a size that does not grow."""
 
     hidden: Tensor  # [B, L, D]
-    cell: Tensor | None = None  # [B, L, D]
-    fed: Tensor | None = None  # [B, D]
+    cell: Tensor | None = None  # [B, L, D]: an LSTM's cell state
+    fed: Tensor | None = None  # [B, D]: output of the last step, for input feeding
 
     @property
     def rows(self) -> int:
@@ -28,7 +24,7 @@ class RecurrentState:
         return len(self.hidden)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions as they are: the cells go through them."""
+        """New positions unchanged: the cells have read the earlier ones."""
         return k, v
 
     def select(self, rows: Tensor) -> None:
@@ -39,7 +35,7 @@ class RecurrentState:
             self.fed = self.fed.index_select(0, rows)
 
     def detach(self) -> RecurrentState:
-        """The same numbers, through which no gradient goes back."""
+        """The state without gradient history (truncated backpropagation through time)."""
         cell = None if self.cell is None else self.cell.detach()
         fed = None if self.fed is None else self.fed.detach()
         return RecurrentState(self.hidden.detach(), cell, fed)
@@ -47,7 +43,7 @@ class RecurrentState:
 
 @dataclass
 class ConvState:
-    """The last inputs of a convolution, as many as it looks back."""
+    """Last inputs of a causal convolution, as many as its receptive field needs."""
 
     x: Tensor  # [B, reach, D]
 
@@ -60,7 +56,7 @@ class ConvState:
         return len(self.x)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions as they are: the convolution goes over them."""
+        """New positions unchanged: the convolution concatenates `x` itself."""
         return k, v
 
     def select(self, rows: Tensor) -> None:

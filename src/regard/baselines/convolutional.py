@@ -1,9 +1,11 @@
-"""Convolutional encoders and decoders: ConvS2S (Gehring et al. 2017) and ByteNet (Kalchbrenner et
-al. 2016).
+"""Convolutional encoders and decoders: ConvS2S (Gehring et al. 2017), ByteNet (Kalchbrenner et al.
+2016).
 
-They have the signature of a `Stack`. The memory that such an encoder hands on is two tensors side
-by side, [B, S, 2·D]: what to match (keys) and what to take (values).
+They have the signature of a `Stack`. The output of such an encoder is keys and values,
+concatenated: [B, S, 2·D].
 """
+
+# Letters of shapes: B sentences, W beams of each, S source and T target positions, D d_model.
 
 from __future__ import annotations
 
@@ -31,16 +33,16 @@ HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 class Convolution(nn.Module):
-    """A dilated convolution over `kernel` positions: around each position, or where there is a
-    past, up to it (causal)."""
+    """Dilated convolution over positions: centred in an encoder, causal where there is a past."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int) -> None:
         super().__init__()
         self.dilation = dilation
-        self.reach = (kernel - 1) * dilation
+        self.reach = (kernel - 1) * dilation  # the receptive field is one more
         self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel))
         self.bias = nn.Parameter(torch.zeros(outputs))
         if not self.weight.is_meta:
+            # 1 / fan-in as the variance keeps that of the inputs.
             self.weight.data.normal_(std=(kernel * inputs) ** -0.5)
 
     def extra_repr(self) -> str:
@@ -49,11 +51,13 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, past: ConvState | None = None) -> Tensor:
         """[B, T, inputs] → [B, T, outputs]"""
-        padding = self.reach // 2
+        padding = self.reach // 2  # on each side; kernels of encoders are odd
         if past is not None:
             padding = 0
             x = torch.cat([past.x, x], dim=1)
+            # Not x[:, -reach:], which for a kernel of 1 would keep everything.
             past.x = x[:, x.shape[1] - self.reach :]
+        # conv1d takes channels before positions: [B, inputs, T].
         x = functional.conv1d(
             x.transpose(1, 2), self.weight, self.bias, padding=padding, dilation=self.dilation
         )
@@ -61,11 +65,12 @@ class Convolution(nn.Module):
 
 
 class GatedUnit(nn.Module):
-    """ConvS2S's unit: a gated linear unit of a convolution."""
+    """Gated convolution of ConvS2S: a gated linear unit of a convolution."""
 
     def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
+        # Twice the width: a gated linear unit multiplies one half by the sigmoid of the other.
         self.convolution = Convolution(d_model, 2 * d_model, kernel, dilation)
         self.input_width = d_model  # of the convolution
 
@@ -80,8 +85,10 @@ class GatedUnit(nn.Module):
 
 
 class BottleneckUnit(nn.Module):
-    """ByteNet's unit: norm, relu, map to half the width; norm, relu, convolution; norm, relu, map
-    back."""
+    """Bottleneck residual block of ByteNet: a convolution at half the width, between two maps.
+
+    Norm and ReLU precede each of the three (Kalchbrenner et al. 2016, Figure 3).
+    """
 
     def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
         super().__init__()
@@ -96,7 +103,7 @@ class BottleneckUnit(nn.Module):
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
     ) -> Tensor:
-        x = self.inner(functional.relu(self.norms[0](x)))
+        x = self.inner(functional.relu(self.norms[0](x)))  # [B, T, D/2]
         x = _zero_padding(functional.relu(self.norms[1](x)), padding_mask)
         x = self.convolution(x, past)
         return self.dropout(self.outer(functional.relu(self.norms[2](x))))
@@ -109,14 +116,14 @@ Unit = GatedUnit | BottleneckUnit
 
 
 def _zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """A convolution must find at padding what it finds beyond the end: nothing."""
+    """Zeros at padding, as a convolution has them beyond the end of a row."""
     if padding_mask is None:
         return x
     return x.masked_fill(~padding_mask[:, :, None], 0.0)
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Units around each position."""
+    """Convolutional encoder."""
 
     position = None
 
@@ -136,7 +143,7 @@ class ConvolutionalEncoder(nn.Module):
         context: Context | None = None,
         memory: EncoderOutput | None = None,
     ) -> Tensor:
-        """[B, S, D] → [B, S, 2·D]: what was found, and the same with what stood there at first."""
+        """[B, S, D] → keys and values [B, S, 2·D]."""
         context = context or Context()
         refuse_documents(context)
         x = context.probe.through("embedded", x)
@@ -146,13 +153,13 @@ class ConvolutionalEncoder(nn.Module):
             x = context.layer_done(context.layer(i), x)
         if self.norm is not None:
             x = self.norm(x)
+        # Gehring et al., Section 3.3: keys are the outputs, values also contain the embeddings.
         x = torch.cat([x, (x + embedded) * HALF], dim=-1)
         return context.probe.through("output", x)
 
 
 class ConvAttention(nn.Module):
-    """The attention of one ConvS2S layer: a query is the layer's output and the target's embedding
-    together."""
+    """Attention of one ConvS2S layer: the query is the layer's output plus the target embedding."""
 
     heads = 1
 
@@ -160,7 +167,7 @@ class ConvAttention(nn.Module):
         super().__init__()
         self.query = Linear(d_model, d_model)
         self.output = Linear(d_model, d_model)
-        self.mixer = SoftmaxAttention(1.0, 0.0)
+        self.mixer = SoftmaxAttention(1.0, 0.0)  # no scale, no dropout
 
     @property
     def out_weight(self) -> Tensor:
@@ -169,7 +176,7 @@ class ConvAttention(nn.Module):
     def forward(
         self, x: Tensor, embedded: Tensor, memory: CrossKV, mask: AttentionMask, probe: NullProbe
     ) -> Tensor:
-        q = (self.query(x) + embedded) * HALF
+        q = (self.query(x) + embedded) * HALF  # Equation 1
         q = q.reshape(memory.k.shape[0], 1, -1, q.shape[-1])  # [B, 1, W·T, D]
         probe.attention(self.mixer, (q, memory.k, memory.v), mask)
         mixed = self.mixer(q, memory.k, memory.v, mask)
@@ -179,9 +186,11 @@ class ConvAttention(nn.Module):
 
 
 class ConvolutionalDecoder(nn.Module):
-    """Causal units. With `glances`, each layer attends to the memory (ConvS2S). Without, the
-    decoder stands on the encoder: position t is told what the encoder says of its position t, and
-    nothing beyond its end (`aligned`, ByteNet)."""
+    """Convolutional decoder, causal.
+
+    With `glances`, each layer attends to the memory (ConvS2S). With `aligned`, position t is
+    concatenated with the encoder's output at t, or zeros beyond its end (ByteNet).
+    """
 
     position = None
 
@@ -206,7 +215,7 @@ class ConvolutionalDecoder(nn.Module):
     def start(
         self, rows: int, capacity: int, memory: EncoderOutput | None = None
     ) -> list[LayerCache]:
-        """For each layer the last inputs of its convolution: none yet."""
+        """Caches of all layers: zeros for the inputs before the first position, and the memory."""
         assert memory is not None
         k, v = memory.hidden[:, None].chunk(2, dim=-1)  # [B, 1, S, D] each
         caches = []
@@ -234,7 +243,7 @@ class ConvolutionalDecoder(nn.Module):
             caches = context.state.layers
         if self.aligned is not None:
             x = self.aligned(torch.cat([x, _aligned_memory(x, context, caches[0], mask)], dim=-1))
-        embedded = x
+        embedded = x  # g of Gehring et al.: part of every layer's query
         for i, unit in enumerate(cast(Sequence[Unit], self.units)):
             layer = context.layer(i)
             keys = caches[i].cross_attention
@@ -250,7 +259,7 @@ class ConvolutionalDecoder(nn.Module):
 
 
 def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: AttentionMask) -> Tensor:
-    """What the encoder says of the positions of x [rows, T, D]: zeros where it has none."""
+    """The encoder's output at the positions of x [rows, T, D]: zeros beyond its end."""
     assert cache.cross_attention is not None
     v = cache.cross_attention.v[:, 0]  # [B, S, D]
     if not mask.is_full:
@@ -261,4 +270,5 @@ def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: Attent
     positions = torch.arange(start, start + length, device=x.device)
     beyond = positions >= v.shape[1]
     aligned = v[:, positions.clamp_max(v.shape[1] - 1)].masked_fill(beyond[None, :, None], 0.0)
+    # [B, T, D] → [rows, T, D]: beams of a sentence share its encoder output.
     return aligned.repeat_interleave(x.shape[0] // v.shape[0], dim=0)

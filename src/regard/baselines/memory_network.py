@@ -1,6 +1,8 @@
 """End-to-end memory networks: a memory of sentences that is read in several hops (Sukhbaatar et al.
 2015)."""
 
+# Letters of shapes: B stories, N sentences, S words of a sentence, Q of the question, D d_model.
+
 from __future__ import annotations
 
 import torch
@@ -17,9 +19,11 @@ from regard.core.softmax_attention import SoftmaxAttention
 
 
 class MemoryHops(nn.Module):
-    """Each hop attends to the sentences through one table and takes what it finds from the next,
-    which is also the table that the following hop attends through (adjacent tying); the question is
-    read with the first. `ages` are trained vectors of how long ago a sentence was."""
+    """Hops of attention to the sentences, with adjacent weight tying (Section 2.2 of the paper).
+
+    The table of one hop's values (C) is that of the next hop's keys (A). The question is embedded
+    with the first. `ages` are learned vectors of how long ago a sentence was (T_A, T_C).
+    """
 
     position = None
     heads = 1  # each hop attends once
@@ -31,7 +35,7 @@ class MemoryHops(nn.Module):
         self.ages = nn.ParameterList(ages)
         self.layers = hops
         self.sentences = sentences
-        self.mixer = SoftmaxAttention(1.0, 0.0)
+        self.mixer = SoftmaxAttention(1.0, 0.0)  # no scale, no dropout
 
     def extra_repr(self) -> str:
         return f"hops={self.layers}, sentences={self.sentences}"
@@ -44,8 +48,7 @@ class MemoryHops(nn.Module):
         question_mask: Tensor,
         context: Context,
     ) -> Tensor:
-        """story [B, N, S] and question [B, Q] with their padding masks → the answer's vector
-        [B, D]"""
+        """story [B, N, S] and question [B, Q], with padding masks → the answer's vector [B, D]"""
         answer = self._sentence_vectors(0, question[:, None], question_mask[:, None])  # [B, 1, D]
         answer = context.probe.through("embedded", answer)
         is_sentence = story_mask.any(dim=-1)  # [B, N]
@@ -54,14 +57,15 @@ class MemoryHops(nn.Module):
         # The last sentence of a story is the youngest.
         ages = is_sentence.sum(dim=1, keepdim=True) - 1 - positions
         ages = ages.clamp(0, self.sentences - 1)
-        keys = self._memory(0, story, story_mask, ages)
+        keys = self._memory(0, story, story_mask, ages)  # m_i, [B, N, D]
         for hop in range(self.layers):
             layer = context.layer(hop)
             inner = layer.probe.scope("cross")
-            values = self._memory(hop + 1, story, story_mask, ages)
+            values = self._memory(hop + 1, story, story_mask, ages)  # c_i, [B, N, D]
             qkv = (answer[:, None], keys[:, None], values[:, None])  # [B, 1, 1 or N, D]
             inner.attention(self.mixer, qkv, mask)
             mixed = inner.through("mixed", self.mixer(*qkv, mask))
+            # Equation 4: u of the next hop is u + o.
             answer = context.layer_done(layer, answer + mixed[:, 0])
             keys = values
         return context.probe.through("output", answer[:, 0])
@@ -81,13 +85,17 @@ class MemoryHops(nn.Module):
         return vectors + functional.embedding(ages, self.ages[number])
 
     def _sentence_vectors(self, number: int, tokens: Tensor, padding_mask: Tensor) -> Tensor:
-        """[..., S] tokens → [..., D], each sentence one vector. Position encoding (their l_kj): how
-        much each dimension of a word counts depends on its position, so that order matters."""
+        """Sentence vectors with position encoding: [..., S] tokens → [..., D] (Section 4.1).
+
+        Each dimension k of word j is weighed by l_kj = (1 − j/J) − (k/d)(1 − 2j/J), so that the
+        order of words matters.
+        """
         table = self.tables[number].weight
         assert isinstance(table, Tensor)
-        x = functional.embedding(tokens, table)
+        x = functional.embedding(tokens, table)  # [..., S, D]
         lengths = padding_mask.sum(dim=-1, keepdim=True).clamp_min(1)  # [..., 1]
         words = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+        # As fractions, j/J and k/d.
         j = (words / lengths).to(x.dtype)[..., None]
         k = (torch.arange(1, x.shape[-1] + 1, device=tokens.device) / x.shape[-1]).to(x.dtype)
         weight = ((1 - j) - k * (1 - 2 * j)).masked_fill(~padding_mask[..., None], 0.0)
@@ -109,8 +117,10 @@ class MemoryNetwork(nn.Module):
         question_mask: Tensor | None = None,
         context: Context | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """story [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words
-        → the answer's vector [B, D], and auxiliary losses (none here)."""
+        """The answer's vector [B, D], and auxiliary losses (none here).
+
+        story is [B, N, S], the oldest sentence first, and question [B, Q]; masks are True at words.
+        """
         context = (context or Context()).scope("memory")
         if story_mask is None:
             story_mask = torch.ones_like(story, dtype=torch.bool)
@@ -120,8 +130,10 @@ class MemoryNetwork(nn.Module):
 
     @staticmethod
     def split_inputs(joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What `forward` takes, from one tensor [B, N + 1, S] of sentences of which the last is the
-        question, with −1 where no word is."""
+        """The arguments of `forward` from one tensor [B, N + 1, S].
+
+        Its last sentence is the question, and −1 is padding.
+        """
         mask = joined >= 0
         words = joined.clamp_min(0)
         return words[:, :-1], words[:, -1], mask[:, :-1], mask[:, -1]

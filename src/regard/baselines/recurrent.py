@@ -1,11 +1,15 @@
 """Recurrent encoders and decoders: RNN, GRU, LSTM, with or without attention (Cho et al. 2014,
 Sutskever et al. 2014, Bahdanau et al. 2015, Luong et al. 2015).
 
-They have the signature of a `Stack`. Where nothing but its own state reaches a cell, a whole
-sequence is one call of PyTorch's kernel (cuDNN on a GPU); a cell that is told the context vector
-goes step by step. Dropout is ours, because cuDNN's could not be drawn again by a resumed run;
-padding is reversed in place instead of packed, because packing would wait for the device.
+They have the signature of a `Stack`. A cell whose input does not depend on its own output runs over
+the whole sequence in one call of PyTorch's kernel (cuDNN on a GPU). A cell whose input contains the
+context vector runs step by step.
+
+Dropout is ours, because a resumed run could not repeat cuDNN's. Rows are reversed by a gather and
+not packed, because packing copies lengths to the host and waits for the device.
 """
+
+# Letters of shapes: B rows, S source and T target positions, L layers, D d_model.
 
 from __future__ import annotations
 
@@ -27,11 +31,11 @@ from regard.core.probe import HasHeads, NullProbe, Probe
 from regard.errors import ModelError
 
 CELLS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-CellState = tuple[Tensor, Tensor | None]  # a layer's state [B, D], and an LSTM's second one
+CellState = tuple[Tensor, Tensor | None]  # a layer's hidden state [B, D], and an LSTM's cell state
 
 
 def refuse_documents(context: Context) -> None:
-    """Cells and convolutions run through a row: documents in it would not be as if alone."""
+    """Raises a ModelError for packed documents: a state would leak from one to the next."""
     if isinstance(context.documents, DocumentMask):
         raise ModelError(
             "cells and convolutions count from the beginning of a row, not of each text in it",
@@ -43,10 +47,9 @@ def refuse_documents(context: Context) -> None:
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers that go forwards, and if bidirectional each another one that goes backwards, of half
-    the width each."""
+    """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
 
-    position = None
+    position = None  # as in a `Stack`: order is in the recurrence itself
 
     def __init__(
         self, cell: str, d_model: int, layers: int, dropout: float, *, bidirectional: bool
@@ -78,22 +81,22 @@ class RecurrentEncoder(nn.Module):
         x = context.probe.through("embedded", x)
         reverse = _reversal(x, padding_mask) if self.backwards else None
         for i, cells in enumerate(self.cells):
-            y = cells(x)[0]
+            y = cells(x)[0]  # [B, S, D], or half as wide
             if reverse is not None:
                 back = self.backwards[i](_gather(x, reverse))[0]
+                # The reversal is its own inverse.
                 y = torch.cat([y, _gather(back, reverse)], dim=-1)
             x = context.layer_done(context.layer(i), self.dropout(y))
         return context.probe.through("output", x)
 
 
 def _reversal(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """[B, S]: the position that comes to each position when a row is read from its end; padding
-    stays where it is."""
+    """Indices [B, S] that reverse the tokens of each row and leave right padding in place."""
     positions = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
     if padding_mask is None:
         lengths = positions.new_full((len(x), 1), x.shape[1])
     else:
-        lengths = padding_mask.sum(dim=1, keepdim=True)
+        lengths = padding_mask.sum(dim=1, keepdim=True)  # [B, 1]
     return torch.where(positions < lengths, lengths - 1 - positions, positions)
 
 
@@ -106,9 +109,11 @@ def _gather(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class Bridge(nn.Module):
-    """The decoder's first state: tanh of a map of what the encoder had read when it came to its end
-    (Cho et al. 2014). With `halves`, the second half of the memory was read backwards, and its end
-    is the first position."""
+    """Initial decoder state: tanh of a map of the encoder's last state (Cho et al. 2014).
+
+    With `halves`, the encoder is bidirectional: the second half of its output was read backwards,
+    so its last state is at the first position.
+    """
 
     def __init__(self, d_model: int, layers: int, *, halves: bool, cell: bool) -> None:
         super().__init__()
@@ -122,6 +127,7 @@ class Bridge(nn.Module):
         if memory.padding_mask is None:
             last = hidden[:, -1]
         else:
+            # Index of each row's last token [B]; 0 for a row of padding only.
             end = (memory.padding_mask.sum(dim=1) - 1).clamp_min(0)
             last = _gather(hidden, end[:, None])[:, 0]
         if self.halves:
@@ -130,14 +136,15 @@ class Bridge(nn.Module):
         state = torch.tanh(self.hidden(last)).unflatten(-1, (self.layers, -1))  # [B, L, D]
         if self.cell is None:
             return RecurrentState(state)
+        # An LSTM's cell state is not bounded, so it has no tanh.
         return RecurrentState(state, self.cell(last).unflatten(-1, (self.layers, -1)))
 
 
 class RecurrentDecoder(nn.Module):
-    """Layers that go forwards from a first state: the `bridge`'s, or zeros for a language model.
+    """Recurrent decoder; its initial state is the `bridge`'s, or zeros for a language model.
 
-    `before` attends to the memory before a step (Bahdanau), `after` after it (Luong); with
-    `feeding`, the next step is told what that gave (input feeding).
+    `before` attends to the memory before a step (Bahdanau), `after` after it (Luong). With
+    `feeding`, the attentional output is part of the next step's input (input feeding).
     """
 
     position = None
@@ -158,6 +165,7 @@ class RecurrentDecoder(nn.Module):
         self.layers = layers
         self.lstm = cell == "lstm"
         self.feeding = feeding
+        # The input is [embedding; context vector], or [embedding; last output] with input feeding.
         takes_context_vector = before is not None or feeding
         inputs = 2 * d_model if takes_context_vector else d_model
         self.cells = nn.ModuleList()
@@ -176,7 +184,7 @@ class RecurrentDecoder(nn.Module):
     def attentions(self) -> dict[str, HasHeads]:
         if self.attention is None:
             return {}
-        return {"0.cross": self.attention}
+        return {"0.cross": self.attention}  # one for all layers, shown as the first one's
 
     def start(
         self, rows: int, capacity: int, memory: EncoderOutput | None = None
@@ -191,6 +199,7 @@ class RecurrentDecoder(nn.Module):
             state.fed = memory.hidden.new_zeros(sentences, self.d_model)
         if rows != sentences:
             index = torch.arange(sentences, device=memory.hidden.device)
+            # Beams of a sentence begin with equal states.
             state.select(index.repeat_interleave(rows // sentences))
         if self.attention is None:
             return [LayerCache(state)]
@@ -230,13 +239,16 @@ class RecurrentDecoder(nn.Module):
                 x = self.dropout(self.after.joined(context_vector, x))
         return probe.through("output", x)
 
-    # ---------------------------------------------------- nothing but their state reaches the cells
+    # -------------------------------------------------------------- whole sequences
 
     def _through_cells(
         self, x: Tensor, state: RecurrentState, padding_mask: Tensor | None, probe: NullProbe
     ) -> Tensor:
-        """[B, T, D] → [B, T, D]; the state moves on. At padding (left, of a language model's
-        prompt) the state must stay as it is, and layers go step by step."""
+        """[B, T, D] → [B, T, D] through all layers; updates the state.
+
+        With left padding (of a language model's prompts) layers run step by step, because the
+        state must not change at padding.
+        """
         ends: list[CellState] = []
         for i, cells in enumerate(self.cells):
             cell = None if state.cell is None else state.cell[:, i]
@@ -247,7 +259,7 @@ class RecurrentDecoder(nn.Module):
                 y, end = _run_masked(cells, x, begin, padding_mask)
             ends.append(end)
             x = probe.through(f"{i}.residual", self.dropout(y))
-        state.hidden = torch.stack([hidden for hidden, _ in ends], dim=1)
+        state.hidden = torch.stack([hidden for hidden, _ in ends], dim=1)  # [B, L, D]
         if self.lstm:
             state.cell = torch.stack([cell for _, cell in ends if cell is not None], dim=1)
         return x
@@ -266,7 +278,7 @@ class RecurrentDecoder(nn.Module):
         context_vector: Tensor = attention(x, cache.cross_attention, mask, inner)
         return context_vector
 
-    # ---------------------------------------------------------- the cells are told a context vector
+    # -------------------------------------------------------------- step by step, with attention
 
     def _step_by_step(
         self, x: Tensor, cache: LayerCache, mask: AttentionMask | None, probe: NullProbe
@@ -279,11 +291,13 @@ class RecurrentDecoder(nn.Module):
         steps = _ProbedSteps(self.layers, probe)
         for position in x.split(1, dim=1):  # [B, 1, D]
             if self.before is not None:
+                # s_{i−1} of Bahdanau et al.: the top layer's previous state, [B, 1, D].
                 query = state.hidden[:, -1:]
                 context_vector = self._context_vector(attention, query, cache, mask, probe)
                 inputs = torch.cat([position, context_vector], dim=-1)
                 y = self._through_cells(inputs, state, None, probe)
             else:
+                # Luong et al., Section 3.3: the last attentional vector is fed to the next step.
                 assert state.fed is not None
                 inputs = torch.cat([position, state.fed[:, None]], dim=-1)
                 y = self._through_cells(inputs, state, None, probe)
@@ -300,6 +314,7 @@ class RecurrentDecoder(nn.Module):
             assert cache.cross_attention is not None
             assert mask is not None
             keys = cache.cross_attention
+            # All queries at once, as a call without steps would have shown them.
             q = attention.queries(torch.cat(queries, dim=1), keys)
             inner = probe.scope("0").scope("cross")
             inner.attention(attention.mixer, (q, keys.k, keys.v), mask)
@@ -307,7 +322,7 @@ class RecurrentDecoder(nn.Module):
 
 
 class _ProbedSteps:
-    """What a probe saw at each of several steps, put together as one call would have shown it."""
+    """Probed tensors of single steps, concatenated as if the sequence had been one call."""
 
     def __init__(self, layers: int, probe: NullProbe) -> None:
         self.probe = probe if isinstance(probe, Probe) else None
@@ -317,7 +332,7 @@ class _ProbedSteps:
         if self.probe is not None:
             for i in range(layers):
                 self.dimensions[f"{self.probe.prefix}{i}.residual"] = 1
-            self.dimensions[f"{self.probe.prefix}0.cross.mixed"] = 2
+            self.dimensions[f"{self.probe.prefix}0.cross.mixed"] = 2  # [B, 1, T, E]
 
     def record(self) -> None:
         """Takes what the last step left."""
@@ -338,6 +353,7 @@ class _ProbedSteps:
 def _run(cells: nn.Module, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
     """One layer over a whole sequence, in one call."""
     hidden, cell = state
+    # PyTorch's states have a leading dimension for its own layers, of which each module has one.
     if cell is None:
         y, end = cells(x, hidden[None].contiguous())
         return y, (end[0], None)
@@ -354,6 +370,7 @@ def _run_masked(
         y, (hidden, cell) = _run(cells, position, state)
         outputs.append(y)
         old_hidden, old_cell = state
+        # is_token [B] selects row by row: the new state, or the old one at padding.
         hidden = torch.where(is_token[:, None], hidden, old_hidden)
         if cell is not None and old_cell is not None:
             cell = torch.where(is_token[:, None], cell, old_cell)

@@ -53,6 +53,7 @@ def _softmax(pattern: spec.MaskPattern) -> AttentionKind:
 
 def _bigbird(case: AttentionCase, length: int) -> AttentionKind:
     """Blocks of 64 as published: neighbours, the first and the last, three random ones."""
+    # BigBird's block_size 64 and num_random_blocks 3.
     near = spec.Or(spec.BlockLocalMask(64, 1), spec.GlobalMask(1, 1, 64))
     return _softmax(spec.Or(near, spec.RandomBlockMask(64, 3)))
 
@@ -143,6 +144,7 @@ def _exponent(lines: Sequence[Measurement], what: str) -> float | None:
     points = [(math.log(line["n"]), math.log(line[what])) for line in lines if line[what]]
     if not points:
         return None
+    # Ordinary least squares: slope = covariance / variance.
     x_mean = sum(x for x, _ in points) / len(points)
     y_mean = sum(y for _, y in points) / len(points)
     variance = sum((x - x_mean) ** 2 for x, _ in points)
@@ -204,7 +206,7 @@ def peak(call: Callable[[], object], device: torch.device) -> int:
     """The peak memory in bytes of one call, besides its inputs."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats()  # to what is allocated now
         call()
         return torch.cuda.max_memory_allocated() - before
     # On a CPU, PyTorch's profiler records every allocation; negative sizes are releases.

@@ -111,7 +111,7 @@ def _row(
     Every step reads all weights of the decoder once.
     """
     precision = name.removeprefix("regard ")
-    if name == precision:
+    if name == precision:  # a peer
         return timing_row(name, timing, peak=peak)
     share = None
     if case.batch * case.beam <= SMALL_BATCH:

@@ -29,8 +29,9 @@ def serve(request: dict[str, Any]) -> None:
     # The same sources in every process; the first four ids are special tokens.
     sources = generator.integers(4, vocabulary, (case.batch, case.prompt_length)).tolist()
     keep_large_blocks()  # as the commands do: memory is not returned between batches
-    known = contenders(case, Path(request["folder"]), request["against"], device, threads)
-    decode = known[request["name"]]()
+    makers = contenders(case, Path(request["folder"]), request["against"], device, threads)
+    # Only this one is made: others would take memory and threads.
+    decode = makers[request["name"]]()
     torch.set_num_threads(threads)  # some libraries change it for the whole process
     print(REPLY, "ready", flush=True)
     for line in sys.stdin:

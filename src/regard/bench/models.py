@@ -43,7 +43,7 @@ SPECS: dict[str, Callable[[], spec.Model]] = {
 }
 IDS = folders.SpecialTokenIds(0, 1, 2, 3)  # pad, start, end, unknown
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]
-MAX_LENGTH = 1024
+MAX_LENGTH = 1024  # positions that a written folder has
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     )
     dropout = nn.Dropout(block.dropout)
     modules = nn.ModuleList([embedding, transformer, dropout]).to(device)
-    positions = torch.randn(MAX_LENGTH, d_model, device=device)
+    positions = torch.randn(MAX_LENGTH, d_model, device=device)  # values do not change the time
 
     def embed(tokens: Tensor) -> Tensor:
         scaled = embedding(tokens) * math.sqrt(d_model)
@@ -100,6 +100,7 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
         "max_seq_len": MAX_LENGTH,
         "heads": block.attention.heads,
         "attn_dim_head": block.attention.d_k,
+        # The feed-forward width as a multiple of d_model.
         "ff_mult": block.feedforward.d_ff // model.d_model,
         "attn_flash": True,
         "layer_dropout": 0.0,

@@ -12,6 +12,7 @@ def peak_memory() -> int:
     The kernel's other figure (ru_maxrss) begins with that of the parent process.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
+    # High-water mark of the resident set.
     return next(_bytes(line) for line in lines if line.startswith("VmHWM:"))
 
 
@@ -41,4 +42,4 @@ def _proportional_memory(process: int) -> int:
 
 def _bytes(line: str) -> int:
     """Of a line such as `VmHWM:   123 kB`."""
-    return int(line.split()[1]) * 1024
+    return int(line.split()[1]) * 1024  # Linux writes kB and means KiB

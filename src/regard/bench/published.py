@@ -23,7 +23,7 @@ class Figure:
     """A published figure: `case` is what a case must have, `share` is of the peak FLOP/s."""
 
     case: Mapping[str, Any]
-    rate: float
+    rate: float  # tokens a second
     share: float | None = None
 
 

@@ -43,11 +43,11 @@ class Row:
     """
 
     name: str
-    rate: float
+    rate: float  # in the report's unit
     spread: float | None  # None for one round
     ours: bool = False
     peak: int | None = None  # bytes
-    share: float | None = None
+    share: float | None = None  # of FLOP/s in training, of memory bandwidth in decoding; 0 to 1
     published: str = ""
 
 

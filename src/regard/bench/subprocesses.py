@@ -53,7 +53,7 @@ class ContenderProcess:
 
         def sample() -> None:
             # Forked workers live only during a call, so their memory is sampled meanwhile.
-            while not done.wait(0.02):
+            while not done.wait(0.02):  # seconds
                 samples.append(family_memory(self.process.pid))
 
         sampler = threading.Thread(target=sample)
@@ -66,6 +66,7 @@ class ContenderProcess:
         return max(own_peak, *samples)
 
     def close(self) -> None:
+        # It has nothing to save.
         self.process.kill()
         self.process.wait()
 

@@ -63,7 +63,7 @@ def time_in_turns(
             if name in too_slow:
                 continue
             torch.set_num_threads(threads)  # some libraries change it for the whole process
-            _synchronize(device)
+            _synchronize(device)  # work of the last contender must not count here
             if turn >= warm_up:
                 time.sleep(_PAUSE)
             start = time.perf_counter()
@@ -89,7 +89,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> flo
     def multiply() -> float:
         for _ in range(repeats):
             torch.mm(a, b)
-        return 2.0 * repeats * size**3
+        return 2.0 * repeats * size**3  # a product and a sum for each of size³ terms
 
     timing = time_in_turns({"mm": multiply}, 8, device)["mm"]
     return timing.amount / min(timing.seconds)
@@ -105,7 +105,7 @@ def bandwidth(device: torch.device) -> float:
     def copy() -> float:
         for _ in range(repeats):
             target.copy_(source)
-        return 2.0 * repeats * source.numel() * 4
+        return 2.0 * repeats * source.numel() * 4  # read and written, 4 bytes each
 
     timing = time_in_turns({"copy": copy}, 8, device)["copy"]
     return timing.amount / min(timing.seconds)

@@ -239,6 +239,7 @@ def _batch(lengths: Array, rows: Array, model: BenchmarkModel) -> Batch:
     source_width, target_width = batch_lengths.max(axis=0)
     source_mask = np.arange(source_width) < batch_lengths[:, :1]
     target_mask = np.arange(target_width) < batch_lengths[:, 1:]
+    # From 4 on: the first four ids are special tokens.
     target = generator.integers(4, model.vocabulary, target_mask.shape)
     source = generator.integers(4, model.vocabulary, source_mask.shape)
     # Teacher forcing: the decoder reads the target shifted right by one.

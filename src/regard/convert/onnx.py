@@ -75,7 +75,7 @@ def _export(
             tuple(batch.inputs.values()),
             input_names=input_names,
             output_names=output_names,
-            dynamic_shapes={"given": dynamic_axes},  # the parameter *given of Function.forward
+            dynamic_shapes={"inputs": dynamic_axes},  # the parameter *inputs of Function.forward
             dynamo=True,
             verbose=False,
         )

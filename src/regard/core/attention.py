@@ -172,7 +172,7 @@ class Attention(nn.Module):
 def _stored_rows(x: Tensor, cache: Cache | None, memory: Tensor | CrossKV | None) -> int:
     """How many rows of keys there are: fewer than x has where beams share them."""
     if isinstance(memory, CrossKV):
-        return len(memory.k)
+        return memory.k.shape[0]
     if cache is not None:
         return cache.stored_rows
-    return len(x)
+    return x.shape[0]  # not len(), which exporters take for a number that never changes

@@ -145,7 +145,7 @@ class Stack(nn.Module):
     ) -> AttentionMask:
         """The stack's pattern over the positions of this call, and what the batch adds to it."""
         ancestry = None
-        batch = len(x)
+        batch = x.shape[0]
         if context.state is not None:
             ancestry = context.state.beam_ancestry(positions.end)
             batch = batch // context.state.beams_per_row

@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.errors import DataError
 
 RATE = 16_000  # samples a second
-SECONDS = 30
+SECONDS = 30  # of a window
 _FFT = 400  # samples of a frame: 25 ms
 _HOP = 160  # samples from frame to frame: 10 ms
 Samples = NDArray[np.float32]
@@ -87,7 +87,7 @@ def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
             "the recording holds numbers that are not finite", "read or convert the file again"
         )
     length = round(seconds * RATE)
-    count = -(-len(samples) // length)
+    count = -(-len(samples) // length)  # rounded up
     padded = np.zeros(count * length, np.float32)
     padded[: len(samples)] = samples
     return list(padded.reshape(count, length))
@@ -104,7 +104,7 @@ def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tenso
     # The last frame would begin where the window ends.
     power = spectrum[..., :-1].abs().square()  # [W, 201, frames]
     energy = torch.from_numpy(mel_filters(mels).astype(np.float32)) @ power  # [W, mels, frames]
-    log = energy.clamp_min(1e-10).log10()
+    log = energy.clamp_min(1e-10).log10()  # silence would be −∞
     # Whisper's normalization: a dynamic range of 8, then about -1 to 1.
     log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
     return (log + 4.0) / 4.0
@@ -115,15 +115,17 @@ def mel_filters(mels: int) -> NDArray[np.float64]:
 
     From 0 to 8000 Hz.
     """
+    # Filter i rises from corner i, peaks at i + 1 and falls to i + 2.
     corners = _hertz(np.linspace(0.0, _mel(RATE / 2), mels + 2))
+    # Frequencies of the FFT, in Hz: [201].
     bins = np.linspace(0.0, RATE / 2, 1 + _FFT // 2)
-    low = corners[:-2, None]
+    low = corners[:-2, None]  # [mels, 1], as the next two
     middle = corners[1:-1, None]
     high = corners[2:, None]
     rising = (bins - low) / (middle - low)
     falling = (high - bins) / (high - middle)
     triangles = np.minimum(rising, falling).clip(0.0)
-    return triangles * (2.0 / (high - low))
+    return triangles * (2.0 / (high - low))  # Slaney's normalization: area 1
 
 
 # Slaney's scale: 3 mels for 200 Hz up to 1000 Hz, beyond that 27 mels for a factor of 6.4.

@@ -46,7 +46,7 @@ class _World:
         ]
         carried = [thing for thing, carrier in self.carrier.items() if carrier == person]
         if not free and not carried:
-            return self.next_event(rng)
+            return self.next_event(rng)  # another person, or a move
         thing = rng.choice([*free, *carried])
         if thing in carried:
             del self.carrier[thing]
@@ -57,6 +57,7 @@ class _World:
 
     def question(self, rng: random.Random) -> tuple[str, str]:
         """A question that the story answers, and its answer."""
+        # What somebody carries is where that person is.
         places = dict(self.thing_place)
         for thing, person in self.carrier.items():
             places[thing] = self.person_place[person]
@@ -69,6 +70,7 @@ class _World:
 
 def stories(split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
     """An endless stream of stories that end with a question, and its answer."""
+    # A string as the seed: Python hashes it with SHA-512, the same in every process.
     rng = random.Random(f"stories {seed} {SPLITS.index(split)}")
     digests: set[bytes] = set()  # of earlier stories: shorter than the texts
     while True:

@@ -70,7 +70,9 @@ def padding_share(lengths: NDArray[Any], batches: Iterable[Rows], multiple: int 
         row_lengths = lengths[rows]  # [B, columns]
         tokens += int(row_lengths.sum())
         positions += len(rows) * int(_round_up(row_lengths.max(axis=0), multiple).sum())
-    return 1 - tokens / positions if positions else 0.0
+    if not positions:
+        return 0.0
+    return 1 - tokens / positions
 
 
 def _round_up(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:
@@ -105,9 +107,11 @@ def _similar_lengths(lengths: NDArray[Any], budget: int) -> Rows:
     by_last = np.argsort(lengths[:, -1], kind="stable")
     if lengths.shape[1] == 1:
         return by_last
+    # Positions up to each row, so that all strips have equally many of them (and not of rows).
     area = np.cumsum(lengths[by_last].max(axis=1), dtype=np.int64)
     strips = max(1, int(2 * (area[-1] / budget) ** 0.5))
     strip = area * strips // (area[-1] + 1)
+    # lexsort sorts by its last key first: strips, and inside of them the other columns.
     others = lengths[by_last, :-1].sum(axis=1, dtype=np.int64)
     return by_last[np.lexsort((np.where(strip % 2, -others, others), strip))]
 
@@ -118,13 +122,14 @@ def _batch_ends(longest: NDArray[np.int64], budget: int, max_rows: int) -> list[
     counts = np.arange(1, min(budget, max_rows, len(longest)) + 1)
     start = 0
     while start < len(longest):
+        # No batch can have more rows than this: the first one alone bounds the width from below.
         reach = max(1, min(budget // int(longest[start]), max_rows))
         # Positions of a batch of 1, 2, 3, ... rows from here on.
         area = np.maximum.accumulate(longest[start : start + reach])
         area *= counts[: len(area)]
         start += max(1, int(np.searchsorted(area, budget, side="right")))
         ends.append(start)
-    return ends[:-1]
+    return ends[:-1]  # np.split wants the inner borders only
 
 
 class Order:
@@ -190,8 +195,8 @@ class Batch:
     `tensors` by name; `tokens`, how many labels count in the loss; `rows`, which rows these are.
     """
 
-    tensors: dict[str, Tensor]
-    tokens: int
+    tensors: dict[str, Tensor]  # by the name of the model's argument
+    tokens: int  # labels that count in the loss
     rows: Rows
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
@@ -203,7 +208,9 @@ class Batch:
 
         Itself without a GPU.
         """
-        return self._each(Tensor.pin_memory) if torch.cuda.is_available() else self
+        if not torch.cuda.is_available():
+            return self
+        return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         tensors = {name: change(tensor) for name, tensor in self.tensors.items()}
@@ -231,13 +238,15 @@ def collate(
     begin with one position that may be attended to, and have no labels.
     """
     rows = np.asarray(rows, dtype=np.int64)
+    # [B, S] and [B, T] each
     source, source_mask = _padded_column(corpus.columns["source"], rows, source_pad, multiple)
     target, target_mask = _padded_column(corpus.columns["target"], rows, target_pad, multiple)
     # Shift right: the decoder sees the start token, then everything but the last token.
     shifted = functional.pad(target[:, :-1], (1, 0), value=start)
     decoder_input = shifted.masked_fill(~target_mask, target_pad)
-    decoder_input[:, 0] = start
+    decoder_input[:, 0] = start  # also where a target is empty
     labels = target.masked_fill(~target_mask, IGNORED)
+    # How many more rows of this width the budget has room for.
     empty = budget // max(source.shape[1], target.shape[1]) - len(rows)
     if empty > 0:
         source = _with_empty_rows(source, empty, source_pad)
@@ -272,6 +281,7 @@ def prefetch(iterator: Iterator[Item], depth: int = 2) -> Generator[Item, None, 
     Its exceptions come out here. Closing (or dropping) the generator ends the thread, as soon as
     the iterator has given the item it is working on, and closes the iterator if it is a generator.
     """
+    # A tuple holds an item, which may itself be None or an exception; None is the end.
     ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(max(depth, 1))
     stopped = threading.Event()
     thread = threading.Thread(

@@ -65,11 +65,11 @@ class Link:
 class Sentence:
     """An English sentence and its German translation, with the parse of the English."""
 
-    source: str
-    target: str
+    source: str  # English
+    target: str  # German
     links: tuple[Link, ...] = ()
-    triple: tuple[str, str, str] | None = None
-    referent: str | None = None
+    triple: tuple[str, str, str] | None = None  # of a pronoun sentence: subject, object, adjective
+    referent: str | None = None  # what its "it" means: "subject" or "object"
 
 
 # --- patterns ---
@@ -93,7 +93,9 @@ ADVERBS = {
 def statement(draft: Draft, pool: Sequence[Verb] = ACTIONS) -> str:
     """The old dog sees a small cat."""
     tense = draft.pick(TENSES)
-    adverb = draft.pick(ADVERBS[tense]) if draft.chance() < 0.25 else ("", "")
+    adverb = ("", "")
+    if draft.chance() < 0.25:
+        adverb = draft.pick(ADVERBS[tense])
     return clause(draft, draft.pick(pool), tense, adverb=adverb).main()
 
 
@@ -127,6 +129,7 @@ def linked(draft: Draft) -> tuple[str, str, str, str]:
     english, german, tenses = draft.pick(lexicon.CONJUNCTIONS)
     tense = draft.pick(tenses.split())
     if english == "when":
+        # "als" is once in the past, "wenn" the present and what repeats.
         german = "als" if tense == "past" else "wenn"
     if tense == "present" and english in ("because", "although"):
         return english, german, tense, draft.pick(("present", "perfect", "can", "must", "want"))
@@ -153,7 +156,7 @@ def condition(draft: Draft) -> str:
     """When the man came back, the child slept."""
     english, german, tense, other = linked(draft)
     front = subordinate(draft, english, german, other)
-    draft.words[-1] += ","
+    draft.words[-1] += ","  # after a clause in front, English has a comma too
     return clause(draft, draft.pick(ACTIONS), tense).main(f"{front},")
 
 
@@ -171,7 +174,9 @@ def infinitive(draft: Draft, english: str, german: str = "") -> str:
     draft.say(english)
     draft.verb = draft.say(verb.base)
     draft.say(verb.particle)
-    end = f"{verb.prefix}zu{verb.infinitive}" if verb.prefix else f"zu {verb.infinitive}"
+    end = f"zu {verb.infinitive}"
+    if verb.prefix:  # einzuschlafen
+        end = f"{verb.prefix}zu{verb.infinitive}"
     return join(german, *complement(draft, verb, "person"), end)
 
 
@@ -194,7 +199,7 @@ def relative(draft: Draft, phrase: Phrase, head: int, main: str) -> str:
     verb = draft.pick(verbs("stay go put acc for dat give", phrase.sort))
     tense = "past" if main == "past" else draft.pick(("present", "past", "perfect"))
     if phrase.plural and ambiguous(verb):
-        tense = "perfect"
+        tense = "perfect"  # "who put" would not say whether it is present or past
     pronoun = RELATIVES["nom"][phrase.gender]
     return clause(draft, verb, tense, subject=Antecedent(phrase, head)).last(pronoun)
 
@@ -272,7 +277,9 @@ def question(draft: Draft) -> str:
     if why:
         draft.say("why")
     asked = clause(draft, draft.pick(ACTIONS), draft.pick(ASKED), asked=True)
-    return asked.main("warum") if why else asked.asked()
+    if why:
+        return asked.main("warum")
+    return asked.asked()
 
 
 def coordination(draft: Draft) -> str:
@@ -304,6 +311,7 @@ PATTERNS: tuple[tuple[Callable[[Draft], str], int], ...] = (
     (subject_relative, 5), (object_relative, 4), (trailing_relative, 4),
     (counting, 11),
 )  # fmt: skip
+# Each pattern as often as its weight, to pick from evenly.
 WEIGHTED = tuple(pattern for pattern, weight in PATTERNS for _ in range(weight))
 
 # --- pronoun sentences ---
@@ -357,7 +365,9 @@ def neutral(draft: Draft, noun: Noun, determiners: Sequence[str]) -> Phrase:
     determiner = draft.pick(determiners)
     if determiner == "my" and "unowned" in noun.kinds:
         determiner = "the"
-    adjective = draft.pick(lexicon.NEUTRAL) if draft.chance() < 0.25 else ""
+    adjective = ""
+    if draft.chance() < 0.25:
+        adjective = draft.pick(lexicon.NEUTRAL)
     return noun_phrase(noun, determiner, adjective)
 
 
@@ -371,7 +381,9 @@ def failure(
     verb = draft.pick(frame_verbs(frame))
     tense = draft.pick(PLAIN if verb.base in ("want", "fit") else (*PLAIN, "can", "could"))
     single = [pair for pair in ADVERBS[tense] if pair[0] in lexicon.ONCE]
-    when = draft.pick(single) if draft.chance() < 0.3 else ("", "")
+    when = ("", "")
+    if draft.chance() < 0.3:
+        when = draft.pick(single)
     draft.say(when[0])
     first = neutral(draft, subject, OWNED)
     second = neutral(draft, other, POINTED)
@@ -405,7 +417,7 @@ def pronoun(draft: Draft, for_evaluation: bool) -> str:
     predicate(draft, BE, tense, False, it)
     draft.say(f"{too} {adjective}")
     referent = subject if draft.referent == "subject" else other
-    er = IT[referent.gender]
+    er = IT[referent.gender]  # here German must know what "it" is
     return f"{main}, {weil} {er} {zu} {ADJECTIVES[adjective]} {german_verb(BE, tense, False)[0]}"
 
 
@@ -443,6 +455,7 @@ def _new_sentence(
         else:
             german = draft.pick(WEIGHTED)(draft)
         english = " ".join(draft.words)
+        # Not `capitalize`, which would put the rest in lower case.
         source = english[0].upper() + english[1:] + draft.mark
         key = digest(source)
         if key in digests or not 4 <= len(draft.words) <= 20 or not _belongs(split, key, resolve):

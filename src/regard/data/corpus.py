@@ -27,9 +27,9 @@ from regard import disk
 from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 1  # of the manifest; another number is refused
 MANIFEST = "corpus.json"
-PARTS = ("tokens", "offsets")
+PARTS = ("tokens", "offsets")  # suffixes of a column's files
 TYPES = {"uint16": "H", "uint32": "I"}  # numpy's name → array's type code
 CHUNK = 2000  # pairs tokenized at a time: enough for all cores, little enough for memory
 BUFFER = 1 << 20  # ids buffered before they are written
@@ -65,6 +65,9 @@ class Column:
         # Within each row the index counts up from its offset in the column.
         within_row = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
         return self.tokens[np.repeat(self.offsets[rows], lengths) + within_row]
+
+
+# --- reading ---
 
 
 class Corpus:
@@ -189,19 +192,22 @@ def _fingerprint(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
+# --- writing ---
+
+
 @dataclass
 class Report:
     """What became of the pairs: how many were kept, and why the others were not."""
 
     max_length: int
-    kept: int = 0
-    empty: int = 0
-    too_long: int = 0
-    source_tokens: int = 0
+    kept: int = 0  # pairs that were written
+    empty: int = 0  # pairs that were skipped because a side is empty
+    too_long: int = 0  # pairs that were skipped because a side exceeds max_length
+    source_tokens: int = 0  # of the pairs that were written, special tokens included
     target_tokens: int = 0
     source_unknown: int = 0
     target_unknown: int = 0
-    first_too_long: list[int] = field(default_factory=list)
+    first_too_long: list[int] = field(default_factory=list)  # line numbers, five at most
 
     @property
     def unknown(self) -> int:
@@ -258,6 +264,7 @@ def prepare(
     write_columns(
         _tokenized_pairs(pairs, source, target, report),
         list(sides),
+        # Half the size on disk where every id fits into 16 bits.
         ["uint16" if len(side) <= 65_535 else "uint32" for side in sides.values()],
         folder,
         about=lambda: {
@@ -353,6 +360,7 @@ class _ColumnWriter:
         self._dtype = dtype
         self._files = files
         self._hashes = [hashlib.sha256() for _ in PARTS]
+        # tokens, and offsets as int64, of which the first is 0
         self._buffers = [array(TYPES[dtype]), array("q", [0])]
 
     def add(self, ids: Sequence[int]) -> None:
@@ -384,7 +392,7 @@ class _ColumnWriter:
 
     def _flush(self) -> None:
         for file, digest, buffer in zip(self._files, self._hashes, self._buffers, strict=True):
-            if sys.byteorder == "big":
+            if sys.byteorder == "big":  # files are little endian
                 buffer.byteswap()
             digest.update(buffer)
             file.write(buffer)
@@ -409,4 +417,6 @@ def _check_replaceable(folder: Path) -> None:
 def _unknown_id(tokenizer: Tokenizer) -> int:
     """The id of the unknown token; −1, which no token has, where everything can be spelled."""
     unknown = tokenizer.special_token_id("unk")
-    return -1 if unknown is None else unknown
+    if unknown is None:
+        return -1
+    return unknown

@@ -46,7 +46,9 @@ STRONG = _cases("er e es e  en e es e  em er em en")  # after a number or nothin
 ENDINGS = {"the": WEAK, "this": WEAK, "a": MIXED, "my": MIXED, "not a": MIXED}
 RELATIVES = _cases("der die das die  den die das die  dem der dem denen")
 
+# Determiners to pick from; repeated entries are likelier.
 ANY = ("the", "the", "the", "the", "a", "a", "a", "this", "my", "my")
+# Negation turns "a" into "not a" (kein) and leaves the others to "nicht".
 DENIED = tuple("not a" if word == "a" else word for word in ANY)
 OWNED = ("the", "the", "the", "this", "my")
 POINTED = ("the", "the", "this")
@@ -80,7 +82,8 @@ def noun_phrase(noun: Noun, determiner: str, adjective: str = "", plural: bool =
 
     `determiner` is one of `ARTICLES`, or a number word if `plural`.
     """
-    words = [word for word in (adjective, noun.plural if plural else noun.english) if word]
+    english_noun = noun.plural if plural else noun.english
+    words = [word for word in (adjective, english_noun) if word]
     if determiner not in ("a", "not a"):
         words.insert(0, "these" if plural and determiner == "this" else determiner)
     elif not plural:
@@ -110,7 +113,9 @@ def contract(preposition: str, phrase: str) -> str:
     """Preposition and phrase, with "in dem" and the like contracted ("im")."""
     article, _, rest = phrase.partition(" ")
     short = lexicon.CONTRACTIONS.get(f"{preposition} {article}")
-    return f"{short} {rest}" if short else f"{preposition} {phrase}"
+    if short:
+        return f"{short} {rest}"  # im Haus, zum Bahnhof
+    return f"{preposition} {phrase}"
 
 
 @cache
@@ -184,8 +189,11 @@ def _german_finite(verb: Verb, tense: str, plural: bool) -> str:
     if not plural:
         return verb.german_past if tense == "past" else verb.german_third
     if tense == "past":
+        # wartete → warteten, schlief → schliefen
         return verb.german_past + ("n" if verb.german_past[-1] == "e" else "en")
-    return "sind" if verb is BE else verb.infinitive
+    if verb is BE:
+        return "sind"
+    return verb.infinitive  # also the third person plural of the present
 
 
 class Clause(NamedTuple):
@@ -222,7 +230,7 @@ class Draft:
 
     def __init__(self, chance: Callable[[], float]) -> None:
         self.chance = chance
-        self.words: list[str] = []
+        self.words: list[str] = []  # of the English sentence so far
         self.links: list[tuple[str, int, int]] = []
         self.used: set[Noun] = set()
         self.mark = "."
@@ -261,8 +269,10 @@ class Draft:
 
     def attribute(self, noun: Noun, share: float) -> str:
         """An adjective to stand before the noun, or nothing."""
-        sort = "kid" if "kid" in noun.kinds else noun.sort
-        return self.pick(lexicon.ATTRIBUTES[sort]) if self.chance() < share else ""
+        sort = "kid" if "kid" in noun.kinds else noun.sort  # no "old child"
+        if self.chance() < share:
+            return self.pick(lexicon.ATTRIBUTES[sort])
+        return ""
 
     def phrase(
         self,
@@ -315,6 +325,7 @@ def subject_of(draft: Draft, verb: Verb) -> Phrase:
     "she" and the like only where no noun could be meant by it.
     """
     if not draft.used and "person" in verb.subjects and draft.chance() < 0.1:
+        # "they put" may be present or past; "he puts" may not.
         return draft.pick(PEOPLE[:2] if ambiguous(verb) else PEOPLE)
     plurals = 0.0 if ambiguous(verb) else 0.3
     return draft.phrase(verb.subjects, plurals=plurals, described=0.0 if verb is BE else 0.4)
@@ -352,7 +363,9 @@ def say_object(draft: Draft, verb: Verb, negated: bool) -> str:
 def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tuple[str, str]:
     """Say what follows the verb; return its German, divided where "nicht" goes."""
     around = OWNED if negated else ANY
-    thing = say_object(draft, verb, negated) if verb.objects else ""
+    thing = ""
+    if verb.objects:
+        thing = say_object(draft, verb, negated)
     match verb.frame:
         case "be":
             adjective = draft.pick(lexicon.PREDICATES[sort])
@@ -371,6 +384,7 @@ def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tu
             draft.say("to")
             recipient = draft.phrase("person", around)
             draft.put(recipient)
+            # German has the recipient first: er gibt dem Mann das Buch.
             return f"{recipient.german['dat']} {thing}", ""
     return thing, ""
 
@@ -416,6 +430,7 @@ def clause(
     if not gap:
         before, after = complement(draft, verb, phrase.sort, negated)
     draft.say(adverb[0])
+    # One negation is enough: "kein" is one already. "nicht" stands after the object.
     nicht = "nicht" if negated and "kein" not in before else ""
     middle = join(adverb[1], before, nicht, after)
     return Clause(german_subject, middle, *german_verb(verb, tense, phrase.plural))

@@ -41,7 +41,7 @@ class Preparation:
     """
 
     size: tuple[int, int] | int | None
-    resample: int = 2
+    resample: int = 2  # bilinear
     crop: tuple[int, int] | None = None
     factor: float | None = 1 / 255
     mean: tuple[float, ...] | None = (0.5, 0.5, 0.5)
@@ -57,7 +57,7 @@ class Preparation:
         if self.size is not None:
             image = image.resize(_resized(image.size, self.size), resample=self.resample)
         if self.crop is not None:
-            width, height = image.size
+            width, height = image.size  # Pillow's order; ours is height first
             crop_height, crop_width = self.crop
             left = (width - crop_width) // 2
             top = (height - crop_height) // 2
@@ -97,8 +97,11 @@ def _resized(size: tuple[int, int], target: tuple[int, int] | int) -> tuple[int,
     if isinstance(target, tuple):
         return target[1], target[0]
     width, height = size
+    # Truncated, as transformers does it, not rounded.
     longer = int(target * max(size) / min(size))
-    return (target, longer) if width <= height else (longer, target)
+    if width <= height:
+        return target, longer
+    return longer, target
 
 
 def _open_image(picture: Any) -> Image:
@@ -145,6 +148,7 @@ def _to_rgb(image: Image) -> Image:
     """Three channels; a transparent image gets a white background."""
     from PIL import Image
 
+    # An image without an alpha channel may still name a transparent colour in `info`.
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     image = image.convert("RGBA")
@@ -221,6 +225,7 @@ def read(folder: str | Path) -> Preparation:
     kind = config.get("image_processor_type") or config.get("feature_extractor_type")
     if kind is None and (folder / "config.json").is_file():
         model_config = disk.read_json_object(folder / "config.json", ModelError)
+        # CLIP's image tower alone is a clip_vision_model.
         kind = str(model_config.get("model_type")).removesuffix("_vision_model")
     return preparation(config, str(kind))
 
@@ -230,6 +235,7 @@ def preparation(config: Mapping[str, Any], kind: str) -> Preparation:
 
     `kind` is the name of a processor (ViTImageProcessor) or model type (vit), whose defaults count.
     """
+    # ViTImageProcessor, ViTImageProcessorFast, ViTFeatureExtractor (the old name) → vit
     name = kind.split("ImageProcessor")[0].split("FeatureExtractor")[0].lower()
     if name not in _DEFAULTS:
         raise ModelError(
@@ -238,6 +244,7 @@ def preparation(config: Mapping[str, Any], kind: str) -> Preparation:
     _check_keys(config)
     values = dict(_DEFAULTS[name])
     for key in values:
+        # null in a file means the default, as a missing key does.
         if config.get(key) is not None:
             values[key] = config[key]
     for key, value in values.items():
@@ -303,6 +310,7 @@ def _size(value: Any, key: str, *, square: bool) -> tuple[int, int] | int:
 
 
 def _three(value: Any, key: str) -> tuple[float, ...]:
+    # One number stands for all channels.
     values = value if isinstance(value, list) else [value] * 3
     if len(values) != 3:
         raise ModelError(

@@ -17,6 +17,9 @@ from regard.errors import DataError
 Example = TypeVar("Example")
 
 
+# --- kinds of examples ---
+
+
 @dataclass(frozen=True)
 class Classed:
     """A text, perhaps with a second one, and the name of its class."""
@@ -28,7 +31,9 @@ class Classed:
     @property
     def whole(self) -> str | tuple[str, str]:
         """As a tokenizer takes it."""
-        return self.text if self.text2 is None else (self.text, self.text2)
+        if self.text2 is None:
+            return self.text
+        return self.text, self.text2
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ class Question:
     text: str
 
 
+# --- texts with a class ---
+
+
 def classed(path: str | Path) -> list[Classed]:
     """Texts with a class: TSV or JSON Lines.
 
@@ -68,7 +76,7 @@ def _classed_columns(path: str | Path) -> Iterator[Classed]:
     for number, line in enumerate(lines(path), 1):
         cells = line.split("\t")
         if number == 1 and cells[-1].strip().lower() == "label":
-            continue
+            continue  # the header
         if len(cells) not in (2, 3):
             raise DataError(
                 f"{path}, line {number} has {len(cells)} columns",
@@ -83,6 +91,7 @@ def _classed_columns(path: str | Path) -> Iterator[Classed]:
 
 def _classed(record: dict[str, Any], where: str) -> Classed:
     label = record.get("label")
+    # Class numbers are names too; bool is an int in Python, but no class.
     if not isinstance(label, (str, int)) or isinstance(label, bool) or label == "":
         raise DataError(
             f"{where}: 'label' is missing or no name", f"the line has: {', '.join(record)}"
@@ -91,6 +100,9 @@ def _classed(record: dict[str, Any], where: str) -> Classed:
     if record.get("text2") is not None:
         text2 = _string(record, "text2", where)
     return Classed(_string(record, "text", where), text2, str(label))
+
+
+# --- words with tags ---
 
 
 def tagged(path: str | Path) -> list[Words]:
@@ -151,6 +163,9 @@ def _strings(record: dict[str, Any], key: str, where: str) -> list[str]:
     return [str(value) for value in values]
 
 
+# --- questions with answers ---
+
+
 def questions(path: str | Path) -> list[Question]:
     """JSON Lines with `question`, `context`, and the answer's `answer_start` and `text`.
 
@@ -162,6 +177,7 @@ def questions(path: str | Path) -> list[Question]:
 def _question(record: dict[str, Any], where: str) -> Question:
     fields = record
     answers = record.get("answers")
+    # Hugging Face's SQuAD: {"text": ["…"], "answer_start": [0]}.
     if isinstance(answers, dict):
         # Unanswerable questions have empty lists.
         texts = answers.get("text") or [""]
@@ -184,6 +200,9 @@ def _question(record: dict[str, Any], where: str) -> Question:
             "count characters from 0, not bytes",
         )
     return Question(question, context, start, text)
+
+
+# --- JSON Lines ---
 
 
 def write(examples: Iterable[Classed | Words | Question]) -> str:

@@ -53,13 +53,12 @@ class Frame:
     """A kind of pronoun sentence: SUBJECT did not VERB OBJECT because it was too ADJECTIVE."""
 
     verbs: tuple[str, ...]
-    preposition: tuple[
-        str, str
-    ]  # English and German, or empty; the German one takes the accusative
-    subjects: str
+    # English and German, or empty; the German one takes the accusative.
+    preposition: tuple[str, str]
+    subjects: str  # kinds of nouns, as for verbs
     objects: str
-    subject_adjectives: tuple[str, ...]
-    object_adjectives: tuple[str, ...]
+    subject_adjectives: tuple[str, ...]  # "it" is then the subject
+    object_adjectives: tuple[str, ...]  # "it" is then the object
 
 
 def _rows(table: str) -> Iterator[list[str]]:
@@ -73,6 +72,7 @@ def _pairs(table: str) -> dict[str, str]:
 
 def _noun(cells: list[str]) -> Noun:
     english, german, gender, kinds = cells
+    # Columns at the end may be missing.
     singular, plural = [*english.split(), ""][:2]
     nominative, german_plural, oblique = [*german.split(), "", ""][:3]
     names = kinds.split()
@@ -92,7 +92,7 @@ def _verb(cells: list[str]) -> Verb:
     english, german, frame, subjects, objects = cells
     base, third, past, participle, particle = [*english.split(), ""][:5]
     infinitive, german_third, german_past, auxiliary, german_participle = german.split()
-    prefix, _, stem = infinitive.rpartition("+")
+    prefix, _, stem = infinitive.rpartition("+")  # weg+werfen; no prefix without a "+"
     return Verb(
         base, third, past, participle, particle, prefix, stem, german_third, german_past, auxiliary,
         german_participle, frame, subjects, objects,
@@ -374,9 +374,10 @@ _BESIDE: tuple[Preposition, ...] = (
     ("next to", "neben", "dat", "surface vehicle built"),
     ("in front of", "vor", "dat", "vehicle built"),
 )
+# German "in", "auf" and their like: dative for a place, accusative for a direction.
 _IN: Preposition = ("in", "in", "dat", "indoors")
 PLACES: dict[str, tuple[Preposition, ...]] = {
-    "join": (_IN, _IN, _IN, *_BESIDE),
+    "join": (_IN, _IN, _IN, *_BESIDE),  # repeated entries are likelier
     "stay": (
         _IN,
         _IN,
@@ -428,13 +429,8 @@ ADVERBS: tuple[tuple[str, str, str], ...] = (
     ("next week", "nächste Woche", "future can must should want"),
 )
 
-ONCE = (
-    "today",
-    "now",
-    "in the evening",
-    "yesterday",
-    "last week",
-)  # those that suit a single failure
+# Adverbs that suit a single failure.
+ONCE = ("today", "now", "in the evening", "yesterday", "last week")
 
 _ALIVE = "tired sick sleepy nervous exhausted anxious"
 
@@ -443,14 +439,16 @@ def _frame(
     verbs: str, subjects: str, objects: str, of_subject: str, of_object: str, word: str = ""
 ) -> Frame:
     english, _, german = word.partition(" ")
-    adjectives = tuple(of_subject.split()), tuple(of_object.split())
-    return Frame(tuple(verbs.split()), (english, german), subjects, objects, *adjectives)
+    subject_adjectives = tuple(of_subject.split())
+    object_adjectives = tuple(of_object.split())
+    preposition = (english, german)
+    verb_names = tuple(verbs.split())
+    return Frame(verb_names, preposition, subjects, objects, subject_adjectives, object_adjectives)
 
 
 # In the first four the adjective fits one sort of noun only. In the others both nouns are things,
 # most adjectives could be said of either, and what the verb says about the two decides: "wide" is
-# the table before a door, the bed
-# under a blanket.
+# the table before a door, the bed under a blanket.
 FRAMES = (
     _frame(
         "cross",
@@ -535,6 +533,6 @@ _TENS = _pairs("""
 
 # Two to ninety-nine, for use before plural nouns; from twenty-one on German says the unit first.
 NUMBERS: dict[str, str] = _UNITS | _TEENS | _TENS
-del NUMBERS["one"]
+del NUMBERS["one"]  # no plural noun follows it
 NUMBERS |= {f"{ten}-{unit}": f"{_UNITS[unit]}und{_TENS[ten]}" for ten in _TENS for unit in _UNITS}
 NUMBER_WORDS = tuple(NUMBERS)

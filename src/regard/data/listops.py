@@ -32,6 +32,7 @@ OPERATIONS: dict[str, Callable[[Sequence[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
     "[MED": _median,
+    # sum modulo 10
     "[SM": lambda values: sum(values) % 10,
 }
 NAMES = tuple(OPERATIONS)
@@ -41,10 +42,11 @@ NAMES = tuple(OPERATIONS)
 class Shape:
     """Limits of expressions, which have more than `least` tokens and fewer than `most`."""
 
+    # Long Range Arena's values.
     least: int = 500
     most: int = 2000
     depth: int = 10
-    arguments: int = 10
+    arguments: int = 10  # of a list, at most
 
     def __post_init__(self) -> None:
         longest = 1  # tokens of a digit; a list has two more than its arguments

@@ -42,8 +42,8 @@ def pad_tokens(
     if side == "right":
         mask = positions < lengths[:, None]  # [B, T]
     else:
-        mask = positions >= width - lengths[:, None]
-    ids = np.full(mask.shape, pad, dtype=np.int64)
+        mask = positions >= width - lengths[:, None]  # left padding
+    ids = np.full(mask.shape, pad, dtype=np.int64)  # [B, T]
     ids[mask] = tokens  # a boolean mask is filled row by row, from left to right
     return torch.from_numpy(ids), torch.from_numpy(mask)
 

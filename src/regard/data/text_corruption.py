@@ -35,6 +35,7 @@ class Chance:
 
     def numbers(self, count: int) -> NDArray[np.float64]:
         """Uniform numbers in [0, 1), of 53 bits."""
+        # The upper 53 of 64 bits fill the mantissa of a float64.
         return (self._bits.random_raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def below(self, bound: int, count: int) -> Ids:
@@ -61,7 +62,7 @@ class Fate:
     """
 
     masked: float = 0.8
-    swapped: float = 0.1
+    swapped: float = 0.1  # the other 10 % stay as they are
 
 
 def mask(
@@ -73,6 +74,7 @@ def mask(
     Returns the corrupted tokens, and the labels, IGNORED where nothing is to be predicted.
     """
     positions = chance.some(len(ids), max(1, round(share * len(ids))))
+    # All are drawn, whatever becomes of a token, so that the stream has one length.
     draws = chance.numbers(len(positions))
     random_tokens = ordinary[chance.below(len(ordinary), len(positions))]
     originals = ids[positions]
@@ -97,14 +99,18 @@ def pair(
     from_elsewhere = int(chance.numbers(1)[0] < 0.5)
     # Drawn in either case: the numbers of a row do not depend on each other.
     other_break = _sentence_break(other, other_breaks, chance)
-    second = other[other_break:] if from_elsewhere else ids[len(first) :]
+    second = ids[len(first) :]
+    if from_elsewhere:
+        second = other[other_break:]
     return first, second[: room - len(first)], from_elsewhere
 
 
 def _sentence_break(ids: Ids, breaks: Ids, chance: Chance) -> int:
     """Where a random sentence but the first begins; the middle, if there is only one."""
     number = chance.below(max(1, len(breaks) - 1), 1)[0]
-    return int(breaks[1 + number]) if len(breaks) > 1 else len(ids) // 2
+    if len(breaks) > 1:
+        return int(breaks[1 + number])
+    return len(ids) // 2
 
 
 # --- span corruption (T5) ---
@@ -118,6 +124,7 @@ def spans(
     The spans have `mean` length and `share` of all tokens. The target is every sentinel followed by
     its span, and one more sentinel at the end.
     """
+    # At least one token is hidden, and at least one stays.
     hidden = min(max(1, round(share * len(ids))), len(ids) - 1)
     visible = len(ids) - hidden
     count = min(max(1, round(hidden / mean)), hidden, visible)
@@ -144,6 +151,7 @@ def spans(
 
 def _random_partition(total: int, count: int, chance: Chance) -> Ids:
     """`count` lengths of at least 1 that add up to `total`."""
+    # Random borders inside, as in T5's random_segmentation, and the total as the last one.
     ends = np.append(chance.some(total - 1, count - 1) + 1, total)
     return np.diff(ends, prepend=0)
 
@@ -214,6 +222,7 @@ def _infill(ids: Ids, spans_at: dict[int, int], token: int) -> Ids:
 
 def _span_lengths(total: int, mean: float, chance: Chance) -> Ids:
     """Lengths from Poisson(mean) that add up to `total`, at most `total` of them."""
+    # 64 terms: for means such as BART's 3, what is beyond has no weight in float64.
     probabilities = [math.exp(-mean) * mean**k / math.factorial(k) for k in range(64)]
     # Inverse transform sampling: independent of numpy's own Poisson, which may change.
     drawn = np.searchsorted(np.cumsum(probabilities), chance.numbers(total), side="right")

@@ -25,6 +25,9 @@ BLOCK = 1 << 20  # bytes of a read buffer
 FORMATS = {".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
 
+# --- lines and blocks ---
+
+
 def lines(path: str | Path) -> Iterator[str]:
     """The lines of a file, without their ends; "-" is standard input.
 
@@ -72,6 +75,9 @@ def text(path: str | Path, size: int = 1 << 16) -> Iterator[str]:
             length = 0
     if block:
         yield "".join(block)
+
+
+# --- parallel text ---
 
 
 def pairs(
@@ -141,6 +147,7 @@ def _two_files(source: str | Path, target: str | Path) -> Iterator[tuple[str, st
     target_lines = lines(target)
     count = 0
     for source_line, target_line in zip_longest(source_lines, target_lines):
+        # The rest is counted for the message: how much longer a file is tells what went wrong.
         if source_line is None:
             raise _unequal(target, count + 1 + sum(1 for _ in target_lines), source, count)
         if target_line is None:
@@ -199,7 +206,7 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
             f"give it as a string; the line has: {', '.join(record) or 'nothing'}",
         )
     try:
-        value.encode()
+        value.encode()  # JSON's \ud800 escapes may be half of a character
     except UnicodeEncodeError as error:
         raise DataError(
             f"{where}: {key!r} holds half a character (a lone surrogate)", "replace it"
@@ -215,6 +222,9 @@ def _empty(name: str) -> DataError:
     return DataError(
         f"nothing to read: {name} is empty", "check the path, or how the file was made"
     )
+
+
+# --- bytes ---
 
 
 @contextmanager

@@ -30,6 +30,7 @@ def read_vectors(
     exact: set[int] = set()  # ids whose word the file has in the same case
     vectors: dict[int, Tensor] = {}
     for number, line in enumerate(text_files.lines(path), start=1):
+        # One line is: word, space, numbers with spaces between.
         word, _, rest = line.rstrip().partition(" ")
         if word not in rows or (number == 1 and rest.strip().isdigit()):
             continue  # a word we do not have, or word2vec's first line "words dimensions"

@@ -14,8 +14,8 @@ class ClassificationScore:
     F1 is the mean over the classes; of tags of the kind B-x, I-x, O it is that of entities.
     """
 
-    accuracy: float
-    f1: float
+    accuracy: float  # 0 to 100
+    f1: float  # 0 to 100
     examples: int
 
 
@@ -37,6 +37,7 @@ def classification_score(
     correct = Counter(
         label for guess, label in zip(predictions, labels, strict=True) if guess == label
     )
+    # Predicted plus labelled: a class has an F1 if it occurs on either side.
     totals = Counter(predictions) + Counter(labels)
     f1_of_classes = [2 * correct[name] / totals[name] for name in totals]
     accuracy = correct.total() / max(1, len(labels))

@@ -20,8 +20,10 @@ def tagging_score(
     )
     if not any(tag.startswith("B-") for tags in labels for tag in tags):
         return over_tags
+    # Micro-average: entities of all sentences and kinds in one set, told apart by sentence number.
     predicted = {(i, *span) for i, tags in enumerate(predictions) for span in entity_spans(tags)}
     expected = {(i, *span) for i, tags in enumerate(labels) for span in entity_spans(tags)}
+    # 2 · correct / (predicted + labelled), in percent.
     f1 = 200.0 * len(predicted & expected) / max(1, len(predicted) + len(expected))
     return ClassificationScore(over_tags.accuracy, f1, over_tags.examples)
 
@@ -33,7 +35,7 @@ def entity_spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     """
     spans: list[tuple[int, int, str]] = []
     for i, tag in enumerate(tags):
-        mark, _, kind = tag.partition("-")
+        mark, _, kind = tag.partition("-")  # "O" has no kind
         if mark == "I" and spans and spans[-1][1:] == (i, kind):
             spans[-1] = (spans[-1][0], i + 1, kind)
         elif mark in ("B", "I"):

@@ -16,6 +16,7 @@ def corpus_nll(batches: Iterable[tuple[Tensor | float, int]]) -> tuple[float, in
     total: Tensor | float = 0.0
     tokens = 0
     for nll, count in batches:
+        # float32 has too few digits for the sum over a large corpus.
         total = total + (nll.double() if isinstance(nll, Tensor) else nll)
         tokens += count
     return float(total), tokens

@@ -33,12 +33,14 @@ def answer_score(predictions: Sequence[str], answers: Sequence[str]) -> AnswerSc
 def _word_f1(predicted: list[str], expected: list[str]) -> float:
     if not predicted or not expected:  # "no answer" is right only if none is expected
         return float(predicted == expected)
+    # Multisets: a word that occurs twice counts twice. F1 as in classification_score.
     common = (Counter(predicted) & Counter(expected)).total()
     return 2 * common / (len(predicted) + len(expected))
 
 
 def normalize_answer(text: str) -> list[str]:
     """The words of an answer in lower case, without punctuation and articles."""
+    # In the order of SQuAD's script: case, punctuation, then articles and white space.
     letters = "".join(
         character for character in text.lower() if character not in string.punctuation
     )

@@ -19,7 +19,7 @@ class TranslationScore:
     bleu: float
     chrf: float
     exact_match: float
-    signature: str
+    signature: str  # of BLEU
     chrf_signature: str
 
 
@@ -51,6 +51,7 @@ def translation_score(
     chrf = CHRF()
     exact = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     return TranslationScore(
+        # sacreBLEU takes a list of reference sets; here there is one.
         bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,
         chrf=chrf.corpus_score(list(hypotheses), [list(references)]).score,
         exact_match=100.0 * exact / max(1, len(references)),

@@ -1,14 +1,18 @@
-"""What a model is made of, as plain frozen data.
+"""Specs: the architecture of a model as frozen dataclasses.
 
-A choice is a type that carries its own options; a union lists what may stand in a place.
-`build.build` turns a spec into modules, `parameter_count` counts it on the meta device,
-`to_dict`/`from_dict` write it as JSON with a closed schema. Nothing here imports torch or knows a
-family's name.
+Each choice is a class with its own options, and a union lists the alternatives. `builder.build`
+turns a spec into modules, `parameter_count` counts its weights on the meta device, and
+`to_dict`/`from_dict` serialize it to JSON with a closed schema.
+Nothing here imports torch or depends on a family of models.
+
+"Section 3.2" and the like, without a paper's name, are of Vaswani et al. 2017, "Attention Is All
+You Need".
 """
 
 from __future__ import annotations
 
-from typing import Literal  # noqa: F401 (the annotations of all kinds are read with the names of this file)
+# get_type_hints evaluates the annotations of all kinds with the names of this module.
+from typing import Literal  # noqa: F401
 
 # isort: off
 # fmt: off
@@ -246,7 +250,6 @@ __all__ = [
     "with_heads",
 ]  # fmt: skip
 
-# A kind is called `regard.spec.Softmax`, in errors and pickles too, whichever file of the room it
-# is written in.
+# In errors and pickles a kind is `regard.spec.SoftmaxAttention`, whichever file defines it.
 for _kind in _KINDS.values():
     _kind.__module__ = __name__

@@ -1,4 +1,4 @@
-"""How queries, keys and values are made, and how they are mixed."""
+"""Multi-head attention: its projections, and the mixer that weighs the values."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from regard.errors import ModelError
 from regard.spec.validation import sizes
 
+# ------------------------------------------------------------------ mixers
+
 
 @dataclass(frozen=True)
 class SoftmaxAttention:
-    """Exact attention; `dropout` acts on the attention weights. With `top`, only that many best
-    scores of each query count."""
+    """Scaled dot-product attention (Section 3.2.1): softmax(Q Kᵀ · scale) V."""
 
-    dropout: float = 0.0
-    top: int | None = None
+    dropout: float = 0.0  # on the attention weights
+    top: int | None = None  # top-k attention: only the k best scores of each query count
 
     def __post_init__(self) -> None:
         sizes(self, "top")
@@ -23,21 +24,20 @@ class SoftmaxAttention:
 
 @dataclass(frozen=True)
 class EluFeatures:
-    """Features elu(x) + 1 (Katharopoulos et al. 2020); nothing is scaled."""
+    """ELU feature map (Katharopoulos et al. 2020): elu(x) + 1, without a scale."""
 
 
 @dataclass(frozen=True)
 class FavorFeatures:
-    """Positive features of random directions, whose products are the exponentials of softmax
-    attention on average (Choromanski et al. 2021, Performer).
+    """FAVOR+ features (Choromanski et al. 2021, Performer): positive orthogonal random features.
 
-    `count` directions, d_k · ln d_k unless said, orthogonal in groups of d_k, drawn from `seed`,
-    the same in all layers; training draws them anew every `redraw` steps (0: never).
+    In expectation their products are the exponentials of softmax attention. The directions are
+    orthogonal in groups of d_k.
     """
 
-    count: int | None = None
-    seed: int = 0
-    redraw: int = 1000
+    count: int | None = None  # number of random directions; None: d_k · ln d_k
+    seed: int = 0  # the same in all layers
+    redraw: int = 1000  # training steps between two draws; 0: never
 
     def __post_init__(self) -> None:
         sizes(self, "count")
@@ -45,29 +45,29 @@ class FavorFeatures:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Linear attention: the features of queries and keys are multiplied, so that keys are summed up
-    once for all queries."""
+    """Linear attention: φ(Q) (φ(K)ᵀ V), whose cost grows linearly with the length.
+
+    The sum over keys in the parentheses is computed once for all queries.
+    """
 
     features: EluFeatures | FavorFeatures = field(default_factory=EluFeatures)
 
     @property
     def dropout(self) -> float:
-        """Weights that are never made cannot be dropped."""
+        """No dropout: the attention weights are never computed."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Linformer:
-    """Keys and values of up to `length` places are projected to `rank` of them (Wang et al. 2020).
+    """Linformer (Wang et al. 2020): keys and values are projected along the length."""
 
-    Projections are one for keys and one for values of each head (`none` shared), one each for all
-    `heads`, one for both (`both`), or one for all `layers` of the stack.
-    """
-
-    length: int
-    rank: int
+    length: int  # n: the longest sequence
+    rank: int  # k: the length after the projection
+    # Section 4: E and F of each head (`none`), E and F for all heads (`heads`), E = F (`both`, the
+    # paper's key-value sharing), or one E for all layers (`layers`).
     share: Literal["none", "heads", "both", "layers"] = "heads"
-    dropout: float = 0.0
+    dropout: float = 0.0  # on the attention weights
 
     def __post_init__(self) -> None:
         sizes(self, "length", "rank")
@@ -75,12 +75,13 @@ class Linformer:
 
 @dataclass(frozen=True)
 class ChunkRing:
-    """Chunks whose last one stands before the first, and where one that is met twice counts twice.
-    Sequences of more than `beyond` places are filled up to a multiple of `places`, which may be
-    those of chunks of several kinds."""
+    """Ring of chunks, as in Reformer's implementation: the last chunk precedes the first.
 
-    places: int
-    beyond: int
+    A chunk that is reached from both sides counts twice.
+    """
+
+    places: int  # sequences are padded to a multiple: the least common one of all chunk sizes
+    beyond: int  # sequences of up to this many positions are not padded
 
     def __post_init__(self) -> None:
         sizes(self, "places", "beyond")
@@ -88,49 +89,51 @@ class ChunkRing:
 
 @dataclass(frozen=True)
 class ChunkedAttention:
-    """Softmax attention in chunks of `chunk` places that see some chunks `before` and `after` them
-    too, on a ring; inputs of one chunk see all. (Chunks in a line are a mask, `BlockLocalMask`.)"""
+    """Chunked (local) attention of Reformer: softmax attention within and between near chunks.
 
-    chunk: int
+    Inputs of at most one chunk have full attention. Chunks in a line, and not on a ring, are a
+    mask: `BlockLocalMask`.
+    """
+
+    chunk: int  # positions in a chunk
     ring: ChunkRing
-    before: int = 1
-    after: int = 0
+    before: int = 1  # earlier chunks that a chunk attends to
+    after: int = 0  # later chunks that a chunk attends to
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _chunked(self)
+        _check_chunks(self)
 
 
 @dataclass(frozen=True)
 class AutoBuckets:
-    """Twice as many buckets as there are chunks, rounded down to a power of two; more than `limit`
-    are told by two hashes."""
+    """Number of hash buckets by the length: twice the number of chunks, as a power of two."""
 
-    limit: int
+    limit: int  # more buckets than this are the product of two hashes
 
 
 @dataclass(frozen=True)
 class LshAttention:
-    """Places that hash to one of `buckets` look at each other, in chunks of `chunk` places that see
-    some chunks `before` and `after` them too; `rounds` of other hashes, drawn from `seed`, are
-    weighed (Kitaev et al. 2020, Reformer). Many buckets are cheaper as a product: (8, 16) are 128,
-    told by two hashes.
+    """LSH attention (Kitaev et al. 2020, Reformer): attention within hash buckets.
 
-    Chunks stand in a line, or as in the paper on a `ring`, those of all rounds together."""
+    Positions are sorted by bucket and cut into chunks, and attend within and between near chunks.
+    """
 
+    # Many buckets are cheaper as a product: (8, 16) are 128 buckets by two hashes.
     buckets: int | tuple[int, ...] | AutoBuckets
-    chunk: int = 64
-    rounds: int = 1
-    before: int = 1
-    after: int = 0
-    seed: int = 0
+    chunk: int = 64  # positions in a chunk
+    rounds: int = 1  # n_rounds of Section 2: independent hashes, whose outputs are combined
+    before: int = 1  # earlier chunks that a chunk attends to
+    after: int = 0  # later chunks that a chunk attends to
+    seed: int = 0  # of the random rotations
     dropout: float = 0.0
-    ring: ChunkRing | None = None
+    ring: ChunkRing | None = None  # of the chunks of all rounds together; None: in a line
 
     def __post_init__(self) -> None:
         sizes(self, "rounds")
-        _chunked(self)
+        _check_chunks(self)
         factors = self.factors
+        # The hash is argmax([xR; −xR]) (Section 2): buckets come in pairs.
         if factors is not None and (
             not factors or any(factor < 2 or factor % 2 for factor in factors)
         ):
@@ -140,13 +143,13 @@ class LshAttention:
 
     @property
     def factors(self) -> tuple[int, ...] | None:
-        """None where the length decides."""
+        """The buckets of each hash; None where the length determines them."""
         if isinstance(self.buckets, AutoBuckets):
             return None
         return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
 
 
-def _chunked(part: ChunkedAttention | LshAttention) -> None:
+def _check_chunks(part: ChunkedAttention | LshAttention) -> None:
     sizes(part, "chunk")
     if min(part.before, part.after) < 0:
         raise ModelError(
@@ -154,28 +157,32 @@ def _chunked(part: ChunkedAttention | LshAttention) -> None:
         )
     if part.ring is not None and (part.ring.places % part.chunk or part.ring.beyond > part.chunk):
         raise ModelError(
-            f"a ring of {part.ring.places} places beyond {part.ring.beyond} has no whole chunks "
-            f"of {part.chunk}",
+            f"a ring of {part.ring.places} places beyond {part.ring.beyond} "
+            f"has no whole chunks of {part.chunk}",
             "give a multiple of `chunk`, beyond `chunk` at most",
         )
 
 
-class AttentionSizes(NamedTuple):
-    """What an attention kernel of a user's own is built for."""
+# ------------------------------------------------------------------ mixers from outside the package
 
-    heads: int
-    key_heads: int
+
+class AttentionSizes(NamedTuple):
+    """Sizes of an attention layer, from which a custom mixer is built."""
+
+    heads: int  # h: query heads
+    key_heads: int  # key and value heads; fewer than `heads` in grouped-query attention
     d_k: int
     d_v: int
-    scale: float
+    scale: float  # of the scores q·k
 
 
 @runtime_checkable
 class BuildsAttention(Protocol):
-    """The seam for an attention kernel from outside the package: any frozen dataclass with a
-    `build` that returns a module with the signature of `core.attention.Mixer`.
+    """Protocol of custom mixers: a frozen dataclass whose `build` returns the attention module.
 
-    `core.explicit_attention.ExplicitAttention` is a base class for such modules."""
+    The module has the signature of `core.attention.Mixer`. `core.explicit_attention` has a base
+    class for such modules, `ExplicitAttention`.
+    """
 
     @property
     def dropout(self) -> float: ...
@@ -192,24 +199,24 @@ Mixer = (
 )
 
 
+# ------------------------------------------------------------------ the layer
+
+
 @dataclass(frozen=True)
 class Attention:
-    """Section 3.2.2: `heads` queries of width d_k look at `groups` keys (as many as heads unless
-    said) and d_v values.
+    """Multi-head attention (Section 3.2.2), multi-query or grouped-query with fewer `groups`."""
 
-    `bias` names the projections that have one, of q, k, v and o; `scale` is d_k^-½ unless said, or
-    (d_k · terms)^-½ where positions add terms to q·k. With `shared` projections, keys are the
-    queries at length 1, and the scale is 1 unless said; with `global` ones, tokens that the caller
-    names look at everything, by projections of their own (Longformer).
-    """
-
-    heads: int
-    d_k: int
-    d_v: int
-    groups: int | None = None
-    bias: str = "qkvo"
+    heads: int  # h in Section 3.2.2
+    d_k: int  # width of a head's queries and keys
+    d_v: int  # width of a head's values
+    groups: int | None = None  # key and value heads: 1 is multi-query attention; None: `heads`
+    bias: str = "qkvo"  # the projections that have a bias
+    # Of the scores. None: d_k^-½, and (d_k · terms)^-½ where positions add terms to q·k.
     scale: float | None = None
     mixer: Mixer = field(default_factory=SoftmaxAttention)
+    # `shared`: keys are the queries at length 1, and scale is 1 unless it is set (Reformer).
+    # `global`: tokens that the caller chooses attend to everything, by a second set of projections
+    # (Longformer, Section 3.1).
     projection: Literal["apart", "shared", "global"] = "apart"
 
     def __post_init__(self) -> None:
@@ -228,7 +235,9 @@ class Attention:
             and self.mixer.features == EluFeatures()
             and self.scale is not None
         ):
-            raise ModelError("features of elu have no scale", "leave `scale` out, or use Favor")
+            raise ModelError(
+                "features of elu have no scale", "leave `scale` out, or use FavorFeatures"
+            )
         if self.projection == "global" and not isinstance(self.mixer, SoftmaxAttention):
             raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
         if (shared or isinstance(self.mixer, ChunkedAttention)) and self.key_heads != self.heads:

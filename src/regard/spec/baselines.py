@@ -1,5 +1,4 @@
-"""What came before stacks of attention: recurrent and convolved layers, and how they look at a
-memory."""
+"""Architectures before the Transformer: recurrent and convolutional networks with attention."""
 
 from __future__ import annotations
 
@@ -9,28 +8,30 @@ from typing import Literal
 from regard.errors import ModelError
 from regard.spec.validation import sizes
 
+# ------------------------------------------------------------------ alignment scores
+# q is the decoder's state, k an encoder output; Luong et al. 2015, Section 3.1, name the kinds.
+
 
 @dataclass(frozen=True)
 class DotScore:
-    """q · k (Luong et al. 2015)."""
+    """Dot-product score (Luong et al. 2015): q · k."""
 
 
 @dataclass(frozen=True)
 class ScaledDotScore:
-    """q · k / √width (equation 1 of Vaswani et al. 2017)."""
+    """Scaled dot-product score (Equation 1 of Vaswani et al. 2017): q · k / √d_model."""
 
 
 @dataclass(frozen=True)
 class GeneralScore:
-    """q · W k (Luong et al. 2015)."""
+    """General score (Luong et al. 2015): q · W k."""
 
 
 @dataclass(frozen=True)
 class AdditiveScore:
-    """v · tanh(W q + U k), with so many hidden numbers, d_model unless said (Bahdanau et al.
-    2015)."""
+    """Additive score (Bahdanau et al. 2015): v · tanh(W q + U k)."""
 
-    width: int | None = None
+    width: int | None = None  # of the hidden layer; None: d_model
 
     def __post_init__(self) -> None:
         sizes(self, "width")
@@ -38,57 +39,57 @@ class AdditiveScore:
 
 AttentionScore = DotScore | ScaledDotScore | GeneralScore | AdditiveScore
 
+# ------------------------------------------------------------------ attention of recurrent decoders
+
 
 @dataclass(frozen=True)
 class BahdanauAttention:
-    """The state before a step looks at the memory, and what it finds is part of the cell's input
-    (Bahdanau et al. 2015).
+    """Bahdanau attention (Bahdanau et al. 2015): the previous state attends to the encoder outputs.
 
-    Scores are divided by the `temperature`: towards 0, only the best place counts.
+    The context vector is part of the cell's input.
     """
 
     score: AttentionScore = field(default_factory=AdditiveScore)
-    temperature: float = 1.0
+    temperature: float = 1.0  # divides the scores; towards 0, only the best position counts
 
     def __post_init__(self) -> None:
-        _warm(self.temperature)
+        _check_temperature(self.temperature)
 
 
 @dataclass(frozen=True)
 class LuongAttention:
-    """The state after a step looks at the memory (Luong et al. 2015). With `feeding`, what the step
-    gave is part of the next one's input."""
+    """Luong attention (Luong et al. 2015): the current state attends to the encoder outputs."""
 
     score: AttentionScore = field(default_factory=GeneralScore)
-    temperature: float = 1.0
-    feeding: bool = False
+    temperature: float = 1.0  # divides the scores
+    feeding: bool = False  # input feeding (Section 3.3): the next step's input has the output
 
     def __post_init__(self) -> None:
-        _warm(self.temperature)
+        _check_temperature(self.temperature)
 
 
-def _warm(temperature: float) -> None:
+def _check_temperature(temperature: float) -> None:
     if temperature <= 0:
         raise ModelError(
             f"scores cannot be divided by {temperature}", "give a small positive temperature"
         )
 
 
+# ------------------------------------------------------------------ layers
+
+
 @dataclass(frozen=True)
 class Recurrent:
-    """Layers of cells that go through a sequence, and carry a state of d_model numbers from place
-    to place: tanh (`rnn`), `gru` or `lstm`. In a `bidirectional` layer, half of the numbers go
-    backwards.
+    """Recurrent neural network: layers of cells with a state of d_model dimensions.
 
-    As a decoder it starts from what the encoder had read at its end (and, going backwards, at its
-    beginning), and `looks` at the memory, if at all. `dropout` acts after each layer.
+    A decoder starts from the encoder's final states.
     """
 
-    cell: Literal["rnn", "gru", "lstm"]
+    cell: Literal["rnn", "gru", "lstm"]  # `rnn` is Elman's, with tanh
     layers: int = 1
-    bidirectional: bool = False
-    looks: BahdanauAttention | LuongAttention | None = None
-    dropout: float = 0.0
+    bidirectional: bool = False  # half of the state's dimensions read backwards
+    looks: BahdanauAttention | LuongAttention | None = None  # attention to the encoder, in decoders
+    dropout: float = 0.0  # after each layer
 
     def __post_init__(self) -> None:
         sizes(self, "layers")
@@ -96,10 +97,9 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class GatedUnit:
-    """x ← (x + gated linear unit(convolution(x))) √½ over `kernel` places (Gehring et al. 2017,
-    ConvS2S)."""
+    """Gated convolution (Gehring et al. 2017, ConvS2S): x ← (x + GLU(convolution(x))) · √½."""
 
-    kernel: int = 3
+    kernel: int = 3  # positions
 
     @property
     def dilations(self) -> tuple[int, ...]:
@@ -108,22 +108,24 @@ class GatedUnit:
 
 @dataclass(frozen=True)
 class BottleneckUnit:
-    """x ← x + a convolution over `kernel` places at half the width, each map after norm and relu;
-    the layers take one of `dilations` after the other, and a norm comes last (Kalchbrenner et al.
-    2016, ByteNet)."""
+    """Bottleneck residual block (Kalchbrenner et al. 2016, ByteNet): a dilated convolution.
 
-    kernel: int = 3
-    dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
+    The convolution has half the width, and norm and ReLU precede every map. A norm follows the
+    last block.
+    """
+
+    kernel: int = 3  # positions
+    dilations: tuple[int, ...] = (1, 2, 4, 8, 16)  # of the layers, repeated in turn
 
 
 @dataclass(frozen=True)
 class Convolutional:
-    """Layers of convolutions. As a decoder they see no place behind them, and `see` the memory by
-    attention in each layer, or at the place that is as far from the beginning (`aligned`), without
-    any attention."""
+    """Convolutional network over positions; causal in a decoder."""
 
     layers: int
     unit: GatedUnit | BottleneckUnit = field(default_factory=GatedUnit)
+    # A decoder reads the encoder by attention in each layer (ConvS2S), or takes its output at the
+    # same position (`aligned`, ByteNet). None in an encoder.
     sees: Literal["attention", "aligned"] | None = None
     dropout: float = 0.0
 

@@ -1,4 +1,4 @@
-"""What each place goes through by itself."""
+"""Position-wise feed-forward networks: dense, gated, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from typing import Literal
 from regard.errors import ModelError
 from regard.spec.validation import sizes
 
+# `gelu` is exact (erf), `gelu_tanh` is GPT-2's approximation, `quick_gelu` is CLIP's, by
+# x · sigmoid(1.702 x).
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Section 3.3: two linear maps with an activation between; `dropout` acts on the inner
-    activations."""
+    """Position-wise feed-forward network (Section 3.3): two linear maps, an activation between."""
 
-    d_ff: int
+    d_ff: int  # width of the inner layer
     activation: Activation = "relu"
-    dropout: float = 0.0
+    dropout: float = 0.0  # on the inner activations; that on the output is the block's
     bias: bool = True
 
 
 @dataclass(frozen=True)
 class GatedFeedForward:
-    """activation(x W) ⊙ (x V), mapped back (Shazeer 2020): SwiGLU, GeGLU."""
+    """Gated feed-forward network (Shazeer 2020): activation(x W) ⊙ (x V), then a linear map.
 
-    d_ff: int
+    With `silu` this is SwiGLU, with `gelu` GeGLU.
+    """
+
+    d_ff: int  # width of the inner layer: W and V are [d_model, d_ff] each
     activation: Activation = "silu"
     dropout: float = 0.0
     bias: bool = False
@@ -34,18 +38,17 @@ class GatedFeedForward:
 
 @dataclass(frozen=True)
 class MixtureOfExperts:
-    """`count` networks like `inner`, of which a router asks `top` for each place (Shazeer et al.
-    2017, Fedus et al. 2022).
+    """Mixture of experts (Shazeer et al. 2017, Fedus et al. 2022): experts by token.
 
-    In training each takes up to `capacity` times its even share of a batch, and the rest is
-    dropped; `balance` is the weight of the loss that keeps shares even.
+    A router chooses the experts of each token. In training, tokens beyond an expert's capacity are
+    dropped: only the residual connection passes them on.
     """
 
-    count: int
-    inner: FeedForward | GatedFeedForward
-    top: int = 2
-    capacity: float = 1.25
-    balance: float = 0.01
+    count: int  # number of experts
+    inner: FeedForward | GatedFeedForward  # the network of one expert
+    top: int = 2  # k of top-k routing: experts per token
+    capacity: float = 1.25  # capacity factor: multiple of an even share of the batch's tokens
+    balance: float = 0.01  # weight of the load-balancing loss
 
     def __post_init__(self) -> None:
         sizes(self, "count", "top")
@@ -58,6 +61,8 @@ class MixtureOfExperts:
             raise ModelError(
                 "experts without capacity answer nothing", "give a `capacity` of about 1.25"
             )
+
+    # The options of one expert, so that callers need not tell the three kinds apart.
 
     @property
     def d_ff(self) -> int:

@@ -1,4 +1,4 @@
-"""What a stack is given: tokens, sound or images."""
+"""Input embeddings: of tokens, spectrograms, image patches and waveforms."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from regard.spec.validation import sizes
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token embeddings, times √d_model if `scale`, plus positions and segments, then norm and
-    dropout (Sections 3.4, 3.5, 5.4). A `width` other than d_model is mapped to it at the end."""
+    """Token embeddings (Sections 3.4, 3.5, 5.4), plus positions and segments, norm and dropout."""
 
-    vocabulary: int
+    vocabulary: int  # number of token ids
     position: InputPosition | None = field(default_factory=Sinusoidal)
-    scale: bool = True
-    dropout: float = 0.1
-    segments: int = 0
+    scale: bool = True  # multiply by √d_model (Section 3.4)
+    dropout: float = 0.1  # P_drop of Section 5.4, on the sum
+    segments: int = 0  # rows of the segment (token type) embedding: 2 in BERT, 0 for none
     norm: Norm | None = None
-    width: int | None = None
+    width: int | None = None  # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model
 
 
 @dataclass(frozen=True)
 class Spectrogram:
-    """Sound as a spectrogram of `mels` numbers a frame: two convolutions over three frames, each
-    with its `activation`, of which the second keeps every other place; then positions and dropout
-    (Whisper)."""
+    """Log-mel spectrogram front end (Whisper): two convolutions, then positions and dropout.
 
-    mels: int
+    Both convolutions span three frames; the second has stride 2, which halves the length.
+    """
+
+    mels: int  # mel bands of a frame
     position: InputPosition | None
     activation: Activation = "gelu"
     dropout: float = 0.0
@@ -40,18 +40,19 @@ class Spectrogram:
 
 @dataclass(frozen=True)
 class Patches:
-    """Square images cut into squares of `patch` pixels, each mapped to a vector; before them come
-    `extras` trained vectors (a class token, a distillation token); then positions, norm and dropout
-    (Dosovitskiy et al. 2021). Positions are learned, or sinusoids of rows and columns."""
+    """Patch embeddings of square images (Dosovitskiy et al. 2021, ViT).
 
-    size: int
-    patch: int
+    Each patch is mapped linearly to a vector. Positions, norm and dropout follow.
+    """
+
+    size: int  # side of the image in pixels
+    patch: int  # side of a patch in pixels
     channels: int = 3
-    extras: int = 1
-    bias: bool = True
+    extras: int = 1  # learned vectors in front: the class token, then the distillation token (DeiT)
+    bias: bool = True  # of the linear map; CLIP has none
     norm: Norm | None = None
     dropout: float = 0.0
-    position: Literal["learned", "sinusoidal"] = "learned"
+    position: Literal["learned", "sinusoidal"] = "learned"  # sinusoids are of rows and columns
 
     def __post_init__(self) -> None:
         if self.patch > self.size:
@@ -61,26 +62,30 @@ class Patches:
 
     @property
     def positions(self) -> int:
-        """All of them; pixels that fill no patch at the right and bottom edges are not seen."""
+        """The sequence length: all whole patches, and the extra tokens.
+
+        Pixels at the right and bottom edges that fill no patch are ignored.
+        """
         return (self.size // self.patch) ** 2 + self.extras
 
 
 @dataclass(frozen=True)
 class TimeNorm:
-    """Each channel over all its times; a batch is best padded little, because padding is among
-    them."""
+    """Normalization over time, of each channel by itself (the group norm of wav2vec 2.0).
+
+    Padding enters the mean and the variance, so a batch is best padded little.
+    """
 
     eps: float = 1e-5
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """Over time, without padding: `channels` numbers from `kernel` steps, every `stride` steps;
-    then norm."""
+    """One-dimensional convolution over time, without padding, then a norm."""
 
-    channels: int
-    kernel: int
-    stride: int
+    channels: int  # output channels
+    kernel: int  # in time steps of its input
+    stride: int  # in time steps of its input
     bias: bool = False
     norm: LayerNorm | TimeNorm | None = None
 
@@ -90,27 +95,27 @@ class Convolution:
 
 @dataclass(frozen=True)
 class ConvPosition:
-    """To each position is added what a convolution in `groups` of channels makes of the `kernel`
-    positions around it."""
+    """Convolutional positional embedding (wav2vec 2.0): a grouped convolution, added to x."""
 
-    kernel: int = 128
-    groups: int = 16
+    kernel: int = 128  # positions, centred on the one that is encoded
+    groups: int = 16  # of channels; d_model must be a multiple
 
 
 @dataclass(frozen=True)
 class Waveform:
-    """Samples of sound through `convolutions`, a norm (`features`) and a linear map to d_model;
-    then positions, norm and dropout (Baevski et al. 2020). `activation` follows every convolution.
-    With `masked`, a trained vector can stand in for positions that the model is to guess."""
+    """Raw waveform front end (Baevski et al. 2020, wav2vec 2.0): a convolutional feature encoder.
+
+    A norm and a linear map to d_model follow the convolutions; then positions, norm and dropout.
+    """
 
     convolutions: tuple[Convolution, ...]
     position: ConvPosition = field(default_factory=ConvPosition)
-    activation: Activation = "gelu"
-    features: Norm = field(default_factory=LayerNorm)
-    project_dropout: float = 0.0
-    norm: Norm | None = None
+    activation: Activation = "gelu"  # after each convolution
+    features: Norm = field(default_factory=LayerNorm)  # before the linear map
+    project_dropout: float = 0.0  # after the linear map
+    norm: Norm | None = None  # after the positions
     dropout: float = 0.1
-    masked: bool = True
+    masked: bool = True  # has a learned vector that replaces masked positions in pretraining
 
     def __post_init__(self) -> None:
         if not self.convolutions:

@@ -1,4 +1,4 @@
-"""What stands on a stack: a vocabulary, one vector, scores of labels."""
+"""Output heads: language modelling, pooling and classification."""
 
 from __future__ import annotations
 
@@ -12,65 +12,67 @@ from regard.spec.residual import LayerNorm, Norm
 
 @dataclass(frozen=True)
 class HeadTransform:
-    """A dense layer, activation and norm before the vocabulary, as BERT's masked-word head has
-    it."""
+    """Transform of BERT's masked-LM head, before the vocabulary: dense layer, activation, norm."""
 
-    width: int
+    width: int  # of the dense layer's output: E, where it is tied to an embedding of that width
     activation: Activation = "gelu"
     norm: Norm = field(default_factory=LayerNorm)
 
 
 @dataclass(frozen=True)
 class LMHead:
-    """Linear map to the vocabulary, of `scale` times the hidden states; the softmax belongs to loss
-    and decoding. A bias that is only `kept` is stored, neither added nor trained."""
+    """Language-modelling head (Section 3.4): a linear map from hidden states to logits.
 
-    bias: bool | Literal["kept"] = False
-    scale: float = 1.0
+    The softmax is part of the loss and of decoding.
+    """
+
+    bias: bool | Literal["kept"] = False  # `kept`: saved, but neither added nor trained
+    scale: float = 1.0  # of the hidden states: d_model^-½ in T5 with tied embeddings
     transform: HeadTransform | None = None
 
 
 @dataclass(frozen=True)
 class EndToken:
-    """The first position that holds `token`; without one, that of the highest token id, which some
-    vocabularies reserve for the end."""
+    """Pooling at the end-of-text token (CLIP): the first position that holds it."""
 
-    token: int | None = None
+    token: int | None = None  # None: the highest id of the row, which CLIP reserves for the end
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One vector for a whole input: that of the first or the last real position, of the end token,
-    or the mean; then `norm`, `dropout`, a dense layer with `activation`, and a linear map without
-    bias to `width`, each if there is one."""
+    """Pooling: one vector for the input, then norm, dropout, dense layer and projection."""
 
+    # Padding is ignored: `last` is the last token, and `mean` is over tokens.
     which: Literal["first", "last", "mean"] | EndToken = "first"
-    activation: Activation | None = "tanh"
+    activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: float = 0.0
     norm: Norm | None = None
-    width: int | None = None
+    width: int | None = None  # of a last linear map without bias (CLIP's projection)
 
 
+# The pooled vector is scored to
+#   classify     an input,
+#   next         say whether the second text follows the first (BERT's next-sentence prediction);
+# every position is scored to
+#   tag          it (token classification),
+#   answer       with the start and the end of a span (extractive question answering),
+#   detect       whether its token was replaced (ELECTRA's discriminator),
+#   transcribe   speech to letters (CTC).
 HeadTask = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
 
 
 @dataclass(frozen=True)
 class ClassifierHead:
-    """A score for each of `count` classes, for a `task`.
+    """Classification head: a linear map to logits, of the pooled vector or of every position."""
 
-    Of the pooled vector: `classify` an input, or say whether its second text comes `next` after the
-    first. Of every position: `tag` it, `answer` by where a span starts and ends, `detect` that the
-    token was replaced, `transcribe` sound to letters. With a `hidden` activation there is a dense
-    layer before; `dropout` acts on what is scored.
-    """
-
-    count: int
+    count: int  # classes
     task: HeadTask = "classify"
-    hidden: Activation | None = None
+    hidden: Activation | None = None  # of a dense layer before; None: no such layer
     bias: bool = True
-    dropout: float = 0.0
+    dropout: float = 0.0  # on the input of the linear map
 
     def __post_init__(self) -> None:
+        # Two classes; the start and the end of a span; one logit of a binary decision.
         expected = {"next": 2, "answer": 2, "detect": 1}.get(self.task, self.count)
         if self.count != expected:
             raise ModelError(
@@ -80,15 +82,16 @@ class ClassifierHead:
 
     @property
     def each(self) -> bool:
-        """Whether every position has scores of its own."""
+        """Whether every position is scored, and not the pooled vector."""
         return self.task not in ("classify", "next")
 
 
 @dataclass(frozen=True)
 class DistilledHead:
-    """A score for each of `count` classes: the mean of what the first `voters` positions say, each
-    through its own map. A distilled model has two: the class token learnt from labels, the
-    distillation token from a teacher (Touvron et al.)."""
+    """Classification head of a distilled image Transformer (Touvron et al. 2021, DeiT).
 
-    count: int
-    voters: int = 2
+    The first positions have a linear map each, and the logits are the mean of theirs.
+    """
+
+    count: int  # classes
+    voters: int = 2  # the class token, trained on labels, and the distillation token, on a teacher

@@ -1,4 +1,4 @@
-"""Who may look at whom, inside a stack."""
+"""Attention masks: which positions each position attends to, inside a stack."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from typing import Literal
 
 from regard.spec.validation import sizes
 
+# i is the position of a query, j that of a key.
+
+# ------------------------------------------------------------------ patterns
+
 
 @dataclass(frozen=True)
 class FullMask:
-    """Each position looks at all positions."""
+    """Full mask: each position attends to all positions."""
 
 
 @dataclass(frozen=True)
 class CausalMask:
-    """Each position looks at itself and what came before; with a `window`, at that many at most."""
+    """Causal mask (Section 3.2.3): each position attends to itself and to earlier ones, j ≤ i."""
 
-    window: int | None = None
+    window: int | None = None  # sliding window: at most this many positions, itself included
 
 
 @dataclass(frozen=True)
 class WindowMask:
-    """Each position looks at itself and at `size` neighbours on each side."""
+    """Sliding-window mask (Longformer, Section 3.1): |i − j| ≤ size."""
 
-    size: int
+    size: int  # neighbours on each side, so 2 · size + 1 positions in all
 
     def __post_init__(self) -> None:
         sizes(self, "size")
@@ -32,11 +36,10 @@ class WindowMask:
 
 @dataclass(frozen=True)
 class DilatedMask:
-    """A window with gaps: itself and `size` neighbours on each side, of which each is `step`
-    farther than the last."""
+    """Dilated sliding-window mask (Longformer, Section 3.1): a window with gaps."""
 
-    size: int
-    step: int
+    size: int  # neighbours on each side
+    step: int  # dilation: the distance between two neighbours
 
     def __post_init__(self) -> None:
         sizes(self, "size", "step")
@@ -44,10 +47,12 @@ class DilatedMask:
 
 @dataclass(frozen=True)
 class StridedMask:
-    """The Sparse Transformer (Child et al. 2019): neighbours nearer than `stride`, and all at
-    multiples of it."""
+    """Strided mask of the Sparse Transformer (Child et al. 2019).
 
-    stride: int
+    Each position attends to those nearer than `stride`, and to all at multiples of it.
+    """
+
+    stride: int  # l in Section 4.3, close to √n for n positions
 
     def __post_init__(self) -> None:
         sizes(self, "stride")
@@ -55,10 +60,10 @@ class StridedMask:
 
 @dataclass(frozen=True)
 class BlockLocalMask:
-    """The sequence is cut into blocks of `size`; `neighbours` on each side are seen too."""
+    """Block-local mask: the sequence is cut into blocks, and positions attend within theirs."""
 
-    size: int
-    neighbours: int = 0
+    size: int  # positions in a block
+    neighbours: int = 0  # blocks on each side that are visible too
 
     def __post_init__(self) -> None:
         sizes(self, "size")
@@ -66,12 +71,11 @@ class BlockLocalMask:
 
 @dataclass(frozen=True)
 class GlobalMask:
-    """The `first` and the `last` positions, or blocks of `size` positions, look at all others and
-    are seen by all."""
+    """Global mask (Longformer, BigBird): some positions attend to all, and all attend to them."""
 
-    first: int = 1
-    last: int = 0
-    size: int = 1
+    first: int = 1  # global blocks at the beginning
+    last: int = 0  # global blocks at the end
+    size: int = 1  # positions in a block; with 1, single positions are counted
 
     def __post_init__(self) -> None:
         sizes(self, "size")
@@ -79,22 +83,23 @@ class GlobalMask:
 
 @dataclass(frozen=True)
 class RandomBlockMask:
-    """Each block of `size` positions looks at `count` blocks that are drawn once, from `seed`: from
-    all blocks of the sequence, or from those `before` it, as decoders need."""
+    """Random-block mask (BigBird): each block attends to some blocks that are drawn once."""
 
-    size: int
-    count: int = 1
+    size: int  # positions in a block
+    count: int = 1  # random blocks for each block
     seed: int = 0
-    of: Literal["all", "before"] = "all"
+    of: Literal["all", "before"] = "all"  # drawn from all blocks, or, for decoders, earlier ones
 
     def __post_init__(self) -> None:
         sizes(self, "size", "count")
 
 
+# ------------------------------------------------------------------ combinations
+
+
 @dataclass(frozen=True)
 class LongerThan:
-    """Sequences of more than `length` positions follow the pattern; in shorter ones, each position
-    sees all."""
+    """A pattern for long sequences only: up to `length` positions, the mask is full."""
 
     length: int
     inner: MaskPattern
@@ -102,7 +107,7 @@ class LongerThan:
 
 @dataclass(frozen=True)
 class And:
-    """What both patterns allow."""
+    """Intersection of masks: what both patterns allow."""
 
     first: MaskPattern
     second: MaskPattern
@@ -110,7 +115,7 @@ class And:
 
 @dataclass(frozen=True)
 class Or:
-    """What one of two patterns allows."""
+    """Union of masks: what either of two patterns allows."""
 
     first: MaskPattern
     second: MaskPattern
@@ -118,7 +123,7 @@ class Or:
 
 @dataclass(frozen=True)
 class Not:
-    """What a pattern does not allow."""
+    """Complement of a mask: what the pattern does not allow."""
 
     inner: MaskPattern
 
@@ -139,28 +144,33 @@ MaskPattern = (
 )
 
 
+# ------------------------------------------------------------------ properties of patterns
+
+
 def is_causal(pattern: MaskPattern) -> bool:
-    """Whether no position sees what follows it."""
+    """Whether the mask is causal: no position attends to a later one."""
     match pattern:
         case CausalMask():
             return True
         case And(first, second):
+            # One causal side is enough to hide everything that follows.
             return is_causal(first) or is_causal(second)
         case Or(first, second):
             return is_causal(first) and is_causal(second)
         case _:
+            # Conservative: the complement of a mask may be causal, but nobody needs that.
             return False
 
 
 def counts_from_the_end(pattern: MaskPattern) -> bool:
-    """Whether what a position sees changes when the sequence grows."""
+    """Whether a row of the mask changes when the sequence grows, which a KV cache forbids."""
     match pattern:
         case LongerThan():
             return True
         case GlobalMask(_, last):
             return last > 0
-        case RandomBlockMask(of=drawn):
-            return drawn == "all"
+        case RandomBlockMask(of=candidates):
+            return candidates == "all"
         case And(first, second) | Or(first, second):
             return counts_from_the_end(first) or counts_from_the_end(second)
         case Not(inner):

@@ -1,4 +1,4 @@
-"""Whole models, and what their parts must agree on."""
+"""Models: encoder–decoders, encoders, decoders, and what their parts must agree on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
 from regard.spec.validation import sizes
 
+# ------------------------------------------------------------------ encoder–decoders
+
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """`share`: one matrix for both embeddings and the output (`all`), for target and output
-    (`target`), for both embeddings (`inputs`), or none. `looks`: a decoder layer looks at the
-    `last` layer of the encoder, or at the `matching` one, finished as the last is."""
+    """Encoder–decoder Transformer (Figure 1)."""
 
-    d_model: int
+    d_model: int  # width of the residual stream
     source: Tokens | Spectrogram
     target: Tokens
     encoder: Stack
     decoder: Stack
     head: LMHead = field(default_factory=LMHead)
+    # Weight tying (Section 3.4): one matrix for both embeddings and the output, for the target
+    # embedding and the output, for both embeddings, or for none of them.
     share: Literal["all", "target", "inputs", "none"] = "all"
+    # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
+    # final norm is applied as to the last.
     looks: Literal["last", "matching"] = "last"
 
     def __post_init__(self) -> None:
@@ -36,11 +40,9 @@ class EncoderDecoder:
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
                 "give both sides as many layers",
             )
-        _one_vocabulary(
-            self.share,
-            self.source.vocabulary if isinstance(self.source, Tokens) else 0,
-            self.target.vocabulary,
-        )
+        # Speech has no vocabulary, and no embedding to share.
+        source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
+        _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
         if self.decoder.compressed is not None:
             raise ModelError(
                 "only language models read one segment after the other", "leave `compressed` out"
@@ -59,13 +61,13 @@ class EncoderDecoder:
             isinstance(block.attention.mixer, ChunkedAttention | LshAttention)
             for block in self.decoder.blocks
         ):
-            raise _grows()
-        _decodes(self.decoder)
+            raise _chunks_shift()
+        _check_decoder(self.decoder)
 
 
 @dataclass(frozen=True)
 class SequenceToSequence:
-    """An encoder–decoder of recurrent or convolved parts. `share` is that of `EncoderDecoder`."""
+    """Sequence-to-sequence model with a recurrent or convolutional encoder and decoder."""
 
     d_model: int
     source: Tokens
@@ -73,11 +75,12 @@ class SequenceToSequence:
     encoder: Recurrent | Convolutional
     decoder: Recurrent | Convolutional
     head: LMHead = field(default_factory=LMHead)
-    share: Literal["all", "target", "inputs", "none"] = "all"
+    share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
     def __post_init__(self) -> None:
-        _one_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
-        encoder, decoder = self.encoder, self.decoder
+        _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
+        encoder = self.encoder
+        decoder = self.decoder
         if isinstance(encoder, Recurrent) and encoder.looks is not None:
             raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
         if isinstance(encoder, Recurrent) and encoder.bidirectional and self.d_model % 2:
@@ -105,7 +108,7 @@ class SequenceToSequence:
             )
 
 
-def _one_vocabulary(share: str, source: int, target: int) -> None:
+def _check_vocabulary(share: str, source: int, target: int) -> None:
     if share in ("all", "inputs") and source != target:
         raise ModelError(
             f"share={share!r} needs one vocabulary, not {source} and {target} tokens",
@@ -113,21 +116,20 @@ def _one_vocabulary(share: str, source: int, target: int) -> None:
         )
 
 
+# ------------------------------------------------------------------ encoders
+
+
 @dataclass(frozen=True)
 class Encoder:
-    """Embedding, stack, and on top what the task needs: a pooled vector, scores over the
-    vocabulary, scores of labels.
-
-    `tied`: the head's vocabulary matrix is the embedding's.
-    """
+    """Encoder-only Transformer (BERT, ViT, wav2vec 2.0), with the heads that its task needs."""
 
     d_model: int
     input: FrontEnd
     stack: Stack
     pool: Pool | None = None
-    head: LMHead | None = None
+    head: LMHead | None = None  # masked language modelling
     labels: ClassifierHead | DistilledHead | None = None
-    tied: bool = True
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
@@ -141,60 +143,60 @@ class Encoder:
                 "give `labels` instead of a `head`",
             )
         if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
-            problem = (
-                f"d_model {self.d_model} does not divide by {self.input.position.groups} groups "
-                "of channels"
-            )
+            groups = self.input.position.groups
+            problem = f"d_model {self.d_model} does not divide by {groups} groups of channels"
             raise ModelError(problem, "correct one of them")
         if self.head is not None and self.head.transform is None:
-            _tied(self)
+            _check_tied(self)
 
     @property
     def scored(self) -> int:
-        """The width of what its labels score."""
-        wide, pooled = (
-            self.stack.width(self.d_model),
-            isinstance(self.labels, ClassifierHead) and not self.labels.each,
-        )
-        return self.d_model if pooled and self.pool is not None and self.pool.activation else wide
+        """The input width of the classification head."""
+        pooled = isinstance(self.labels, ClassifierHead) and not self.labels.each
+        if pooled and self.pool is not None and self.pool.activation:
+            return self.d_model  # the pooler's dense layer ends at d_model
+        return self.stack.width(self.d_model)
 
     @property
     def tokens(self) -> Tokens:
-        """The input of an encoder of text."""
+        """The token embedding of a text encoder."""
         assert isinstance(self.input, Tokens)
         return self.input
 
     @property
     def patches(self) -> Patches:
-        """The input of an encoder of images."""
+        """The patch embedding of an image encoder."""
         assert isinstance(self.input, Patches)
         return self.input
 
     @property
     def waves(self) -> Waveform:
-        """The input of an encoder of sound."""
+        """The waveform front end of a speech encoder."""
         assert isinstance(self.input, Waveform)
         return self.input
 
 
+# ------------------------------------------------------------------ language models
+
+
 @dataclass(frozen=True)
 class Decoder:
-    """A language model: embedding, causal stack, vocabulary."""
+    """Decoder-only Transformer (GPT): a causal language model."""
 
     d_model: int
     tokens: Tokens
     stack: Stack
     head: LMHead = field(default_factory=LMHead)
-    tied: bool = True
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
-        _decodes(self.stack)
-        _tied(self)
+        _check_decoder(self.stack)
+        _check_tied(self)
         if any(
             isinstance(b.attention.mixer, LshAttention) and b.attention.mixer.ring is None
             for b in self.stack.blocks
         ):
-            raise _grows()
+            raise _chunks_shift()
         if self.stack.memory is not None and self.tokens.position is not None:
             raise ModelError(
                 "positions that are counted at the input begin anew in each segment",
@@ -204,13 +206,13 @@ class Decoder:
 
 @dataclass(frozen=True)
 class RecurrentDecoder:
-    """A language model of recurrent layers, whose state may be carried on from text to text."""
+    """Recurrent language model, whose state may be carried over from segment to segment."""
 
     d_model: int
     tokens: Tokens
     stack: Recurrent
     head: LMHead = field(default_factory=LMHead)
-    tied: bool = True
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
         if self.stack.bidirectional:
@@ -221,41 +223,46 @@ class RecurrentDecoder:
             raise ModelError("a language model has no memory to look at", "leave `looks` out")
 
 
-def _decodes(stack: Stack) -> None:
-    """A stack that writes one token after the other sees only what was written, and always sees it
-    the same way."""
+# ------------------------------------------------------------------ validation of stacks
+
+
+def _check_decoder(stack: Stack) -> None:
+    """Autoregressive decoding: the mask is causal, and the same for every length of the text."""
     if not is_causal(stack.pattern):
         raise ModelError(
             "a decoder must not see what follows",
-            "combine its pattern with Causal: Both(Causal(), …)",
+            "combine its pattern with a causal mask: And(CausalMask(), …)",
         )
     if counts_from_the_end(stack.pattern):
         raise ModelError(
             "what a decoder sees must not change when the text grows",
-            "use Global(last=0) and RandomBlocks(of='before')",
+            "use GlobalMask(last=0) and RandomBlockMask(of='before')",
         )
 
 
-def _grows() -> ModelError:
+def _chunks_shift() -> ModelError:
     return ModelError(
         "hashed chunks change when the text grows, so a decoder's past could not be kept",
-        "use Lsh in an Encoder (whose pattern may be Causal), and another mixer in decoders",
+        "use LshAttention in an Encoder (whose pattern may be causal), "
+        "and another mixer in decoders",
     )
 
 
-def _tied(model: Encoder | Decoder) -> None:
+def _check_tied(model: Encoder | Decoder) -> None:
     if model.tied and model.stack.width(model.d_model) != model.d_model:
         raise ModelError("an embedding is narrower than both streams of a stack", "say tied=False")
 
 
+# ------------------------------------------------------------------ other models
+
+
 @dataclass(frozen=True)
 class DualEncoder:
-    """Two towers that map texts and images to vectors of one space, compared by their cosine times
-    e^scale, where the learnt scale starts at `scale` (Radford et al. 2021)."""
+    """Dual encoder of texts and images (Radford et al. 2021, CLIP), compared by their cosine."""
 
     text: Encoder
     image: Encoder
-    scale: float = 2.6592
+    scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
 
     def __post_init__(self) -> None:
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
@@ -274,13 +281,15 @@ class DualEncoder:
 
 @dataclass(frozen=True)
 class MemoryNetwork:
-    """Sentences are remembered, a question asks them in so many `hops`, and a word answers
-    (Sukhbaatar et al. 2015). Ages of up to `sentences` are told apart."""
+    """End-to-end memory network (Sukhbaatar et al. 2015): a question attends to sentences in hops.
 
-    d_model: int
-    vocabulary: int
-    hops: int = 3
-    sentences: int = 50
+    The answer is one word.
+    """
+
+    d_model: int  # d: width of the sentence vectors
+    vocabulary: int  # V
+    hops: int = 3  # K: rounds of attention
+    sentences: int = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     def __post_init__(self) -> None:
         sizes(self, "d_model", "vocabulary", "hops", "sentences")

@@ -1,4 +1,4 @@
-"""Where a place is: told at the input, or inside the attention of a stack."""
+"""Positional encodings: added at the input, or inside the attention of a stack."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from regard.spec.validation import sizes
 
 @dataclass(frozen=True)
 class Sinusoidal:
-    """Section 3.5: sines and cosines of geometric wavelengths.
+    """Sinusoidal positional encoding (Section 3.5): sines and cosines of geometric wavelengths."""
 
-    `halves` puts all sines before all cosines (the authors' code, and Marian); `interleaved`
-    alternates them (the paper's formula). The two differ by a renaming of dimensions only.
-    """
-
+    # `halves` puts all sines before all cosines (the authors' code, and Marian); `interleaved`
+    # alternates them (the paper's formula). The two differ by a permutation of dimensions.
     order: Literal["halves", "interleaved"] = "halves"
-    base: float = 10_000.0
+    base: float = 10_000.0  # the longest wavelength is 2π · base
 
 
 @dataclass(frozen=True)
 class LearnedPosition:
-    """One trained vector for each position up to `length` (Table 3, row E). Some tables begin with
-    `offset` rows that no position uses."""
+    """Learned positional embeddings (Table 3, row E): one trained vector for each position."""
 
-    length: int = 512
-    offset: int = 0
+    length: int = 512  # the longest sequence
+    offset: int = 0  # unused rows at the table's start: 2 in BART and RoBERTa
 
 
 @dataclass(frozen=True)
 class FixedPosition:
-    """One vector for each position up to `length`, which training leaves alone. They begin as
-    sinusoids, but are kept as they were stored: Whisper's were rounded to half precision before
-    they were trained with."""
+    """Fixed positional embeddings: a table of vectors that is saved but not trained.
 
-    length: int
+    They are initialized as sinusoids, but a checkpoint's values win: Whisper's were rounded to
+    half precision before training.
+    """
+
+    length: int  # the longest sequence
 
 
 @dataclass(frozen=True)
 class ConcatenatedPosition:
-    """Sinusoids of `width` dimensions set beside those of the token, and all together mapped to
-    d_model."""
+    """Concatenated positional encoding: sinusoids appended to the token embedding.
 
-    width: int
+    A linear map takes the longer vectors to d_model.
+    """
+
+    width: int  # dimensions of the sinusoids
     order: Literal["halves", "interleaved"] = "halves"
     base: float = 10_000.0
 
@@ -58,13 +59,15 @@ class ConcatenatedPosition:
 
 @dataclass(frozen=True)
 class AxialPosition:
-    """Trained vectors for the rows and for the columns of a grid of `shape`, over which the
-    positions run; that of a position are those of its axes set beside each other, of so many
-    `widths` (Kitaev et al. 2020). At `most` so many are used."""
+    """Axial positional embeddings (Kitaev et al. 2020, Reformer): one table per axis of a grid.
 
-    shape: tuple[int, ...]
-    widths: tuple[int, ...]
-    most: int
+    Positions fill the grid row by row. The vector of a position is the concatenation of the
+    vectors of its coordinates.
+    """
+
+    shape: tuple[int, ...]  # of the grid
+    widths: tuple[int, ...]  # of each axis' vectors; their sum is the embedding's width
+    most: int  # the longest sequence, at most the size of the grid
 
     def __post_init__(self) -> None:
         if (
@@ -88,34 +91,33 @@ InputPosition = Sinusoidal | LearnedPosition | FixedPosition | ConcatenatedPosit
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotates pairs of dimensions of q and k by angles that grow with the position (Su et al.
-    2021).
+    """Rotary position embeddings (RoPE; Su et al. 2021): q and k are rotated by their position.
 
-    `share` of each head's dimensions is rotated; a pair is dimension i and i + half (`halves`) or
-    neighbours (`neighbours`).
+    Pairs of dimensions turn by angles that grow with the position, so q·k depends on distances.
     """
 
-    base: float = 10_000.0
-    share: float = 1.0
+    base: float = 10_000.0  # θ_i = base^(−2i/d)
+    share: float = 1.0  # fraction of each head's dimensions that is rotated
+    # `halves` pairs dimension i with i + d/2 (Hugging Face), `neighbours` 2i with 2i + 1 (paper).
     pairs: Literal["halves", "neighbours"] = "halves"
     scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True)
 class LinearScaling:
-    """Positions divided by `factor` (Chen et al. 2023)."""
+    """Position interpolation (Chen et al. 2023): positions are divided by `factor`."""
 
     factor: float
 
 
 @dataclass(frozen=True)
 class BandedScaling:
-    """LLaMA 3: long wavelengths stretched by `factor`, short ones left, those between blended."""
+    """RoPE scaling of LLaMA 3.1: by wavelength; those between the two limits are blended."""
 
     factor: float
-    low: float
-    high: float
-    length: int
+    low: float  # wavelengths over length / low are stretched by `factor`
+    high: float  # wavelengths under length / high are kept
+    length: int  # context length of pretraining
 
 
 RopeScaling = LinearScaling | BandedScaling
@@ -123,55 +125,60 @@ RopeScaling = LinearScaling | BandedScaling
 
 @dataclass(frozen=True)
 class T5Bias:
-    """T5: a trained bias for each head and bucket of distance, exact when near and logarithmic when
-    far."""
+    """Relative position bias of T5 (Raffel et al. 2020): a learned scalar per head and bucket.
 
-    count: int = 32
-    distance: int = 128
+    Half of the buckets are single distances, the others grow logarithmically.
+    """
+
+    count: int = 32  # buckets; halved between the two directions unless causal
+    distance: int = 128  # everything farther shares the last bucket
 
 
 @dataclass(frozen=True)
 class Alibi:
-    """A fixed penalty on the score that grows with distance, another slope for each head
-    (Press et al. 2022)."""
+    """Attention with linear biases (ALiBi; Press et al. 2022): −slope · distance on the scores.
+
+    The slopes are fixed, a geometric sequence over the heads.
+    """
 
 
 @dataclass(frozen=True)
 class Disentangled:
-    """DeBERTa (He et al. 2021): a trained vector for each distance, which every layer projects as
-    it does its input. Content looks at positions (`c2p`), positions at content (`p2c`), or both;
-    each term counts in the scale of the scores.
+    """Disentangled attention (He et al. 2021, DeBERTa): a learned vector for each distance.
 
-    Distances go up to `distance` on each side. `buckets` on each side share the vectors: half of
-    them are exact distances, the other half logarithmic. `dropout` acts on the vectors, in each
-    layer anew.
+    Every layer projects the vectors to queries and keys like its input. Each term that they add
+    to the scores counts in the scale (Equation 4).
     """
 
-    distance: int
-    buckets: int | None = None
-    terms: Literal["both", "c2p", "p2c"] = "both"
-    norm: Norm | None = None
-    dropout: float = 0.0
+    distance: int  # k in Section 3.1: the largest distance on each side
+    buckets: int | None = None  # on each side (v2): half exact distances, half logarithmic
+    terms: Literal["both", "c2p", "p2c"] = "both"  # content-to-position, position-to-content
+    norm: Norm | None = None  # of the vectors (v2)
+    dropout: float = 0.0  # on the vectors, drawn anew in each layer
 
 
 @dataclass(frozen=True)
 class RepeatedBlockBias:
-    """In sequences of more than `length` positions, the first block of `size` counts as if it were
-    there `times` more, for all but the first and the last block. That is how transformers evaluates
-    BigBird: whose random blocks are then all the first one."""
+    """Repeated-block bias: ln(1 + times) on the scores of the first block of keys.
 
-    size: int
-    times: int
-    length: int
+    This reproduces how Hugging Face transformers evaluates BigBird: outside training, all random
+    blocks are the first one. It concerns every query block but the first and the last.
+    """
+
+    size: int  # positions in a block
+    times: int  # how many more times the first block counts
+    length: int  # shorter sequences, and those of this length, use full attention
 
 
 @dataclass(frozen=True)
 class RelativeKeys:
-    """Shaw et al. 2018: each layer has a trained vector for each distance up to `distance` on each
-    side, which is added to the keys at that distance. (To the values nothing is added, which their
-    Table 3 finds no worse.)"""
+    """Relative position representations (Shaw et al. 2018): learned vectors added to the keys.
 
-    distance: int
+    Each layer has one vector per distance. Nothing is added to the values, which the paper's
+    Table 3 finds no worse.
+    """
+
+    distance: int  # k: larger distances are clipped to it, on each side
 
     def __post_init__(self) -> None:
         sizes(self, "distance")
@@ -179,8 +186,11 @@ class RelativeKeys:
 
 @dataclass(frozen=True)
 class RelativeSinusoids:
-    """Transformer-XL (Dai et al. 2019): each layer looks by content and by sinusoids of distances
-    that it projects, with a trained query of each head for either."""
+    """Relative positional encoding of Transformer-XL (Dai et al. 2019, Section 3.3).
+
+    Each layer projects sinusoids of the distances to keys; each head has learned biases to the
+    query, u for the content and v for the distance.
+    """
 
 
 class PositionSizes(NamedTuple):

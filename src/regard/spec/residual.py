@@ -1,56 +1,60 @@
-"""Norms, and the residual schemes they stand in."""
+"""Normalization layers and residual schemes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+# ------------------------------------------------------------------ normalization
+
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """(x − mean) / √(variance + eps) · weight + bias, if it has one (Ba et al. 2016)."""
+    """Layer normalization (Ba et al. 2016): (x − mean) / √(variance + eps) · weight + bias."""
 
-    eps: float = 1e-5
+    eps: float = 1e-5  # PyTorch's default; BERT has 1e-12
     bias: bool = True
 
 
 @dataclass(frozen=True)
 class RMSNorm:
-    """x / rms(x) · (offset + weight) (Zhang and Sennrich 2019); Gemma's weights are stored with an
-    offset of 1."""
+    """Root-mean-square normalization (Zhang and Sennrich 2019): x / rms(x) · (offset + weight)."""
 
     eps: float = 1e-6
-    offset: float = 0.0
+    offset: float = 0.0  # 1 in Gemma, whose checkpoints store weight − 1
 
 
 Norm = LayerNorm | RMSNorm
 
+# ------------------------------------------------------------------ residual connections
+
 
 @dataclass(frozen=True)
 class PostNorm:
-    """The paper: norm(x + sublayer(x))."""
+    """Post-layer normalization, as in the paper (Section 3.1): norm(x + sublayer(x))."""
 
 
 @dataclass(frozen=True)
 class PreNorm:
-    """x + sublayer(norm(x)); such a stack usually ends with a norm of its own."""
+    """Pre-layer normalization: x + sublayer(norm(x)). Such a stack usually has a final norm."""
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """x + attention(norm(x)) + feedforward(norm(x)), with one norm for both or one each
-    (GPT-J, PaLM, GPT-NeoX)."""
+    """Parallel residual: x + attention(norm(x)) + feedforward(norm(x)) (GPT-J, PaLM, GPT-NeoX)."""
 
-    norms: Literal[1, 2] = 2
+    norms: Literal[1, 2] = 2  # 1: attention and feed-forward share a norm (GPT-J); 2: one each
 
 
 @dataclass(frozen=True)
 class Reversible:
-    """Two streams take turns: (a, b) → (b, a + sublayer(norm(b))); training makes activations again
-    from the end (Kitaev et al. 2020, Reformer). The stack begins with both streams alike and gives
-    their mean, or both side by side."""
+    """Reversible residual layers (Kitaev et al. 2020, Reformer), with two streams.
 
-    gives: Literal["mean", "both"] = "mean"
+    Each sublayer maps (a, b) to (b, a + sublayer(norm(b))). Both streams start as the
+    embedding. The backward pass recomputes activations from the output instead of storing them.
+    """
+
+    gives: Literal["mean", "both"] = "mean"  # output: mean of the streams, or both concatenated
 
 
 Residual = PostNorm | PreNorm | Parallel | Reversible

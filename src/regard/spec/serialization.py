@@ -1,4 +1,4 @@
-"""A spec as plain data, for JSON, with a closed schema."""
+"""Serialization of specs to JSON values, with a closed schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.spec import (
     stack,
 )
 
-# Every kind by the name that is written: the dataclasses of the other files.
+# The `kind` written to JSON → its class: all dataclasses of the other files.
 _KINDS: dict[str, type] = {
     name: kind
     for file in (
@@ -98,7 +98,7 @@ _FORMER_NAMES = {
 
 
 def to_dict(part: Any) -> Any:
-    """A spec as JSON values; every part carries its type's name under `kind`.
+    """Serializes a spec to JSON values; every part has its class name under `kind`.
 
     So does a part from outside the package; `from_dict` reads it when it is given the class.
     """
@@ -119,14 +119,14 @@ def to_dict(part: Any) -> Any:
 
 
 def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
-    """The inverse of `to_dict`. An unknown kind or key, or a value of the wrong type, is an error.
+    """Deserializes what `to_dict` wrote; unknown kinds or keys and wrong types are errors.
 
     `kinds` are the dataclasses of parts from outside the package: no file can name code to import.
     """
-    own = {kind.__name__: kind for kind in kinds}
-    for name in own:
+    custom = {kind.__name__: kind for kind in kinds}
+    for name in custom:
         _refuse_known_name(name)
-    return _read(data, _KINDS | own)
+    return _read(data, _KINDS | custom)
 
 
 def own_kinds(part: Any) -> tuple[type, ...]:
@@ -149,6 +149,7 @@ def _refuse_known_name(name: str) -> None:
 
 
 def _read(data: Any, kinds: Mapping[str, type]) -> Any:
+    # JSON has no tuples: every list of a spec was one.
     if isinstance(data, list):
         return tuple(_read(item, kinds) for item in data)
     if not isinstance(data, dict):
@@ -163,19 +164,19 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
             + did_you_mean(str(name), kinds),
         )
     kind = kinds[name]
-    known = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
     values = {}
     for key, value in data.items():
         if key == "kind":
             continue
-        if key not in known:
-            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, known))
+        if key not in hints:
+            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
         values[key] = _read(value, kinds)
-        if not _fits(values[key], known[key]):
-            raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {known[key]}")
+        if not _fits(values[key], hints[key]):
+            raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {hints[key]}")
     try:
         return kind(**values)
-    except TypeError as error:
+    except TypeError as error:  # a field without a default is missing
         raise ModelError(
             f"{name} is incomplete: {error}",
             "compare it with a config.json written by this version",
@@ -183,6 +184,7 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the annotated type, for the annotations that specs use."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
@@ -192,8 +194,11 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(
             _fits(item, typing.get_args(hint)[0]) for item in value
         )
+    # bool is a subclass of int in Python, but `true` is no number in JSON.
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return value is None if hint is type(None) else isinstance(value, hint)
+    if hint is type(None):
+        return value is None
+    return isinstance(value, hint)

@@ -1,4 +1,4 @@
-"""Blocks, and stacks of them."""
+"""Transformer blocks, and stacks of them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ from regard.spec.position import (
 from regard.spec.residual import LayerNorm, Norm, Parallel, PostNorm, Residual, Reversible
 from regard.spec.validation import sizes
 
+# ------------------------------------------------------------------ blocks and their extras
+
 
 @dataclass(frozen=True)
 class Block:
-    """Self-attention, then cross-attention if there is a memory, then the feed-forward, each inside
-    a residual."""
+    """Transformer block (Section 3.1): self-attention, cross-attention, feed-forward network."""
 
     attention: Attention
     feedforward: PositionWise
-    cross: Attention | None = None
-    residual: Residual = field(default_factory=PostNorm)
+    cross: Attention | None = None  # to the encoder's output; None in encoders and language models
+    residual: Residual = field(default_factory=PostNorm)  # around each sublayer
     norm: Norm = field(default_factory=LayerNorm)
-    dropout: float = 0.1
+    dropout: float = 0.1  # P_drop of Section 5.4, on the output of each sublayer
 
     def __post_init__(self) -> None:
         if self.cross is not None and self.cross.projection != "apart":
@@ -58,11 +59,13 @@ class Block:
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """norm(block(x) + activation(convolution(x))), each position with its `width` neighbours
-    (DeBERTa v2)."""
+    """Convolution layer of DeBERTa v2, next to the first block.
 
-    width: int
-    groups: int = 1
+    It gives norm(block(x) + activation(convolution(x))).
+    """
+
+    width: int  # kernel size in positions
+    groups: int = 1  # of channels
     activation: Activation = "tanh"
     norm: Norm = field(default_factory=LayerNorm)
     dropout: float = 0.0
@@ -76,69 +79,61 @@ class ConvLayer:
 
 @dataclass(frozen=True)
 class Universal:
-    """What a shared layer is told at each of its steps (Dehghani et al. 2019): with `timing`,
-    sinusoids of the step and of the place. With `halts`, each place stops when its probability to
-    do so reaches 1 − `least`, and what comes out is the mean of its steps; `cost` is the price of a
-    step in the loss."""
+    """Universal Transformer (Dehghani et al. 2019): a shared block, adaptive computation time."""
 
-    timing: bool = True
-    halts: bool = True
-    least: float = 0.01
-    cost: float = 0.01
+    timing: bool = True  # add sinusoids of the position and of the step, at each step
+    halts: bool = True  # each position halts by itself; its output is a mean of its steps
+    least: float = 0.01  # ε: a position halts when its probabilities sum up to 1 − ε
+    cost: float = 0.01  # τ: weight of the ponder time in the loss
 
 
 @dataclass(frozen=True)
 class CompressiveMemory:
-    """What leaves a memory is not forgotten at once: `factor` places are made to one, by the mean
-    or the largest of each number or by a learned convolution, and the last `places` of these are
-    remembered (Rae et al. 2020)."""
+    """Compressive memory (Rae et al. 2020): positions that leave the memory are compressed."""
 
-    places: int
-    factor: int
-    function: Literal["convolution", "mean", "max"] = "convolution"
+    places: int  # n_cm: length of the compressed memory
+    factor: int  # c: compression rate, positions that become one
+    function: Literal["convolution", "mean", "max"] = "convolution"  # f_c of Section 3.1
 
     def __post_init__(self) -> None:
         sizes(self, "factor")
         sizes(self, "places", least=0)
 
 
+# ------------------------------------------------------------------ the stack
+
+
 @dataclass(frozen=True)
 class Stack:
-    """`final`: a norm after the last block, and `dropout` after that; `shared`: one block applied
-    `layers` times; `beside`: what is added to the first block; `memory`: how many places before a
-    segment of a text its layers remember, when the caller carries them on (Dai et al. 2019,
-    Transformer-XL); `turns`: blocks that take turns with the first one;
-    `compressed`: what becomes of places that leave the memory. `heads` and `cross_heads` say how
-    many heads are left in each block where these are fewer than the block's, because some were
-    pruned."""
+    """Stack of Transformer blocks: an encoder's, a decoder's, or a language model's layers."""
 
-    layers: int
+    layers: int  # N in Section 3.1
     block: Block
-    pattern: MaskPattern = field(default_factory=FullMask)
+    pattern: MaskPattern = field(default_factory=FullMask)  # mask of the self-attention
     position: StackPosition | None = None
-    final: Norm | None = None
-    shared: bool = False
-    dropout: float = 0.0
-    beside: ConvLayer | None = None
-    memory: int | None = None
+    final: Norm | None = None  # after the last block
+    shared: bool = False  # one block's weights for all layers (ALBERT, Universal Transformer)
+    dropout: float = 0.0  # after the final norm
+    beside: ConvLayer | None = None  # added to the first block's output
+    memory: int | None = None  # positions of earlier segments to attend to (Transformer-XL)
     universal: Universal | None = None
-    turns: tuple[Block, ...] = ()
+    turns: tuple[Block, ...] = ()  # blocks that alternate with `block` (Reformer)
     compressed: CompressiveMemory | None = None
-    heads: tuple[int, ...] | None = None
-    cross_heads: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None  # heads left in each block after pruning; None: all
+    cross_heads: tuple[int, ...] | None = None  # the same of the cross-attention
 
     def __post_init__(self) -> None:
         sizes(self, "memory")
-        _uneven(self)
+        _check_pruned_heads(self)
         if self.turns:
-            _different(self)
+            _check_alternating(self)
         if self.compressed is not None and (self.memory is None or self.pattern != CausalMask()):
             raise ModelError(
                 "what is compressed has left a memory, and is seen wherever it was",
-                "give a `memory`, and pattern=Causal()",
+                "give a `memory`, and pattern=CausalMask()",
             )
         if isinstance(self.block.residual, Reversible):
-            _reversible(self)
+            _check_reversible(self)
         if self.universal is not None and not self.shared:
             raise ModelError("steps are told to one layer that makes them all", "say shared=True")
         if self.memory is not None and (
@@ -146,33 +141,36 @@ class Stack:
             or not isinstance(self.block.attention.mixer, SoftmaxAttention)
         ):
             raise ModelError(
-                "a memory holds places whose numbers change from segment to segment, and needs "
-                "softmax attention",
-                "use a position that knows distances: RelativeSinusoids, RelativeKeys, T5Bias "
-                "or Alibi",
+                "a memory holds places whose numbers change from segment to segment, "
+                "and needs softmax attention",
+                "use a position that knows distances: RelativeSinusoids, RelativeKeys, "
+                "T5Bias or Alibi",
             )
         if self.beside is not None and self.pattern != FullMask():
             raise ModelError(
                 "a convolution sees what follows", "use it in a stack that may see everything"
             )
         for block in (self.block, *self.turns):
-            _mixable(self, block.attention)
+            _check_mixer(self, block.attention)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """That of each layer, with the heads that are left."""
-        each = (self.block, *self.turns)
-        return tuple(
-            self._with_left(each[i % len(each)], 0 if self.shared else i)
-            for i in range(self.layers)
-        )
+        """The block of each layer, with the heads that pruning left."""
+        alternating = (self.block, *self.turns)
+        blocks = []
+        for layer in range(self.layers):
+            number = 0 if self.shared else layer
+            blocks.append(self._pruned(alternating[layer % len(alternating)], number))
+        return tuple(blocks)
 
     @property
-    def own(self) -> tuple[Block, ...]:
-        """Those that have weights of their own: one for all layers, if shared."""
-        return self.blocks[: 1 if self.shared else None]
+    def unique_blocks(self) -> tuple[Block, ...]:
+        """The blocks with weights: one for each layer, or a single one if shared."""
+        if self.shared:
+            return self.blocks[:1]
+        return self.blocks
 
-    def _with_left(self, block: Block, number: int) -> Block:
+    def _pruned(self, block: Block, number: int) -> Block:
         if self.heads is not None:
             block = dataclasses.replace(block, attention=fewer(block.attention, self.heads[number]))
         if self.cross_heads is not None and block.cross is not None:
@@ -181,8 +179,7 @@ class Stack:
 
     @property
     def rings(self) -> bool:
-        """Whether layers see chunks on a ring, which are others for the same text when it grows or
-        is padded."""
+        """Whether layers have chunks on a ring, which shift when the text grows or is padded."""
         mixers = [block.attention.mixer for block in self.blocks]
         return any(
             isinstance(mixer, ChunkedAttention | LshAttention) and mixer.ring is not None
@@ -190,17 +187,18 @@ class Stack:
         )
 
     def width(self, d_model: int) -> int:
-        """Of what comes out at each place."""
+        """The width of the output: both streams of a reversible stack may be concatenated."""
         residual = self.block.residual
-        return (
-            2 * d_model
-            if isinstance(residual, Reversible) and residual.gives == "both"
-            else d_model
-        )
+        if isinstance(residual, Reversible) and residual.gives == "both":
+            return 2 * d_model
+        return d_model
 
 
-def _different(stack: Stack) -> None:
-    """What all layers share must fit all of them."""
+# ------------------------------------------------------------------ validation
+
+
+def _check_alternating(stack: Stack) -> None:
+    """Alternating blocks: what all layers share must fit all of them."""
     blocks = (stack.block, *stack.turns)
     lengths = any(
         isinstance(b.attention.mixer, Linformer) and b.attention.mixer.share == "layers"
@@ -220,39 +218,43 @@ def _different(stack: Stack) -> None:
         )
 
 
-def _uneven(stack: Stack) -> None:
+def _check_pruned_heads(stack: Stack) -> None:
+    """Pruned heads: one number for each block with weights, and 1 to h heads in each."""
     blocks = 1 if stack.shared else stack.layers
-    for given, cross in ((stack.heads, False), (stack.cross_heads, True)):
+    for counts, cross in ((stack.heads, False), (stack.cross_heads, True)):
         part = stack.block.cross if cross else stack.block.attention
-        if given is None:
+        if counts is None:
             continue
-        if part is None or len(given) != blocks or min(given) < 1 or max(given) > part.heads:
-            problem = f"{given} are no numbers of heads for {blocks} blocks"
+        if part is None or len(counts) != blocks or min(counts) < 1 or max(counts) > part.heads:
+            problem = f"{counts} are no numbers of heads for {blocks} blocks"
             raise ModelError(problem, f"give each block 1 to {part.heads if part else 0}")
         if not prunable(stack, cross):
             raise ModelError(
-                "layers of this stack cannot have heads of their own number: a part tells all of "
-                "them apart",
+                "layers of this stack cannot have heads of their own number: "
+                "a part tells all of them apart",
                 "prune attention without T5Bias, Alibi, groups of heads, Linformer or hashing",
             )
 
 
-def _reversible(stack: Stack) -> None:
-    """Nothing may come from outside of the sublayers that gradients would have to reach, or that is
-    of another width."""
+def _check_reversible(stack: Stack) -> None:
+    """Reversible stacks: sublayers depend on nothing outside that needs gradients.
+
+    The backward pass recomputes each sublayer by itself, so gradients do not reach shared tables
+    or auxiliary losses.
+    """
     experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
     if isinstance(stack.position, T5Bias | Disentangled | BuildsPosition) or experts:
         raise ModelError(
-            "a reversible stack makes its sublayers again, and with them no shared tables and no "
-            "losses beside",
+            "a reversible stack makes its sublayers again, "
+            "and with them no shared tables and no losses beside",
             "use another position or feed-forward, or PreNorm",
         )
     if stack.beside is not None or stack.universal is not None:
         raise ModelError("both streams of a reversible stack are plain layers", "use PreNorm")
 
 
-def _mixable(stack: Stack, attention: Attention) -> None:
-    """Mixers other than softmax know few patterns, and no scores that positions could add to."""
+def _check_mixer(stack: Stack, attention: Attention) -> None:
+    """Mixers other than softmax support only full and causal masks, and no score biases."""
     mixer = attention.mixer
     if attention.projection == "global" and (
         is_causal(stack.pattern) or stack.position is not None
@@ -264,20 +266,21 @@ def _mixable(stack: Stack, attention: Attention) -> None:
     if isinstance(mixer, SoftmaxAttention):
         return
     if isinstance(mixer, BuildsAttention):
-        _own_kernel(stack, mixer)
+        _check_custom_mixer(stack, mixer)
         return
     name = type(mixer).__name__
     if isinstance(mixer, Linformer) and is_causal(stack.pattern):
         raise ModelError(
-            "Linformer mixes all places before a query looks, so nothing can be hidden from it: "
-            "it has no causal form",
+            "Linformer mixes all places before a query looks, "
+            "so nothing can be hidden from it: it has no causal form",
             "use it in encoders, and softmax, window, linear or performer attention in decoders",
         )
     if stack.pattern not in (FullMask(), CausalMask()):
         raise ModelError(
-            f"{name} attention knows no pattern but Everything and Causal()",
+            f"{name} attention knows no pattern but FullMask() and CausalMask()",
             "use the softmax mixer, which computes a sparse pattern at its own cost",
         )
+    # RoPE acts on q and k, not on scores, so linear attention can use it (Su et al. 2021).
     if stack.position is not None and not (
         isinstance(stack.position, Rope) and isinstance(mixer, LinearAttention)
     ):
@@ -287,9 +290,11 @@ def _mixable(stack: Stack, attention: Attention) -> None:
         )
 
 
-def _own_kernel(stack: Stack, mixer: BuildsAttention) -> None:
-    """A kernel from outside the package is given the mask of any pattern, rotated queries and keys,
-    and a score bias; but nobody knows how it would scale scores that each layer computes."""
+def _check_custom_mixer(stack: Stack, mixer: BuildsAttention) -> None:
+    """Custom mixers support all masks, RoPE and score biases, but no positions of single layers.
+
+    These add scores of their own, and nobody knows how a custom mixer would scale them.
+    """
     if isinstance(stack.position, RelativeKeys | RelativeSinusoids | Disentangled):
         raise ModelError(
             f"{type(stack.position).__name__} computes scores for softmax attention only, "
@@ -298,17 +303,25 @@ def _own_kernel(stack: Stack, mixer: BuildsAttention) -> None:
         )
 
 
+# ------------------------------------------------------------------ pruning of heads
+
+
 def fewer(part: Attention, heads: int) -> Attention:
-    """The same with so many of its heads: each has keys of its own, or all have the same."""
+    """The attention with fewer heads, for pruning.
+
+    Either each head has its own keys, then these become fewer too, or all heads share theirs.
+    """
     return dataclasses.replace(
         part, heads=heads, groups=None if part.key_heads == part.heads else part.groups
     )
 
 
 def prunable(stack: Stack, cross: bool = False) -> bool:
-    """Whether heads can be taken out of some of its layers: not if a table of all layers tells
-    heads apart, or if several heads, but not all, share their keys, or if the mixer has weights or
-    draws for each head."""
+    """Whether heads can be pruned from single layers.
+
+    They cannot if a bias for all layers has one entry per head, if groups of heads share their
+    keys, or if the mixer has weights or random draws per head.
+    """
     part = stack.block.cross if cross else stack.block.attention
     if (
         part is None
@@ -316,26 +329,32 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
         or (not cross and isinstance(stack.position, T5Bias | Alibi | BuildsPosition))
     ):
         return False
-    alike = part.key_heads in (1, part.heads)
+    ungrouped = part.key_heads in (1, part.heads)  # multi-query or plain multi-head attention
     return (
-        alike
+        ungrouped
         and isinstance(part.mixer, SoftmaxAttention | LinearAttention)
         and part.projection != "shared"
     )
 
 
 def with_heads(stack: Stack, heads: tuple[int, ...], cross_heads: tuple[int, ...] = ()) -> Stack:
-    """The same with so many heads in each block; where all blocks have as many, that is the block's
-    own number."""
-    attention, own = _left(stack.block.attention, heads)
-    block, other = dataclasses.replace(stack.block, attention=attention), None
+    """The stack with pruned heads: so many are left in each block.
+
+    Where all blocks have equally many, the number is written into the block itself.
+    """
+    attention, self_counts = _prune(stack.block.attention, heads)
+    block = dataclasses.replace(stack.block, attention=attention)
+    cross_counts = None
     if block.cross is not None:
-        cross, other = _left(block.cross, cross_heads)
+        cross, cross_counts = _prune(block.cross, cross_heads)
         block = dataclasses.replace(block, cross=cross)
-    return dataclasses.replace(stack, block=block, heads=own, cross_heads=other)
+    return dataclasses.replace(stack, block=block, heads=self_counts, cross_heads=cross_counts)
 
 
-def _left(part: Attention, heads: tuple[int, ...]) -> tuple[Attention, tuple[int, ...] | None]:
+def _prune(part: Attention, heads: tuple[int, ...]) -> tuple[Attention, tuple[int, ...] | None]:
+    """(attention of the block, heads of each block, or None where they are those of the block)."""
     if len(set(heads)) > 1:
         return part, heads
-    return part if heads[0] == part.heads else fewer(part, heads[0]), None
+    if heads[0] == part.heads:
+        return part, None
+    return fewer(part, heads[0]), None

@@ -1,4 +1,4 @@
-"""What several kinds check of their options."""
+"""Validation of sizes, for the specs of all files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from regard.errors import ModelError
 
 
 def sizes(part: Any, *names: str, least: int = 1) -> None:
-    """Each of these options is at `least` so large, or left out."""
+    """Raises a ModelError unless each of these fields is None or at least `least`."""
     for name in names:
         value = getattr(part, name)
         if value is not None and value < least:

@@ -24,8 +24,8 @@ class CTCDecoder:
     the `silent` tokens are never written; `lower` asks for lower case.
     """
 
-    names: dict[int, str]
-    blank: int
+    names: dict[int, str]  # id → token, mostly a letter
+    blank: int  # id of ε in the paper
     space: str = "|"
     silent: frozenset[str] = frozenset({"<s>", "</s>"})
     lower: bool = False
@@ -63,6 +63,7 @@ class CTCDecoder:
 
     def text(self, ids: Iterable[int]) -> str:
         """The text of the token ids of all frames (greedy decoding)."""
+        # B of Graves et al., Section 3.1: first merge repetitions, then drop blanks.
         merged = [i for i, _ in groupby(int(i) for i in ids)]
         tokens = [self.names.get(i, "") for i in merged if i != self.blank]
         spelled = "".join(

@@ -22,7 +22,7 @@ from regard.errors import DataError
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 UNIGRAM = 1  # TrainerSpec.ModelType
 BPE = 2
-SPACE = "▁"
+SPACE = "▁"  # U+2581, the mark for a space
 _FETCH_AGAIN = "fetch the file again"
 _CONVERT = (
     "write its tokenizer.json with transformers: "
@@ -33,8 +33,8 @@ _CONVERT = (
 @dataclass(frozen=True)
 class Piece:
     text: str
-    score: float
-    kind: int
+    score: float  # unigram: log probability; BPE: minus the rank of its merge
+    kind: int  # SentencePiece.Type
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def _parse_model(data: bytes) -> SentencePieceModel:
         pieces=tuple(pieces),
         model=int(model),
         charsmap=charsmap,
-        prefix=bool(normalizer.get(3, 1)),
-        trimmed=bool(normalizer.get(4, 1)),
-        words=bool(trainer.get(22, 1)),
+        prefix=bool(normalizer.get(3, 1)),  # add_dummy_prefix, true by default
+        trimmed=bool(normalizer.get(4, 1)),  # remove_extra_whitespaces, true by default
+        words=bool(trainer.get(22, 1)),  # split_by_whitespace, true by default
     )
 
 
@@ -130,15 +130,15 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     while position < len(data):
         key, position = _varint(data, position)
         match key & 7:  # the wire type
-            case 0:
+            case 0:  # varint
                 value, position = _varint(data, position)
                 yield key >> 3, value
                 continue
-            case 1:
+            case 1:  # 64 bits
                 size = 8
-            case 2:
+            case 2:  # length-delimited: strings, bytes, messages
                 size, position = _varint(data, position)
-            case 5:
+            case 5:  # 32 bits
                 size = 4
             case _:
                 raise ValueError(f"byte {position} begins no field")
@@ -151,7 +151,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 def _varint(data: bytes, position: int) -> tuple[int, int]:
     """An integer of 7 bits a byte, least significant first, and the position after it."""
     value = 0
-    for i, byte in enumerate(data[position : position + 10]):
+    for i, byte in enumerate(data[position : position + 10]):  # 10 · 7 bits hold 64
         value |= (byte & 127) << 7 * i
         if byte < 128:
             return value, position + i + 1
@@ -221,7 +221,7 @@ def _model(
         ids,
         _merges([text for text in normal if text in ids], scores),
         unk_token=vocabulary[unknown][0],
-        fuse_unk=True,
+        fuse_unk=True,  # a run of unknown characters is one token, as in SentencePiece
         byte_fallback=file.bytes,
     )
 
@@ -248,12 +248,13 @@ def _decoder(file: SentencePieceModel) -> decoders.Decoder:
         steps.append(decoders.ByteFallback())
     steps.append(decoders.Fuse())
     if file.prefix:
-        steps.append(decoders.Strip(" ", 1, 0))
+        steps.append(decoders.Strip(" ", 1, 0))  # the dummy prefix: one space on the left
     return decoders.Sequence(steps)
 
 
 def _merges(pieces: Sequence[str], scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """BPE merges: every way to make a piece of two, the piece with the best score first."""
+    # SentencePiece's BPE has scores and no merges: it joins the pair whose result scores best.
     vocabulary = set(pieces)
     ranked = sorted(pieces, key=lambda piece: -scores[piece])
     return [

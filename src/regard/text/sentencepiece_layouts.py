@@ -31,6 +31,7 @@ Settings = Mapping[str, Any]  # of tokenizer_config.json
 _BERT_TEMPLATE = ("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1")
 _ROBERTA_TEMPLATE = ("<s> $A </s>", "<s> $A </s> </s> $B </s>")
 _T5_TEMPLATE = ("$A </s>", "$A </s> $B </s>")
+# fairseq's dictionary begins with these; SentencePiece's own first three are dropped.
 _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
 _MBART_CODES = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
@@ -68,12 +69,14 @@ LAYOUTS: dict[str, Layout] = {
     "big_bird": Layout(template=_BERT_TEMPLATE),
     "deberta-v2": Layout(behind=("[MASK]",), template=_BERT_TEMPLATE),
     "xlm-roberta": Layout(_FAIRSEQ, 3, ("<mask>",), _ROBERTA_TEMPLATE),
+    # transformers calls ids that nothing uses NOTUSED.
     "camembert": Layout(
         front=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
         dropped=1,
         behind=("<mask>",),
         template=_ROBERTA_TEMPLATE,
     ),
+    # mBART's language code follows the source, mBART-50's precedes it.
     "mbart": Layout(
         front=_FAIRSEQ,
         dropped=3,
@@ -93,6 +96,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "llama": Layout(optional_ends=True),
 }
+# Names of model types and tokenizer classes (in lower case) → the layout that they share.
 _SAME_LAYOUT = {
     "mt5": "t5",
     "umt5": "t5",
@@ -102,8 +106,9 @@ _SAME_LAYOUT = {
     "gemma": "llama",
     "mistral": "llama",
 }
+# Names of the file in folders of T5 and ALBERT, DeBERTa, XLM-R and mBART, LLaMA.
 FILES = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
-SIDES = ("source.spm", "target.spm")
+SIDES = ("source.spm", "target.spm")  # Marian
 _MARIAN_SPECIALS = ("<pad>", "</s>", "<unk>")
 _FETCH_AGAIN = "fetch the folder again"
 
@@ -244,6 +249,7 @@ def _case_folding(layout: Layout, settings: Settings) -> list[normalizers.Normal
     """What a family does to a text before SentencePiece's own normalization."""
     steps: list[normalizers.Normalizer] = []
     if layout.folds_case:
+        # LaTeX's quotation marks, as ALBERT's own preprocessing has it.
         steps.append(normalizers.Replace("``", '"'))
         steps.append(normalizers.Replace("''", '"'))
         if not settings.get("keep_accents", False):
@@ -301,6 +307,7 @@ def open_side(folder: Path, side: str, ids: Mapping[str, Any]) -> tokenizers.Tok
     translate into, are no pieces.
     """
     file = read_sentencepiece(folder / side)
+    # As text, because a damaged file may have values that are no numbers.
     order = sorted(ids, key=lambda token: str(ids[token]).zfill(9))
     consecutive = [ids[token] for token in order] == list(range(len(order)))
     if not consecutive or "<unk>" not in ids or "</s>" not in ids:
@@ -310,6 +317,7 @@ def open_side(folder: Path, side: str, ids: Mapping[str, Any]) -> tokenizers.Tok
     # A character that only the other side has a piece for still gets its id, with the score that
     # the library gives to what is unknown.
     rare = min(pieces.values()) - 10
+    # Later entries win: a piece of this side has its own score.
     scores = {
         **dict.fromkeys((*_MARIAN_SPECIALS, *codes), 0.0),
         **{token: rare for token in order if len(token) == 1},

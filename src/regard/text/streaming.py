@@ -38,8 +38,9 @@ class StreamingDecoder:
         emitted_text = self.tokenizer.decode(self.ids[self.window_start : self.emitted])
         text = self.tokenizer.decode(self.ids[self.window_start :])
         if not complete and text.endswith(REPLACEMENT):
-            return ""
+            return ""  # the next token may complete the character
         new_text = text[len(emitted_text) :]
+        # The window moves on to the last piece, so that decoding stays short.
         if new_text:
             self.window_start = self.emitted
         self.emitted = len(self.ids)

@@ -50,6 +50,7 @@ SPECIAL_TOKEN_NAMES: dict[Role, tuple[str, ...]] = {
 # Tokens that stand around or in place of text, never for text.
 FRAMING_ROLES: tuple[Role, ...] = ("pad", "bos", "eos", "unk")
 
+# For error messages.
 _ROLE_WORDS: dict[Role, str] = {"pad": "padding", "bos": "start", "eos": "end", "unk": "unknown"}
 _ODD_CHARACTERS = "leave unusual characters out"
 _WORD_BOUNDARIES = ("▁", "Ġ")  # SentencePiece's and byte-level BPE's mark for the space before
@@ -109,6 +110,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        # The library gives them in the order of a hash table.
         self._vocabulary = dict(sorted(backend.get_vocab().items(), key=lambda entry: entry[1]))
         self._origin = origin
         if special_tokens is None:
@@ -138,6 +140,7 @@ class Tokenizer:
         tokenizer.required_token_id("pad")
         eos = tokenizer.required_token_id("eos")
         if backend.num_special_tokens_to_add(False) == 0:
+            # transformers' class for Marian appends it by code, not by a template.
             tokenizer.framing = Between(after=(eos,))
         return tokenizer
 
@@ -187,7 +190,8 @@ class Tokenizer:
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Token ids of a text (of `encode`) with the special tokens of the framing around them."""
         if isinstance(self.framing, Between):
-            before, after = self.framing.before, self.framing.after
+            before = self.framing.before
+            after = self.framing.after
         else:
             before, after = self._template_ids
             if not self.framing.end and after and after[-1] == self.special_token_id("eos"):
@@ -204,6 +208,7 @@ class Tokenizer:
         """
         if max_length is None:
             return self._encode(texts)
+        # Truncation is a state of the library's tokenizer: it is set for one call.
         self._backend.enable_truncation(max_length)
         try:
             return self._encode(texts)
@@ -216,6 +221,7 @@ class Tokenizer:
         Each window holds all of the first text and a stretch of the second, which begins `overlap`
         tokens before the previous one ended.
         """
+        # An empty second text leaves the first one and all special tokens of the template.
         room = max_length - len(self._encode([(first, "")])[0])
         if room <= overlap:
             raise DataError(
@@ -233,7 +239,7 @@ class Tokenizer:
 
     def __len__(self) -> int:
         """The rows an embedding needs: the highest token id plus one."""
-        return max(self._vocabulary.values()) + 1
+        return max(self._vocabulary.values()) + 1  # ids may have gaps
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -263,7 +269,7 @@ class Tokenizer:
         token = self.id_to_token(id)
         if token.startswith("##"):  # WordPiece's mark for the continuation of a word
             return token[2:], False
-        text = self.decode([id]).strip() or token
+        text = self.decode([id]).strip() or token  # special tokens decode to nothing
         if not self._marks_word_boundaries:
             return text, None
         return text, token[0] in _WORD_BOUNDARIES
@@ -305,12 +311,12 @@ class Tokenizer:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json (a plain write; `disk.atomic_folder` makes a folder of it
-        atomic)."""
+        """Write tokenizer.json. It is a plain write; `disk.atomic_folder` makes it atomic."""
         Path(path).write_bytes(self.to_json().encode())
 
     def files(self) -> dict[str, str | dict[str, Any]]:
         """The files of a Hugging Face folder: names and contents."""
+        # Without the clean-up, which removes spaces before punctuation and so changes texts.
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -338,7 +344,7 @@ class Tokenizer:
     @functools.cached_property
     def _template_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the file's template puts before and after a text."""
-        encoding = self._backend.encode("a")
+        encoding = self._backend.encode("a")  # any text will do
         is_text = [not special for special in encoding.special_tokens_mask]
         if not any(is_text):
             return (), ()

@@ -112,7 +112,7 @@ def _read_tokenizer_json(path: Path) -> str:
 def _parse_tokenizer_json(text: str, origin: str, repair: str) -> tokenizers.Tokenizer:
     with library_errors(f"{origin} is not a usable tokenizer.json", repair):
         backend = tokenizers.Tokenizer.from_str(text)
-        backend.encode(_NO_TOKEN)
+        backend.encode(_NO_TOKEN)  # fails here rather than on a user's text
     return backend
 
 
@@ -161,6 +161,7 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     """
     if not holds_tokenizer(folder):
         raise _no_tokenizer(folder)
+    # Where both name a token, tokenizer_config.json counts.
     settings = {
         **_json(folder / "special_tokens_map.json"),
         **_json(folder / "tokenizer_config.json"),
@@ -216,6 +217,7 @@ def _wordpiece(
     path: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
 ) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
     """WordPiece from vocab.txt, one token a line."""
+    # The line number is the id. Not `splitlines`: a token may be U+2028 or the like.
     lines = disk.read_text(path, DataError).removesuffix("\n").split("\n")
     vocabulary = {line: i for i, line in enumerate(lines)}
     special_tokens = _complete(special_tokens, vocabulary)
@@ -224,7 +226,7 @@ def _wordpiece(
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
+        strip_accents=settings.get("strip_accents"),  # None: where lower case is asked for
         lowercase=settings.get("do_lower_case", True),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -236,6 +238,7 @@ def _wordpiece(
         backend.post_processor = _roberta_template(backend, cls, sep)
     else:
         backend.post_processor = processors.TemplateProcessing(
+            # `:0` and `:1` are segment ids.
             single=f"{cls}:0 $A:0 {sep}:0",
             pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
             special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
@@ -265,6 +268,7 @@ def _byte_level_bpe(
     if merges is None or not all(isinstance(i, int) for i in vocabulary.values()):
         raise DataError(f"{folder} holds a damaged vocab.json or merges.txt", _FETCH_AGAIN)
     special_tokens = _complete(special_tokens, vocabulary)
+    # GPT-2 marks the space before a word (Ġ), CLIP and GPT-1 the end of a word (</w>).
     if any(right.endswith("</w>") for _, right in merges):
         if "<|startoftext|>" not in vocabulary:
             raise DataError(
@@ -289,6 +293,7 @@ def _merges(path: Path) -> list[tuple[str, str]] | None:
     """The pairs of merges.txt in their order; None if a line is no pair."""
     merges = []
     for line in disk.read_text(path, DataError).split("\n"):
+        # The first line of merges.txt names the version of the format.
         if not line or line.startswith("#version:"):
             continue
         pair = line.split(" ")
@@ -314,6 +319,7 @@ def _clip_bpe(
     backend.normalizer = normalizers.Sequence(
         [normalizers.NFC(), one_space, normalizers.Lowercase()]
     )
+    # Inverted: what the expression matches is kept, and what is between (spaces) removed.
     words = pre_tokenizers.Split(Regex(_CLIP_WORDS), "removed", invert=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [words, pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -368,10 +374,12 @@ def _add_tokens(
 
     Special tokens keep their meaning inside texts; RoBERTa's mask takes the space before it.
     """
+    # token → id: added_tokens.json of old folders, added_tokens_decoder (id → token) of new ones.
     added = {str(token): i for token, i in _json(folder / "added_tokens.json").items()}
     decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
         added |= {str(token_content(token)): int(i) for i, token in decoder.items()}
+    # In the order of the ids: the library numbers added tokens consecutively.
     for token, i in sorted(added.items(), key=lambda item: item[1]):
         if backend.token_to_id(token) is None:
             backend.add_tokens([token])

@@ -82,7 +82,7 @@ def _normalized(model: models.Model) -> tokenizers.Tokenizer:
     backend.normalizer = normalizers.Sequence(
         [
             normalizers.NFC(),
-            normalizers.Replace("▁", " "),
+            normalizers.Replace("▁", " "),  # before runs of spaces are joined
             normalizers.Replace(Regex(" {2,}"), " "),
             normalizers.Strip(),
         ]
@@ -129,6 +129,7 @@ def _train_words(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
 def _train_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     """The most frequent characters: a word-level model in which each character is a word."""
     backend = _normalized(models.WordLevel(unk_token=UNKNOWN))
+    # Not ".", which does not match a line feed.
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     return _train_word_level(backend, texts, size)
@@ -169,11 +170,12 @@ def _without_rare_characters(
         for text in texts:
             normalized = backend.normalizer.normalize_str(check_encodable(text))
             counts.update(normalized)
-            spool.write(json.dumps(normalized) + "\n")
+            spool.write(json.dumps(normalized) + "\n")  # JSON escapes line feeds in the text
         counts.pop(" ", None)
         if not counts:
             raise _no_text()
         room = min(ALPHABET, size - len(SPECIALS) - 1)  # one entry is the ▁'s
+        # By frequency, ties by code point: the same for the same texts.
         ranked = sorted(counts, key=lambda character: (-counts[character], character))
         yield _replaced_by_spaces(spool, ranked[room:])
 
@@ -194,6 +196,7 @@ def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizer
     0.0001 × their position in a hash set. And where the characters alone fill the vocabulary, it
     forgets to stop.
     """
+    # The library has no setter for scores: they are changed in the JSON.
     state = json.loads(backend.to_str())
     scores: dict[str, float] = {
         piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS
@@ -227,8 +230,8 @@ class SpecialTokenTemplate:
     """The special tokens that a tokenizer is trained with, and how they frame a text and a pair."""
 
     tokens: tuple[str, ...] = ()
-    single: str = "$A"
-    pair: str | None = None
+    single: str = "$A"  # $A is the text
+    pair: str | None = None  # $B is the second text; None: appended to `single`
 
 
 def train_lossless_tokenizer(
@@ -291,6 +294,7 @@ def _byte_level_bpe(
     texts: Iterable[str], size: int, special_tokens: Sequence[str]
 ) -> tokenizers.Tokenizer:
     """BPE over the 256 bytes of UTF-8, which can spell every text (Radford et al., 2019)."""
+    # GPT-2's printable characters for the 256 bytes; all are in the vocabulary from the start.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     smallest = len(alphabet) + len(special_tokens)
     if size < smallest:
@@ -318,6 +322,7 @@ def word_level_json(texts: Iterable[str], *, cls_token: bool = True) -> str:
 
     With `cls_token`, a text is framed by [CLS] in front, whose hidden state stands for the text.
     """
+    # Sorted: sets of strings have another order in every process.
     words = sorted({word for text in texts for word in text.split()})
     special = ["[PAD]", "[UNK]"]
     if cls_token:

@@ -160,6 +160,7 @@ def _read_sets(tune: Tune) -> Sets:
         )
     if tune.prefixes and tune.task in _READERS:
         raise SettingError(f"{tune.task} has no prefixes", "leave --prefix out")
+    # T5 was pretrained with prefixes such as "summarize: ", which name the task.
     prefixes = tune.prefixes or ("",) * len(tune.files)
     train = []
     for prefix, file in zip(prefixes, tune.files, strict=True):
@@ -179,7 +180,7 @@ def _read_sets(tune: Tune) -> Sets:
 def _hold_out(examples: list[Any]) -> tuple[list[Any], list[Any]]:
     """Training and validation examples: every tenth validates, up to a limit."""
     valid = examples[HOLD_OUT_EVERY - 1 :: HOLD_OUT_EVERY][:MAX_HELD_OUT]
-    last = len(valid) * HOLD_OUT_EVERY
+    last = len(valid) * HOLD_OUT_EVERY  # behind the limit, every tenth trains again
     train = [
         example
         for number, example in enumerate(examples, 1)
@@ -235,6 +236,7 @@ def _pair_batches(recipe: Recipe, translator: Translator, pairs: list[Pair]) -> 
     lengths = np.array(
         [[len(s), len(t) + 1] for s, t in zip(sources, targets, strict=True)]
     )  # [pairs, 2]; + 1: the end token
+    # Longer pairs are skipped, as `corpus.prepare` will do.
     lengths = lengths[lengths.max(axis=1) <= _max_length(translator, recipe)]
     if not len(lengths):
         return 1
@@ -388,10 +390,10 @@ def _copy_weights(base: TextEncoder | LanguageModel, model: nn.Module) -> None:
             parameter.copy_(old[name])
         elif not name.startswith(("labels.", "pool.")):
             raise ModelError(f"{base.folder} holds nothing for {name}", "give a whole encoder")
-        elif parameter.ndim == 1:
+        elif parameter.ndim == 1:  # a bias
             parameter.zero_()
         else:
-            parameter.normal_(std=0.02)
+            parameter.normal_(std=0.02)  # BERT's initializer_range
 
 
 # --- translation, summarization and language models -----------------------------------------------

@@ -50,6 +50,7 @@ from regard.training.run_folder import RunFolder, begin, resume
 
 OnStep = Callable[[Loop], None]
 
+# Keys of [model] that change a preset, where they are set.
 _TRANSFORMER_CHANGES = (
     "d_model",
     "d_ff",
@@ -294,11 +295,11 @@ def _positions(recipe: Recipe) -> dict[str, Any]:
     at_input: dict[str, spec.InputPosition] = {
         "sinusoidal": spec.Sinusoidal(),
         "learned": spec.LearnedPosition(recipe.data.max_length),
-        "concatenated": spec.ConcatenatedPosition(64),
+        "concatenated": spec.ConcatenatedPosition(64),  # concatenated, then mapped to d_model
     }
     # In the attention scores, or on queries and keys.
     inside: dict[str, spec.StackPosition] = {
-        "relative": spec.RelativeKeys(16),
+        "relative": spec.RelativeKeys(16),  # k = 16, as in Shaw et al., Section 4.1
         "buckets": spec.T5Bias(),
         "alibi": spec.Alibi(),
         "rope": spec.Rope(),

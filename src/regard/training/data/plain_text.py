@@ -27,7 +27,7 @@ PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin
 
 MIN_ROW_TOKENS = 4  # in fewer, nothing can be masked and predicted
 LINES_AT_ONCE = 1000  # tokenized together
-MAX_UINT16_VOCABULARY = 65_535
+MAX_UINT16_VOCABULARY = 65_535  # more need 32 bits for an id
 
 # The special tokens that each objective needs in a vocabulary, if it is learnt here.
 _BERT = SpecialTokenTemplate(
@@ -196,6 +196,7 @@ def _without_short(rows: Iterable[PackedRow], counts: Counter[str]) -> Iterator[
 
 def max_row_tokens(recipe: Recipe) -> int:
     """Tokens of text that fit into the context besides the special tokens of the objective."""
+    # [CLS] A [SEP] (B [SEP]); <s> A </s>; A </s>.
     special_tokens = {
         "masked": 3 if recipe.train.next_sentence else 2,
         "replaced": 2,
@@ -225,6 +226,7 @@ def pack_sentences(
     while chunk := list(itertools.islice(stream, LINES_AT_ONCE)):
         for line, sentence in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
             document_ends = not line.strip()
+            # A row is full before it is too long: no sentence is cut that fits into a row.
             if ids and (document_ends or len(ids) + len(sentence) > max_tokens):
                 yield ids, starts
                 ids = []

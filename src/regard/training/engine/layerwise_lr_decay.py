@@ -26,7 +26,7 @@ def depths(model: nn.Module) -> dict[str, int]:
     """
     names = [name for name, _ in model.named_parameters()]
     numbers = [int(match["number"]) for name in names if (match := _BLOCK.match(name))]
-    top = 2 + max(numbers, default=-1)
+    top = 2 + max(numbers, default=-1)  # block n has depth n + 1, and heads are above it
     return {name: _depth(name, top) for name in names}
 
 
@@ -56,5 +56,5 @@ def freeze(model: nn.Module, blocks: int) -> None:
             f"give a number up to {available}",
         )
     for name, parameter in model.named_parameters():
-        if by_name[name] <= blocks:
+        if by_name[name] <= blocks:  # depth 0: the embeddings, in any case
             parameter.requires_grad_(False)

@@ -88,7 +88,7 @@ class Loop:
         # Sums of loss, −log p and tokens since the last line of the metrics log.
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
-        self.stop_signal = 0
+        self.stop_signal = 0  # number of the signal, 0 for none
         self._pending: _PendingStep | None = None
         self._clock = time.perf_counter()
         self._logged_seconds = 0.0  # at the last line of the metrics log
@@ -147,6 +147,7 @@ class Loop:
 
         with closing(prefetch(prepared())) as batches:
             for position, batch in batches:
+                # The position after this batch: where a resumed run goes on.
                 self.progress.epoch, self.progress.index = position
                 yield batch
 
@@ -162,6 +163,7 @@ class Loop:
             self.save()
         if self.on_step is not None:
             self.on_step(self)
+        # `on_step` may have asked to stop, after the check above.
         if self.interrupted and not saved:
             self.save()
 
@@ -176,6 +178,7 @@ class Loop:
             outcome = self.step(batches, progress.step, self.settings.seed)
         skipped, _, loss, nll = outcome.unbind()  # on the device still
         counted = torch.stack([loss, nll, self.step.tokens])
+        # Without a branch on the host: reading `skipped` would wait for the device.
         self.window += torch.where(skipped.bool(), 0.0, counted)
         self.averaging.after_update()
         progress.tokens += sum(batch.tokens for batch in batches)
@@ -201,6 +204,7 @@ class Loop:
 
     def _report_skipped(self, pending: _PendingStep, loss: float, norm: float) -> None:
         scaler = self.optimizer.scaler
+        # A finite loss with infinite gradients: the scale was too large for fp16.
         overflow = scaler.enabled and math.isfinite(loss)
         examples = self._examples(pending.batches)
         record = {
@@ -370,6 +374,7 @@ class Loop:
             groups["carry"] = self.objective.carry
         self.checkpoints.save(progress.step, groups, asdict(progress))
         self._delete_unused_snapshots()
+        # After the checkpoint: a failed export loses no training.
         if self.after_save is not None:
             with self.exported():
                 self.after_save()
@@ -385,7 +390,7 @@ class Loop:
     def restore(self, saved: Saved) -> None:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
         self.progress = Progress(**saved.progress)
-        self.progress.window = tuple(saved.progress["window"])
+        self.progress.window = tuple(saved.progress["window"])  # JSON has lists only
         # As many as before: the order of sums on a CPU depends on it.
         torch.set_num_threads(self.progress.threads)
         self.averaging.assign(saved.groups["weights"])

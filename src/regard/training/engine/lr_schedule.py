@@ -14,12 +14,13 @@ class InverseSquareRoot:
     """Equation 3 of the paper: factor · d_model^-½ · min(step^-½, step · warmup^-1½)."""
 
     d_model: int
-    warmup: int = 4000
+    warmup: int = 4000  # steps, Section 5.3
     factor: float = 1.0
 
     @classmethod
     def with_peak(cls, peak: float, warmup: int) -> InverseSquareRoot:
         """The same curve, scaled to reach `peak` at the end of the warm-up."""
+        # At step = warmup the minimum is warmup^-½.
         return cls(1, warmup, peak * math.sqrt(warmup))
 
     def __call__(self, step: int) -> float:

@@ -22,8 +22,8 @@ class AdamConfig:
     """Hyperparameters of Adam; `kind` "adamw" decouples the weight decay. Defaults: Section 5.3."""
 
     kind: str = "adam"
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
+    betas: tuple[float, float] = (0.9, 0.98)  # β₁, β₂
+    eps: float = 1e-9  # ε
     weight_decay: float = 0.0
 
 
@@ -79,7 +79,7 @@ class Optimizer:
             betas=config.betas,
             eps=config.eps,
             fused=True,
-            capturable=device.type == "cuda",
+            capturable=device.type == "cuda",  # its step counter is a tensor on the device, too
         )
 
     def set_learning_rate(self, step: int) -> None:

@@ -19,6 +19,7 @@ from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
 from regard.training.engine.optimizer import Optimizer
 
+# The tensors of a batch → the loss and −log p, both summed over its tokens.
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 Shape = tuple[tuple[str, torch.Size], ...]
 
@@ -66,6 +67,7 @@ class Step:
         """Adds the gradients of a batch; returns [loss, −log p], summed over its tokens."""
         with self.autocast():
             loss, nll = self.loss(tensors)
+        # Divided by the tokens of all batches of the step, and scaled for fp16.
         (loss * (self.optimizer.scaler.scale / self.tokens)).backward()
         return torch.stack([loss.detach(), nll]).double()
 
@@ -90,7 +92,7 @@ class Step:
         for name, tensor in batch.tensors.items():
             captured.inputs[name].copy_(tensor, non_blocking=True)
         captured.graph.replay()
-        return captured.outcome.clone()
+        return captured.outcome.clone()  # the next replay overwrites it
 
     def _capture(self, batch: Batch) -> _CapturedStep:
         inputs = {name: tensor.to(self.device) for name, tensor in batch.tensors.items()}
@@ -101,6 +103,7 @@ class Step:
             if other is not None:
                 pool = other.graph.pool()
                 break
+        # thread_local: the prefetching thread may pin memory, a call of CUDA, during the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             outcome = self._update(self._backward(inputs))
         return _CapturedStep(graph, inputs, outcome)

@@ -27,7 +27,7 @@ from regard.training.recipe.schema import Recipe
 SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
 MAX_POSITIONS = 1 << 14
-MAX_LOGITS = 1 << 24
+MAX_LOGITS = 1 << 24  # positions × vocabulary: 64 MiB in float32
 
 
 class CausalLM:
@@ -116,7 +116,7 @@ class CausalLM:
         length = self.context
         count = len(self.validation_tokens) - 1
         positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.tokenizer))
-        rows = max(self.rows, positions // length)
+        rows = max(self.rows, positions // length)  # never fewer than training has
         starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
         for first in range(0, len(starts), rows):
             yield starts[first : first + rows], length

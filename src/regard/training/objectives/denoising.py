@@ -25,7 +25,7 @@ from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
 from regard.training.recipe.schema import Recipe
 
-SENTINELS = 100
+SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>
 
 
 class Denoising(CorruptedText):
@@ -50,7 +50,7 @@ class Denoising(CorruptedText):
         self.span_corruption = recipe.train.objective == "span"
         if self.span_corruption:
             self.sentinels = self._find_sentinels()
-            self.opening_id = None
+            self.opening_id = None  # T5 puts no token before a text
             self.mask_id = -1  # sentinels take its place
             self.start_id = self.pad_id  # T5's decoder starts from padding,
         else:

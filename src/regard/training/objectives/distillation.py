@@ -27,8 +27,8 @@ class Teacher:
     """`logits` computes the teacher's logits of a batch; `weight` is their share in the loss."""
 
     logits: Callable[[Mapping[str, Tensor]], Tensor]
-    weight: float
-    temperature: float
+    weight: float  # 0 to 1
+    temperature: float  # τ
 
     def loss(
         self, logits: Tensor, labels: Tensor, tensors: Mapping[str, Tensor], smoothing: float = 0.0

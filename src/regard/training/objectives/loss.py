@@ -65,7 +65,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
 
     Returns the smoothed loss and the unsmoothed −log p, both summed over the labels that count.
     """
-    flat = logits.reshape(-1, logits.shape[-1])
+    flat = logits.reshape(-1, logits.shape[-1])  # [N, V]
     loss, nll = _LabelSmoothing.apply(flat, labels.reshape(-1), smoothing)
     return loss, nll
 
@@ -78,8 +78,9 @@ def r_drop(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
 
     p and q are two passes over the same tokens with different dropout.
     """
-    log_p = functional.log_softmax(one.float(), dim=-1)
+    log_p = functional.log_softmax(one.float(), dim=-1)  # [N, V]
     log_q = functional.log_softmax(other.float(), dim=-1)
+    # Σ p (log p − log q) + Σ q (log q − log p) = Σ (p − q)(log p − log q)
     divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1) / 2
     return torch.where(labels != IGNORED, divergence, 0.0).sum()
 
@@ -161,6 +162,7 @@ def linear_cross_entropy(
     loss, nll = cross_entropy(logits, labels, smoothing)
     if not r_drop_weight:
         return loss, nll
+    # Both halves have the same padding, so the cut is in the middle of the rows that are left.
     one, other = logits.chunk(2)
     divergence = r_drop(one, other, labels.chunk(2)[0])
     return loss / 2 + r_drop_weight * divergence, nll / 2

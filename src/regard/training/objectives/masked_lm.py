@@ -107,6 +107,7 @@ class MaskedText(CorruptedText):
         for segment, part in enumerate(parts):
             tokens += [*visible[part].tolist(), self.end_id]
             labels += [*masked_labels[part].tolist(), IGNORED]
+            # As many as the tokens that this part has added, its end token too.
             segments += [segment] * (len(tokens) - len(segments))
         return MaskedRow(tokens, labels, segments, is_random)
 

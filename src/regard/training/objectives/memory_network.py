@@ -187,6 +187,7 @@ class StoryQuestions:
             with torch.inference_mode(), autocast:
                 logits, _ = self.logits(batch.tensors)
             best = logits.argmax(dim=-1).tolist()
+            # Batches are sorted by length: each prediction goes back to its row.
             for row, token in zip(batch.rows, best, strict=True):
                 predictions[row] = token
         return classification_score(predictions, [row.answer for row in rows])

@@ -83,6 +83,7 @@ class ReplacedTokenDetection(MaskedText):
             # A token that was sampled right counts as original (Section 2 of the paper).
             replaced = (labels >= 0) & (sampled != labels)
         hidden, auxiliary = self.discriminator(corrupted, padding_mask)
+        # Both stacks may have auxiliary losses of the same name.
         named = {f"generator {name}": part for name, part in generator_auxiliary.items()}
         return _Output(
             generator_loss,
@@ -113,7 +114,7 @@ class ReplacedTokenDetection(MaskedText):
             discriminator_loss += batch_loss.item()
             generator_nll += output.generator_nll.item()
             masked += batch.tokens
-            predicted = output.logits > 0
+            predicted = output.logits > 0  # a probability above ½
             tokens += int(padding_mask.sum())
             correct += int(((predicted == output.replaced) & padding_mask).sum())
             replaced += int(output.replaced.sum())
@@ -123,7 +124,7 @@ class ReplacedTokenDetection(MaskedText):
             "loss": loss,
             "perplexity": perplexity(loss, 1),
             "accuracy": 100.0 * correct / tokens,
-            "found": 100.0 * detected / max(1, replaced),
+            "found": 100.0 * detected / max(1, replaced),  # recall
             "generator_loss": generator_nll / masked,
             "tokens": tokens,
         }

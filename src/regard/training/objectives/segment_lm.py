@@ -57,6 +57,7 @@ class SegmentLM(CausalLM):
 
     def __init__(self, language_model: LanguageModel, data: TextCorpora, recipe: Recipe) -> None:
         super().__init__(language_model, data, recipe)
+        # − 1: the label of the last token is the one after it.
         self.stream_length = (len(self.train_tokens) - 1) // self.rows
         if self.stream_length < self.context:
             raise DataError(
@@ -85,6 +86,7 @@ class SegmentLM(CausalLM):
             yield (epoch, index), batch
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        # A product and not a branch: a captured CUDA graph takes the same way each time.
         carry = {name: tensor * tensors["goes_on"] for name, tensor in self.carry.items()}
         loss, nll, carry = self.segment_loss(tensors, carry)
         for name, tensor in carry.items():
@@ -123,6 +125,7 @@ class SegmentLM(CausalLM):
     def _segment_nlls(self, autocast: AbstractContextManager[Any]) -> Iterator[tuple[Tensor, int]]:
         device = self.language_model.device
         count = len(self.validation_tokens) - 1
+        # As many streams as in training, or fewer in a short text.
         length = max(1, count // self.rows)
         rows = count // length
         carry = self._initial_carry(rows)  # not that of training, which goes on afterwards

@@ -76,6 +76,7 @@ class SequenceToSequence:
         )
         fill_up_to = budget if self.pad_to_multiple_of > 1 else 0
         for now, i, rows in order.iterate(epoch, index):
+            # The position of the next batch comes with each: a checkpoint stores that.
             yield (now, i + 1), self.collate(self.train_corpus, rows, fill_up_to)
 
     def collate(self, corpus: Corpus, rows: Any, budget: int = 0) -> Batch:

@@ -38,7 +38,7 @@ from regard.training.recipe.sections import (
     Tune,
 )
 
-DEFAULT_DISTILLATION_WEIGHT = 0.5
+DEFAULT_DISTILLATION_WEIGHT = 0.5  # the teacher's distributions and the labels count alike
 DEFAULT_TEMPERATURE = 2.0
 
 # The validation metrics of an objective or fine-tuning task; the others have the loss alone.
@@ -222,6 +222,7 @@ class Recipe(Section):
 
     @property
     def initialization(self) -> Initialization:
+        # Glorot and Bengio's, GPT-2's (smaller in residual branches), and else BERT's.
         defaults = {"translate": "xavier", "causal": "scaled:0.02", "stories": "xavier"}
         default = defaults.get(self.train.objective, "normal:0.02")
         return parse_initialization(self.model.start or default)
@@ -279,6 +280,7 @@ def load(
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
+    # Only now, with all values in place: some checks compare sections.
     return parse(values)
 
 
