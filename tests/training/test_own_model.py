@@ -21,7 +21,7 @@ from regard.families.gpt2 import preset as gpt2
 from regard.families.transformer import preset
 from regard.training.run import go_on
 
-SIZES = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}
+SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}
 
 
 @dataclass(frozen=True)
