@@ -46,8 +46,8 @@ class Sigmoid:  # the part of a spec: its options, and how it is built
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    decoder = with_attention(BASE.decoder, replace(ATTENTION, mixer=Sigmoid()))
-    description = replace(BASE, decoder=decoder)
+    sigmoid = replace(ATTENTION, mixer=Sigmoid())
+    description = replace(BASE, decoder=with_attention(BASE.decoder, sigmoid))
     model = build(description)
     losses = train(model, steps=100)
     print(f"loss {losses[0]:.2f} → {losses[-1]:.2f}")

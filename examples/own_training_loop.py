@@ -57,6 +57,5 @@ if __name__ == "__main__":
     losses = train(model, steps=200)
     source = copying(rows=100)
     copy = greedy(model.eval(), source)
-    print(f"loss {losses[0]:.2f} → {losses[-1]:.2f}")
-    print(f"source {source[0].tolist()}\ncopy   {copy[0].tolist()}")
+    print(f"loss {losses[0]:.2f} → {losses[-1]:.2f}; {source[0].tolist()} → {copy[0].tolist()}")
     assert (copy == source).float().mean() > 0.95

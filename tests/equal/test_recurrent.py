@@ -434,7 +434,7 @@ def test_alignments_are_recorded_for_all_steps(family: str) -> None:
     )
     assert probe.tensors["decoder.1.residual"].shape[:2] == (3, 11)
     off = Probe(edits={"decoder.0.cross.mixed": torch.zeros_like})
-    assert (made(source, target, padding_mask, off)[0] - plain).abs().max() > 1e-3
+    assert (made(source, target, padding_mask, Context(probe=off))[0] - plain).abs().max() > 1e-3
 
 
 # ------------------------------------------------------------------ refusals

@@ -81,6 +81,9 @@ Examples:
 """
 
 
+# ------------------------------------------------------------------ the group of all commands
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are imported when they are called."""
 
@@ -116,6 +119,9 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def regard(debug: bool) -> None:
     """One small, readable, fast system for the whole Transformer family."""
+
+
+# ------------------------------------------------------------------ entry point and errors
 
 
 def main() -> None:

@@ -33,6 +33,9 @@ def command() -> None:
     """
 
 
+# ------------------------------------------------------------------ options
+
+
 def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options that all benchmarks share."""
     # In reverse: decorators apply from the innermost outwards.
@@ -252,6 +255,7 @@ def _prepare(flags: dict[str, Any]) -> Any:
 
     from regard.models import choose_device
 
+    # Without the flag, PyTorch's default: all cores.
     if flags["threads"]:
         torch.set_num_threads(flags["threads"])
     return choose_device(flags["device"])

@@ -40,6 +40,7 @@ def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> N
     libraries, in float32. OUT is written completely or not at all and never overwritten; weights
     keep the precision they have. The exit code is 1 if OUT computes something else.
     """
+    # A wrong size is an error before torch is loaded.
     shard_bytes = _parse_size(shard_size)
     from regard.convert.convert import convert
     from regard.memory import amount

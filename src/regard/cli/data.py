@@ -34,6 +34,9 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+# ------------------------------------------------------------------ one command for each generator
+
+
 @click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
 def command() -> None:
     """Data to train on or to read."""

@@ -87,6 +87,9 @@ _RUNTIME_OPTIONS = [
 ]
 
 
+# ------------------------------------------------------------------ decorators
+
+
 def decoding_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options of beam search, sampling, lengths, quantization and device."""
     return _decorate(command, [*_SEARCH_OPTIONS, *_SAMPLING_OPTIONS, *_RUNTIME_OPTIONS])
@@ -102,6 +105,9 @@ def _decorate(command: Callable[..., Any], options: list[Callable[..., Any]]) ->
     for option in reversed(options):
         command = option(command)
     return command
+
+
+# ------------------------------------------------------------------ from flags to settings
 
 
 def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:

@@ -84,6 +84,9 @@ def command(
         _print_table(reports)
 
 
+# ------------------------------------------------------------------ scoring
+
+
 def _read_pairs(source: str | None, target: str | None, pairs: str | None) -> list[tuple[str, str]]:
     """The test set: sentences with their references, from one file of pairs or from two files."""
     from regard.data import text_files
@@ -122,8 +125,12 @@ def _evaluate(
     )
     report["bleu_float32"] = exact["bleu"]
     report["seconds_float32"] = exact["seconds"]
+    # Positive where the quantized model is worse.
     report["bleu_lost"] = exact["bleu"] - report["bleu"]
     return report, translations
+
+
+# ------------------------------------------------------------------ output
 
 
 def _write_lines(path: str, lines: list[str]) -> None:

@@ -51,6 +51,9 @@ _HELP = {
 _SET_BY_COMMAND = ("task", "base", "files", "prefixes")
 
 
+# ------------------------------------------------------------------ options
+
+
 def _tune_option(key: str) -> click.Option:
     """The option of a key that only fine-tuning has."""
     field = Tune.model_fields[key]
@@ -76,6 +79,9 @@ def _shared_option(key: str) -> click.Option:
         text = _HELP.get(key, field.description or "")
         option.help = f"{text}  [{_DEFAULTS.get(key, field.default)}]".strip()
     return option
+
+
+# ------------------------------------------------------------------ the command
 
 
 def finetune(

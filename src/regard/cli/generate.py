@@ -68,6 +68,7 @@ def command(
     --greedy or --beam is given or the folder's generation_config.json says how; the text ends with
     the model's end token or after --max-new-tokens.
     """
+    # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, sampling)
     if prompt is None or prompt == "-":
         prompt = _read_prompt()
@@ -96,6 +97,9 @@ def command(
         prompt, strategy, max_new_tokens=max_new_tokens, stream=_write, draft=draft_model
     )
     _write("\n")
+
+
+# ------------------------------------------------------------------ text in and out
 
 
 def _read_prompt() -> str:

@@ -97,6 +97,7 @@ def command(
             "there is no text to look at",
             f'regard look {model} "The dog sees a cat." --what {what}',
         )
+    # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load
 
     result = _result(load(model, device=flags["device"]), text, what, flags)
@@ -106,9 +107,13 @@ def command(
             write(path)
             print(f"wrote {path}", file=sys.stderr)
     if as_json:
+        # NaN is no JSON, although Python would write it.
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
         click.echo(str(result))
+
+
+# ------------------------------------------------------------------ which view
 
 
 def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
@@ -183,6 +188,9 @@ def _view_of_many_runs(model: Inspectable, text: str, what: str, flags: dict[str
             return views.beam(model, text, _settings(what, flags))
         case _:
             return views.steps(model, text, _settings(what, flags))
+
+
+# ------------------------------------------------------------------ what flags name
 
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:

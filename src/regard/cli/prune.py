@@ -94,6 +94,9 @@ def command(
         _print_result(ranking, heads_off, reports)
 
 
+# ------------------------------------------------------------------ measuring and printing
+
+
 def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> dict[str, Any]:
     """Score, size and speed of a model."""
     from regard.compare.size_and_speed import evaluate_language_model, evaluate_translator
@@ -109,7 +112,7 @@ def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> di
 def _as_json(ranking: Importance) -> dict[str, list[float]]:
     """The importance of each head by attention; rows are padded with NaN where heads are fewer."""
     return {
-        name: [float(value) for value in row if value == value]
+        name: [float(value) for value in row if value == value]  # NaN is not equal to itself
         for name, row in zip(ranking.names, ranking.values, strict=True)
     }
 
@@ -128,6 +131,9 @@ def _print_result(
     click.echo("")
     for line in report_table(reports):
         click.echo(line)
+
+
+# ------------------------------------------------------------------ texts to judge heads by
 
 
 def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tuple[str, str]]:
@@ -174,6 +180,7 @@ def _validation_texts(
         for block in text_files.text(files["text"]):
             ids += tokenizer.encode(block)
     elif (validation_set / "corpus.json").is_file():
+        # Training has stored it as token ids.
         ids = Corpus.open(validation_set).columns["text"].tokens.tolist()
     else:
         raise SettingError(f"{model} holds no validation text", "give --text")

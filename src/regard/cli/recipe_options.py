@@ -25,6 +25,9 @@ class RecipeCommand(click.Command):
             ) from None
 
 
+# ------------------------------------------------------------------ options of recipe keys
+
+
 def recipe_option(key: str) -> click.Option:
     """The option of one recipe key: type, help text and default come from its pydantic field."""
     section = recipes.SECTIONS[recipes.KEYS[key]]
@@ -61,6 +64,7 @@ def _click_type(value_type: Any) -> Any:
 
 def _format_default(value: Any) -> str:
     """A default value as it would be typed."""
+    # As TOML spells it.
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -40,6 +40,7 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None
     from regard.studio.model_store import DEMO, ModelStore
     from regard.studio.server import serve
 
+    # Messages go to standard error, as of all commands.
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 

@@ -35,6 +35,9 @@ _METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 _DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3}
 
 
+# ------------------------------------------------------------------ the command
+
+
 def train(
     recipe: str | None,
     out: str | None,
@@ -66,6 +69,9 @@ def train(
 
     with exit_on_interruption():
         print_result(run(folder, settings, name), as_json)
+
+
+# ------------------------------------------------------------------ what finetune shares
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def _json_line(source: str, texts: list[str], hypotheses: list[Hypothesis]) -> s
     translations = [
         {
             "text": text,
+            # after the length penalty; log_probability is before it
             "score": hypothesis.score,
             "log_probability": hypothesis.log_probability,
             "finished": hypothesis.finished,

@@ -19,6 +19,8 @@ from regard.core.score_bias import ScoreBias
 from regard.core.softmax_attention import SoftmaxAttention
 
 
+# Shapes, here and everywhere: B sequences, H query heads, G key heads (G < H: grouped-query
+# attention), T queries, S keys, K the width of queries and keys, E of values, D of the model.
 class Mixer(Protocol):
     """An attention kernel as a part: softmax, linear, Linformer, LSH, chunked, or one of a
     user's."""
@@ -87,10 +89,12 @@ class Attention(nn.Module):
         memory: Tensor | CrossKV | None = None,
     ) -> Tensor:
         """x [B, T, D] attends to itself and its cache, or to a `memory`: [B, T, D]."""
-        shape = x.shape
+        shape = x.shape  # [B, T, D]; [B·W, 1, D] in a beam search
+        # Cross-attention has no growing cache: its keys and values are computed once (`CrossKV`).
         cache = None if memory is not None else context.self_cache
-        x = fold_beams(x, _stored_rows(x, cache, memory))
+        x = fold_beams(x, _stored_rows(x, cache, memory))  # beams become queries: [B, W, D]
         q, k, v = self.project(x, memory)  # [B, H, T, K], [B, G, S, K], [B, G, S, E]
+        # Before the cache: a key is rotated once, by its own position.
         q, k = self._rotate(q, k, positions)
         if cache is not None:
             k, v = cache.extend(k, v)  # S is now the length of all tokens so far
@@ -114,7 +118,8 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, ScoreBias | None]:
         """The queries to attend with, and what positions add to the scores of this layer."""
         if self.relative is not None:
-            q, scores = self.relative(q, mask.queries, mask.keys)
+            q, scores = self.relative(q, mask.queries, mask.keys)  # [B, H, T, S]
+            # Kernels scale q·k and then add the bias as it is: so it is scaled here.
             return q, ScoreBias(scores * self._scale)
         if positions is None:
             return q, None
@@ -164,6 +169,7 @@ class Attention(nn.Module):
         """Head pruning: all but these heads are gone, as if what they find were zero."""
         assert not isinstance(self.project, SharedProjection), "hashes are drawn for each head"
         self.project.keep(heads)
+        # W^O reads E numbers of each head.
         self.output.keep_inputs(dimensions(heads, self.project.d_v))
         if isinstance(self.relative, RelativeSinusoids):
             self.relative.keep(heads)

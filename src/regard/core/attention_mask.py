@@ -77,6 +77,7 @@ class AttentionMask:
     def is_causal(self) -> bool:
         """Exactly the triangle that kernels know by name: queries and keys are the same
         positions."""
+        # The same tensor, not an equal one: comparing values would wait for the GPU.
         return self.pattern == CausalMask() and self.queries is self._keys
 
     @property
@@ -104,6 +105,7 @@ class AttentionMask:
 
     def at_positions(self, queries: Tensor) -> Tensor:
         """The mask of some query positions only."""
+        # [B or 1, H or 1, T or 1, S or 1]
         mask = self.between(queries[None, None, :, None], self.keys[None, None, None, :])
         return mask.expand(*mask.shape[:3], self.keys.shape[0])
 
@@ -114,6 +116,7 @@ class AttentionMask:
 
     def between(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Who may attend to whom, of positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
+        # Indices that broadcast: [B, 1, 1, 1], and head 0 for all heads.
         batch = torch.arange(self.batch, device=self.keys.device)[:, None, None, None]
         head = torch.zeros_like(batch[:1])
         return self.pattern.allows(batch, head, queries, keys)
@@ -123,15 +126,16 @@ class AttentionMask:
         that know no more."""
         causal = False
         padding: Tensor | None = None
+        # Walks through nested conjunctions; what an Or or a Not hides is not of this form.
         parts = [self.pattern]
         while parts:
             match parts.pop():
                 case And(first, second):
                     parts += [first, second]
-                case CausalMask(None):
+                case CausalMask(None):  # one with a window is refused below
                     causal = True
                 case PaddingMask(mask):
-                    here = mask[:, self.keys]
+                    here = mask[:, self.keys]  # [B, S]
                     padding = here if padding is None else padding & here
                 case FullMask():
                     pass
@@ -187,6 +191,7 @@ class AttentionMask:
         return BlockGrid(
             first_query=self.span.start,
             queries=len(self.queries),
+            # Keys end where queries end (`Span`): both lengths give the first key.
             first_key=self.span.start + self.span.step * (len(self.queries) - len(self.keys)),
             keys=len(self.keys),
             step=self.span.step,
@@ -196,6 +201,7 @@ class AttentionMask:
         """The queries `first`, `first` + stride, … and the keys at such distances from them."""
         assert self.span is not None
         start = self.span.start + first
+        # From the first key whose distance to `start` is a multiple of the stride.
         keys = self.keys[(start - self.grid.first_key) % stride :: stride]
         queries = self.queries[first::stride]
         return AttentionMask(self.pattern, queries, keys, self.batch, Span(start, stride))

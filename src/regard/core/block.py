@@ -52,6 +52,7 @@ class AnyBlock(nn.Module, ABC):
     ) -> Tensor:
         """Attends to the encoder memory, or to its cached keys and values."""
         assert self.cross is not None
+        # No position terms: positions of source and target are not comparable.
         return self.cross(
             x, memory_mask, None, context.scope("cross"), memory=context.cross_cache or memory
         )
@@ -105,6 +106,7 @@ class Block(AnyBlock):
         x = residuals[0](x, lambda y: self.self_attention(y, mask, positions, context))
         if self.cross is not None:
             x = residuals[1](x, lambda y: self.cross_attention(y, memory_mask, context, memory))
+        # The last connection is the feed-forward's, with cross-attention and without.
         return residuals[-1](x, lambda y: self.feed_forward(y, context))
 
 
@@ -131,6 +133,7 @@ class ParallelBlock(AnyBlock):
     ) -> Tensor:
         norms = self.residual.norms
         first = norms[0](x)
+        # GPT-J and PaLM have one norm for both sublayers, GPT-NeoX one for each.
         second = first if len(norms) == 1 else norms[1](x)
         attended = self.self_attention(first, mask, positions, context)
         x = x + self.residual.dropout(attended)

@@ -22,7 +22,7 @@ from regard.core.mask import MaskPattern
 from regard.core.mask_blocks import BlockGrid, Blocks, block_plan
 from regard.core.score_bias import ScoreBias
 
-FLEX_BLOCK = 128
+FLEX_BLOCK = 128  # FlexAttention's default
 PIECE = (
     1 << 20
 )  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
@@ -45,16 +45,19 @@ def blocked(
         return _by_residue(q, k, v, mask, scale, dropout, bias, size)
     size = size or mask.block_size or q.shape[2]
     plan = mask.blocks(size)
+    # More than half of all blocks can be seen: take them all.
     if plan is None:
         plan = (_all_blocks(q.shape[2], k.shape[2], size, q.device),)
     blocks = [_cut(x, size) for x in (q, k, v)]  # [blocks, B, H or G, size, width]
     same_heads = q.shape[1::2] == k.shape[1::2] == v.shape[1::2]
+    # `_Piecewise` takes no dropout and no bias, and q, k and v with the same heads and width.
     if q.device.type == "cpu" and dropout == 0 and bias is None and same_heads:
         out: Tensor = _Piecewise.apply(*blocks, plan, mask, scale)
     else:
         out = torch.cat([_attend(blocks, part, mask, bias, scale, dropout) for part in plan])
         if len(plan) > 1:
             order = torch.cat([part.queries for part in plan]).argsort()
+            # Parts are grouped by how many keys they see: back into the order of the queries.
             out = out.index_select(0, order)
     return out.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, : q.shape[2]]  # [B, H, T, E]
 
@@ -76,6 +79,7 @@ def _by_residue(
     parts = []
     for first in range(min(stride, length)):
         inner = mask.strided(stride, first)
+        # Queries are the last `length` of the keys.
         first_key = (len(mask.keys) - length + first) % stride
         part_q = q[:, :, first::stride]
         part_k = k[:, :, first_key::stride]
@@ -83,6 +87,7 @@ def _by_residue(
         parts.append(blocked(part_q, part_k, part_v, inner, scale, dropout, bias, size))
     longest = parts[0].shape[2]
     padded = [functional.pad(part, (0, 0, 0, longest - part.shape[2])) for part in parts]
+    # Interleaved again: [B, H, ⌈T / stride⌉, stride, E] → [B, H, T, E]
     return torch.stack(padded, dim=3).flatten(2, 3)[:, :, :length]
 
 
@@ -113,10 +118,12 @@ def _attend(
     size = all_q.shape[3]
     q = all_q.index_select(0, rows)  # [N, B, H, size, K]
     if not columns.shape[1]:
+        # These queries may attend to nothing.
         return q.new_zeros(*q.shape[:4], all_v.shape[-1])
     k = _gather_blocks(all_k, columns)  # [N, B, G, M·size, K]
     v = _gather_blocks(all_v, columns)
     block_mask = _block_mask(mask, bias, rows, columns, size)  # [N, B or 1, H or 1, size, M·size]
+    # PyTorch's fused kernels take four dimensions.
     q, k, v, block_mask = _as_four_dimensions(q, k, v, block_mask)
     out = functional.scaled_dot_product_attention(
         q,
@@ -140,7 +147,9 @@ def _as_four_dimensions(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """[N, B, H, size, ·] each as four dimensions: rows and heads are one where all see alike."""
     if mask.shape[1] == mask.shape[2] == 1:
+        # [N, B·H, size, ·], the mask [N, 1, size, M·size]
         return q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), mask[:, 0]
+    # [N·B, H, size, ·], the mask [N·B, H or 1, size, M·size]
     mask = mask.expand(-1, q.shape[1], -1, -1, -1).flatten(0, 1)
     return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), mask
 
@@ -160,7 +169,7 @@ class _Piecewise(torch.autograd.Function):
         mask: AttentionMask,
         scale: float,
     ) -> Tensor:
-        out = q.new_zeros(q.shape)
+        out = q.new_zeros(q.shape)  # [blocks, B, H, size, E]; what sees nothing stays zero
         log_sums = []
         masks = []
         for rows, columns in _pieces(plan, q):
@@ -170,7 +179,7 @@ class _Piecewise(torch.autograd.Function):
                 *piece, attn_mask=float_mask, scale=scale
             )
             out[rows] = found.reshape(len(rows), *q.shape[1:])
-            log_sums.append(log_sum)
+            log_sums.append(log_sum)  # log Σ exp of each query's scores, for the backward pass
         ctx.save_for_backward(q, k, v, out, *log_sums, *masks)
         ctx.plan = plan
         ctx.scale = scale
@@ -180,7 +189,7 @@ class _Piecewise(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, *saved = ctx.saved_tensors
-        log_sums = saved[: len(saved) // 2]
+        log_sums = saved[: len(saved) // 2]  # one for each piece, and then as many masks
         masks = saved[len(saved) // 2 :]
         grads = [x.new_zeros(x.shape) for x in (q, k, v)]
         for i, (rows, columns) in enumerate(_pieces(ctx.plan, q)):
@@ -191,17 +200,18 @@ class _Piecewise(torch.autograd.Function):
                 *piece,
                 out.index_select(0, rows).reshape(shape),
                 log_sums[i],
-                0.0,
-                False,
+                0.0,  # dropout_p
+                False,  # is_causal
                 attn_mask=float_mask,
                 scale=ctx.scale,
             )
             grads[0][rows] = piece_grads[0].reshape(len(rows), *q.shape[1:])
             # A block of keys belongs to several blocks of queries: its gradients are summed.
             for grad, part in zip(grads[1:], piece_grads[1:], strict=True):
+                # [N, B, H, M, size, K] → [N·M, B, H, size, K]
                 part = part.reshape(len(rows), *q.shape[1:3], columns.shape[1], *q.shape[3:])
                 grad.index_add_(0, columns.flatten(), part.permute(0, 3, 1, 2, 4, 5).flatten(0, 1))
-        return *grads, None, None, None
+        return *grads, None, None, None  # none for plan, mask and scale
 
 
 def _pieces(plan: tuple[Blocks, ...], q: Tensor) -> Iterator[Blocks]:
@@ -243,6 +253,7 @@ def _block_mask(
     exists = key_index < len(mask.keys)  # the last block may be longer than the sequence
     queries = mask.queries[query_index.clamp_max(len(mask.queries) - 1)]
     keys = mask.keys[key_index.clamp_max(len(mask.keys) - 1)]
+    # [N, B or 1, H or 1, size, M·size]
     allowed = mask.between(queries[:, None, None, :, None], keys[:, None, None, None, :])
     allowed = allowed & exists[:, None, None, None, :]
     if bias is None:
@@ -323,6 +334,7 @@ def _make_block_mask(
             for i, column in enumerate(part.keys.T):
                 full[:, i] = _is_full_block(part.queries, column, lengths, allows, heads)
         order = full.long().argsort(dim=1, stable=True)  # partial ones first
+        # FlexAttention reads the first `counts` entries of each row of `index`, and no others.
         for kind, (which, positions) in enumerate(((~full, order), (full, order.flip(1)))):
             counts[kind, 0, 0, part.queries] = which.sum(dim=1, dtype=torch.int32)
             sorted_keys = part.keys.gather(1, positions).int()
@@ -353,6 +365,7 @@ def _is_full_block(
     queries = rows[:, None] * FLEX_BLOCK + inside  # [N, block]
     keys = columns[:, None] * FLEX_BLOCK + inside
     full = []
+    # 64 blocks at a time: [64, H or 1, 128, 128] booleans.
     for query, key in zip(queries.split(64), keys.split(64), strict=True):
         allowed = allows(batch, head, query[:, None, :, None], key[:, None, None, :])
         exists = (query < lengths[0])[:, None, :, None] & (key < lengths[1])[:, None, None, :]
@@ -362,6 +375,7 @@ def _is_full_block(
 
 @cache
 def _compiled_flex() -> Any:
+    # Uncompiled, FlexAttention makes the scores of all pairs.
     return torch.compile(_eager_flex())
 
 

@@ -70,15 +70,17 @@ class ChunkedAttention(nn.Module):
         padding_mask = padding_mask.expand(len(q), -1)  # [B, T]
         if self._padded_length(q.shape[2]) <= self.chunk:
             positions = mask.keys.expand(len(q), q.shape[1], 1, -1)
-            one_chunk = (q[:, :, None], k[:, :, None], v[:, :, None])
+            one_chunk = (q[:, :, None], k[:, :, None], v[:, :, None])  # [B, H, 1, T, ·]
             out, _ = self._attend(one_chunk, positions, padding_mask[:, None, None], causal)
             return out[:, :, 0]
         order = self._order(q, padding_mask)  # [B, H, R, N]
+        # [B, H, R, chunks, size, ·] each
         chunks = (self._sort(q, order), self._sort(k, order), self._sort(v, order))
         positions = torch.arange(q.shape[2], device=q.device).expand(len(q), -1)
         sorted_positions = self._sort_rows(positions, order)  # [B, H, R, chunks, size]
         sorted_padding = self._sort_rows(padding_mask, order)
         out, log_sum = self._attend(chunks, sorted_positions, sorted_padding, causal)
+        # The inverse permutation, without the filling at its end: [B, H, R, T, 1]
         back = order.argsort(dim=-1)[..., : q.shape[2], None]
         out = out.flatten(3, 4).gather(3, back.expand(*back.shape[:-1], v.shape[-1]))
         log_sum = log_sum.flatten(3, 4).gather(3, back)  # [B, H, R, T, 1]; out is [B, H, R, T, E]
@@ -87,6 +89,7 @@ class ChunkedAttention(nn.Module):
     def _weigh_rounds(self, out: Tensor, log_sum: Tensor) -> Tensor:
         """Each round counts by how much it has seen: [B, H, R, T, E] → [B, H, T, E]."""
         fully_masked = (log_sum == NEVER).all(dim=2, keepdim=True)
+        # A softmax over −∞ alone would be NaN.
         log_sum = log_sum.masked_fill(fully_masked, 0.0)
         if self.ring is None:
             return (out * torch.softmax(log_sum, dim=2)).sum(dim=2)
@@ -135,8 +138,8 @@ class ChunkedAttention(nn.Module):
         """What each chunk [.., size, ·] finds in itself and its neighbours, and the logarithm of
         the sum of its exponentials."""
         q, k, v = qkv
-        k = self._with_neighbours(k)
-        v = self._with_neighbours(v)
+        k = self._with_neighbours(k)  # [.., M, K]
+        v = self._with_neighbours(v)  # [.., M, E]
         key_positions = self._with_neighbours(positions[..., None]).mT  # [.., 1, M]
         key_padding = self._with_neighbours(padding_mask[..., None]).mT
         scores = q * self.scale @ k.mT  # [.., size, M]
@@ -145,9 +148,11 @@ class ChunkedAttention(nn.Module):
             scores = scores.masked_fill(itself, self.self_score)
         hidden = ~key_padding
         if causal:
+            # By their positions and not by the order here: LSH has sorted them.
             hidden = hidden | (key_positions > positions[..., None])
         scores = scores.masked_fill(hidden, NEVER)
         fully_masked = hidden.all(dim=-1, keepdim=True)
+        # The softmax written out, because `_weigh_rounds` needs its log-sum-exp.
         log_sum = scores.masked_fill(fully_masked, 0.0).logsumexp(dim=-1, keepdim=True)
         weights = (scores - log_sum).exp().masked_fill(fully_masked, 0.0)
         if self.training and self.dropout:
@@ -197,7 +202,7 @@ class ChunkedAttention(nn.Module):
         order = self._order(q, padding_mask.expand(len(q), -1))
         chunks = order.argsort(dim=-1)[..., : k.shape[2]] // self.chunk  # [B, H, R, T]
         if self.ring is None:
-            ahead = chunks[..., None, :] - chunks[..., rows, None]
+            ahead = chunks[..., None, :] - chunks[..., rows, None]  # [B, H, R, rows, S]
             near = ((ahead >= -self.before) & (ahead <= self.after)).any(dim=2)
             return near & mask.for_rows(rows)
         chunks_per_round = order.shape[-1] // self.chunk

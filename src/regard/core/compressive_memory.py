@@ -83,6 +83,7 @@ class CompressiveMemory(nn.Module):
         self.recent = recent
         self.length = length
         self.factor = factor
+        # Up to factor − 1 positions wait until their group is complete.
         self.room = length + factor - 1 + recent
 
     def extra_repr(self) -> str:
@@ -95,6 +96,7 @@ class CompressiveMemory(nn.Module):
         remembered and of x. No gradient goes back to where any of it came from."""
         compressed = self.length
         count = memory.padding_mask[:, compressed:].sum(dim=1, keepdim=True)  # filled from the end
+        # [B, room − length + T, D]: what waits, what is recent, and x.
         recent = torch.cat([memory.x[:, compressed:].to(x.dtype), x.detach()], dim=1)
         leaving = self._leaving(recent, count, x.shape[1])
         # The memory after this is gathered from all that was remembered, x, and what is new.
@@ -102,6 +104,7 @@ class CompressiveMemory(nn.Module):
         everything = torch.cat([memory.x.to(x.dtype), x.detach(), leaving.new.detach()], dim=1)
         memory.x = _gather(everything, source).to(memory.x.dtype)
         slots = torch.arange(compressed, self.room, device=x.device)
+        # [B, room − length]: what is left once complete groups have gone, filled from the end.
         filled = slots >= self.room - (count - leaving.groups * self.factor)
         padding = torch.cat([memory.padding_mask, leaving.padding_mask], dim=1)
         memory.padding_mask = torch.cat([_gather(padding, moved), filled], dim=1)
@@ -125,15 +128,17 @@ class CompressiveMemory(nn.Module):
         """The groups that leave a queue [B, N, D], whose last `count` [B, 1] positions are filled,
         when `new` ones have come."""
         groups = (count - self.recent).clamp_min(0) // self.factor
+        # No more groups than these can become complete by `new` positions: shapes stay fixed.
         most = (new + self.factor - 1) // self.factor
         offsets = torch.arange(most * self.factor, device=queue.device)
-        first = queue.shape[1] - count + offsets
+        first = queue.shape[1] - count + offsets  # [B, most · factor]
         old = _gather(queue, first.clamp_max(queue.shape[1] - 1))
         return Leaving(old, self.function(old.unflatten(1, (most, self.factor))), groups)
 
     def loss(self, leaving: Leaving, q: Tensor, project: nn.Module, scale: float) -> Tensor:
         """Attention reconstruction loss: the mean squared difference of what queries [B, H, T, K]
         find by content in what left, and in what was made of it. Only the compression learns."""
+        # Rae et al. 2020, Algorithm 2: this loss does not train the Transformer itself.
         frozen = {name: parameter.detach() for name, parameter in project.named_parameters()}
 
         def attend(x: Tensor, padding_mask: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Positions(NamedTuple):
     """The positions of one call: `length` of them from `start` on, of `end` in all. A `start` that
     only the device knows (CUDA graph) is one position among those up to `end`."""
 
-    start: int | Tensor
+    start: int | Tensor  # [1] on the device, if it is a tensor
     length: int
     end: int
 
@@ -120,6 +120,7 @@ class Context:
     def layer(self, number: int) -> LayerContext:
         """The context of the layer of this number."""
         cache = None if self.state is None else self.state.layers[number]
+        # An inactive probe is its own scope: no object is made for each layer.
         probe = self.probe.scope(str(number)) if self.probe.active else self.probe
         return LayerContext(probe, self.losses, cache)
 

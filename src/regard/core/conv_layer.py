@@ -25,6 +25,7 @@ class ConvLayer(nn.Module):
         self, d_model: int, width: int, groups: int, activation: str, norm: Norm, dropout: float
     ) -> None:
         super().__init__()
+        # This padding keeps the length if the width is odd.
         self.conv = nn.Conv1d(d_model, d_model, width, padding=width // 2, groups=groups)
         self.activation = ACTIVATIONS[activation]
         self.norm = norm
@@ -35,6 +36,7 @@ class ConvLayer(nn.Module):
         as zeros."""
         visible = mask.allowed.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
         mixed = self.conv((x * visible).mT).mT  # [B, T, D]
+        # Dropout before the activation, as in Hugging Face's `ConvLayer`.
         return self.norm(block + self.activation(self.dropout(mixed)))
 
 

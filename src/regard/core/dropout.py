@@ -45,7 +45,7 @@ class _CpuDropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         dropped = round(rate * _LEVELS)
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        numbers = draws.view(torch.int16)[: x.numel()]
+        numbers = draws.view(torch.int16)[: x.numel()]  # uniform over −2¹⁵ … 2¹⁵ − 1
         survives = (numbers >= dropped - _LEVELS // 2).view(x.shape)
         ctx.save_for_backward(survives)
         ctx.scale = _LEVELS / (_LEVELS - dropped)

@@ -51,6 +51,7 @@ class Embedding(nn.Module):
         self.norm = norm
         self.project = project
         self.concatenated = concatenated
+        # "In the embedding layers, we multiply those weights by √d_model" (Section 3.4).
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
 
@@ -89,6 +90,7 @@ class Embedding(nn.Module):
     def _segment_vectors(self, segments: Tensor | None) -> Tensor:
         assert self.segments is not None
         if segments is None:
+            # BERT's default: all tokens are of sentence A (token type 0).
             return self.segments.weight[0]
         return functional.embedding(segments, self.segments.weight)
 
@@ -104,6 +106,7 @@ class Embedding(nn.Module):
         if isinstance(context.documents, DocumentMask):
             rows = position.available_rows(length)
             return functional.embedding(context.documents.positions, rows)
+        # Inside a CUDA graph only the device knows the position: gathered, never sliced.
         if isinstance(start, Tensor):
             rows = position.available_rows(end)
             ids = start
@@ -113,6 +116,7 @@ class Embedding(nn.Module):
                 return rows[start : start + length]
             ids = torch.arange(start, start + length, device=tokens.device)
         if padding_mask is not None:
+            # argmax finds the first True, where left padding ends: [B, 1]
             first_token = padding_mask.long().argmax(dim=1, keepdim=True)
             ids = (ids - first_token).clamp_min(0)  # [B, T]
         return functional.embedding(ids, rows)

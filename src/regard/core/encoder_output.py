@@ -34,12 +34,12 @@ class EncoderOutput(NamedTuple):
         """The cross-attention mask: every query sees all source tokens, or those of its
         document."""
         batch, length = self.hidden.shape[:2]
-        keys = torch.arange(length, device=self.hidden.device)
+        keys = torch.arange(length, device=self.hidden.device)  # [S]
         if self.documents is None or target_documents is None:
             assert self.documents is None, "sources and targets are packed alike"
             assert target_documents is None, "sources and targets are packed alike"
             return cross_mask(self.padding_mask, keys, batch)
-        by = target_documents.of
+        by = target_documents.of  # [B, T]
         pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, by)
         return AttentionMask(pattern, torch.arange(by.shape[1], device=by.device), keys, batch)
 

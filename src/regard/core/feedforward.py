@@ -24,10 +24,10 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
-    "gelu": functional.gelu,
+    "gelu": functional.gelu,  # exact, by erf
     "gelu_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,
-    "silu": functional.silu,
+    "silu": functional.silu,  # x · sigmoid(x), also called swish
     "tanh": torch.tanh,
 }
 _NAMES = {function: name for name, function in ACTIVATIONS.items()}
@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.inner(x))  # [B, T, F]
-        return self.outer(self.dropout(hidden))
+        return self.outer(self.dropout(hidden))  # [B, T, D]
 
 
 class GatedFeedForward(nn.Module):
@@ -71,4 +71,4 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
-        return self.outer(self.dropout(self.activation(gate) * value))
+        return self.outer(self.dropout(self.activation(gate) * value))  # [B, T, D]

@@ -86,7 +86,7 @@ class Patches(nn.Module):
         x = self.project(self._unfold(pixels))  # [B, patches, D]
         if len(self.extras):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
-            x = torch.cat([extras, x], dim=1)
+            x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
         x = x + self.position.rows(x.shape[1])
         if self.norm is not None:
             x = self.norm(x)
@@ -96,9 +96,11 @@ class Patches(nn.Module):
         """[B, patches, channels · patch · patch]"""
         grid = (self.side, self.patch)
         covered = self.side * self.patch
+        # Pixels beyond the last complete patch are ignored, as by a convolution.
         pixels = pixels[:, :, :covered, :covered]
         # [B, channels, side, patch, side, patch]
         squares = pixels.unflatten(3, grid).unflatten(2, grid)
+        # In a patch: channel, row, column, which is the order of a convolution's weight.
         return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
@@ -131,7 +133,7 @@ class Spectrogram(nn.Module):
     ) -> Tensor:
         """features [B, mels, N] → [B, ⌈N / 2⌉, D]"""
         x = self.activation(self.first(features))  # [B, D, N]
-        x = self.activation(self.second(x)).mT
+        x = self.activation(self.second(x)).mT  # [B, ⌈N / 2⌉, D]
         if self.position is not None:
             x = x + self.position.rows(x.shape[1])[: x.shape[1]]
         return self.dropout(x)
@@ -179,6 +181,7 @@ class Convolution(nn.Module):
             return x
         if isinstance(self.norm, TimeNorm):
             return self.norm(x)
+        # LayerNorm over the channels, which must be the last dimension for it.
         return self.norm(x.mT).mT
 
 
@@ -195,6 +198,7 @@ class ConvPosition(nn.Module):
         self.length = nn.Parameter(torch.empty(1, 1, kernel))
         self.bias = nn.Parameter(torch.zeros(d_model))
         if not self.direction.is_meta:
+            # Hugging Face's Wav2Vec2: 2 · √(1 / (kernel · channels)).
             nn.init.normal_(self.direction, std=2 * (kernel * d_model) ** -0.5)
             self.length.data.copy_(self._norm())
 
@@ -203,7 +207,7 @@ class ConvPosition(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """What to add to x [B, T, D]."""
-        weight = self.direction * (self.length / self._norm())
+        weight = self.direction * (self.length / self._norm())  # [D, D / groups, kernel]
         near = functional.conv1d(
             x.mT, weight, self.bias, padding=self.kernel // 2, groups=self.groups
         )
@@ -243,7 +247,7 @@ class Waveform(nn.Module):
         """The positions that no padding has a part in: those that each row would have alone."""
         if padding_mask is None:
             return None
-        lengths = padding_mask.sum(dim=1)
+        lengths = padding_mask.sum(dim=1)  # [B], in samples
         longest = padding_mask.shape[1]
         for kernel, stride in self.strides:
             lengths = (lengths - kernel) // stride + 1
@@ -277,6 +281,7 @@ class Waveform(nn.Module):
         return self.dropout(x)
 
     def _check(self, samples: int) -> None:
+        # The receptive field of one position, from the last convolution back to the first.
         least = 1
         for kernel, stride in reversed(self.strides):
             least = (least - 1) * stride + kernel

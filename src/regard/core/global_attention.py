@@ -55,6 +55,7 @@ class GlobalProjection(nn.Module):
         context: LayerContext,
     ) -> Tensor:  # fmt: skip
         """out [B, H, T, E] with the rows of the global tokens replaced."""
+        # [B, H, T, K], [B, G, S, K], [B, G, S, E]
         q, k, v = self.project(x, None)
         everything = AttentionMask(pattern.visible, mask.queries, mask.keys, mask.batch)
         context.probe.attention(self.mixer, (q, k, v), everything)
@@ -65,13 +66,14 @@ class GlobalProjection(nn.Module):
         batch = torch.arange(len(x), device=x.device)[:, None, None, None]
         head = torch.zeros_like(batch[:1])
         allowed = pattern.visible.allows(batch, head, index[:, None, :, None], mask.keys)
-        allowed = allowed.expand(len(x), 1, count, k.shape[2])
+        allowed = allowed.expand(len(x), 1, count, k.shape[2])  # [B, 1, count, S]
         rows = index[:, None, :, None].expand(-1, q.shape[1], -1, -1)  # [B, H, count, 1]
         global_q = q.gather(2, rows.expand(-1, -1, -1, q.shape[-1]))  # [B, H, count, K]
-        weights = attention_weights(global_q, k, allowed, self.mixer.scale)
+        weights = attention_weights(global_q, k, allowed, self.mixer.scale)  # [B, H, count, S]
         dropout = self.mixer.dropout if self.training else 0.0
         found = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
         rows = rows.expand_as(found)  # [B, H, count, E]
+        # Rows that only fill up to `count` keep what local attention found.
         is_global = which.gather(1, index)[:, None, :, None]
         return out.scatter(
             2, rows, torch.where(is_global, found.to(out.dtype), out.gather(2, rows))

@@ -127,12 +127,14 @@ class Pool(nn.Module):
             return x[:, 0]
         if self.which == "end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
+            # Older CLIP files name a wrong end token (2): the right one has the highest id.
             marks = tokens if self.end is None else (tokens == self.end).long()
             return x[batch, marks.argmax(dim=1)]
         if self.which == "last":
             positions = torch.arange(x.shape[1], device=x.device)
             last = positions[-1:]
             if padding_mask is not None:
+                # The last token of each row, whichever side is padded: [B]
                 last = torch.where(padding_mask, positions, 0).amax(dim=1)
             return x[batch, last]
         if padding_mask is None:

@@ -50,10 +50,10 @@ class KVCache:
     column. `shareable`: whether the attention kernel can work that way.
     """
 
-    k: Tensor
-    v: Tensor
+    k: Tensor  # [B, G, L, W, K]
+    v: Tensor  # [B, G, L, W, E]
     capacity: int
-    filled: int = 0
+    filled: int = 0  # of the L positions
     shareable: bool = False
 
     @classmethod
@@ -77,7 +77,7 @@ class KVCache:
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new positions, or one position of all beams, and returns all of them up to now."""
-        k = _as_columns(k, self.k)
+        k = _as_columns(k, self.k)  # [B, G, new positions, W, K]
         v = _as_columns(v, self.v)
         start = self.filled
         end = start + k.shape[2]
@@ -86,6 +86,7 @@ class KVCache:
         self.k.narrow(2, start, end - start).copy_(k)
         self.v.narrow(2, start, end - start).copy_(v)
         self.filled = end
+        # [B, G, filled · W, K]: the columns of a position are keys side by side.
         return self.k.narrow(2, 0, end).flatten(2, 3), self.v.narrow(2, 0, end).flatten(2, 3)
 
     @property
@@ -135,6 +136,7 @@ class StaticKVCache:
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Fills one slot and returns all of them."""
+        # An index on the device: the host waits for nothing, and a graph can be replayed.
         self.k.index_copy_(2, self.position, _as_columns(k, self.k))
         self.v.index_copy_(2, self.position, _as_columns(v, self.v))
         return self.k.flatten(2, 3), self.v.flatten(2, 3)
@@ -221,6 +223,7 @@ class PrefixSumCache:
     """The prefix sums of linear attention: all tokens so far as one matrix a head, the same memory
     for any length. `total` is scaled by e^−`exponent`, so that nothing overflows."""
 
+    # Σ φ(k)ᵀ [v, 1]: the last column sums the weights, by which outputs are divided.
     total: Tensor  # [B, G, F, E + 1]
     exponent: Tensor  # [B, G, 1, 1]
 
@@ -229,6 +232,7 @@ class PrefixSumCache:
         """For the rows and groups of `like` [B, G, ..], and never in half precision."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         shape = like.shape[:2]
+        # −∞: no key has set a scale yet.
         exponent = like.new_full((*shape, 1, 1), float("-inf"), dtype=dtype)
         return cls(like.new_zeros(*shape, features, d_v + 1, dtype=dtype), exponent)
 
@@ -318,6 +322,7 @@ class DecoderState:
     def end(self, new: int) -> int:
         """How many positions are attended to when `new` tokens come: those so far, or all slots."""
         cache = self.layers[0].self_attention
+        # Fixed shapes: all L slots; the mask hides those that are still empty.
         if isinstance(cache, StaticKVCache):
             return cache.k.shape[2]
         return self.position + new
@@ -327,6 +332,8 @@ class DecoderState:
             self.position += new
         else:
             self.device_position += new
+
+    # ------------------------------------------------------------------ beams
 
     def share_rows(self) -> None:
         """From now on the beams of a sentence share a row, where the attention kernels can work
@@ -338,7 +345,8 @@ class DecoderState:
         for cache in shared:
             cache.share(self.width)
         sentences = len(shared[0].k)
-        beams = torch.arange(self.width, device=shared[0].k.device)[:, None]
+        beams = torch.arange(self.width, device=shared[0].k.device)[:, None]  # [W, 1]
+        # [B, W, L]: at first each beam continues itself.
         self.ancestry = beams.expand(sentences, -1, shared[0].capacity).contiguous()
 
     def beam_ancestry(self, end: int) -> Tensor | None:
@@ -347,7 +355,7 @@ class DecoderState:
         if self.ancestry is None:
             return None
         beams = torch.arange(self.width, device=self.ancestry.device)[:, None]
-        itself = beams.expand(len(self.ancestry), -1, 1)
+        itself = beams.expand(len(self.ancestry), -1, 1)  # [B, W, 1]
         if self.device_position is None:
             self.ancestry[:, :, self.position :] = itself
         else:
@@ -363,8 +371,10 @@ class DecoderState:
                     f"{type(cache).__name__} cannot forget its last tokens",
                     "decode this model without a draft",
                 )
-            cache.filled = position
+            cache.filled = position  # later positions are overwritten when tokens come
         self.position = position
+
+    # ------------------------------------------------------------------ CUDA graphs, order of rows
 
     def make_static(self) -> bool:
         """From now on one token a step, every step of the same shapes (CUDA graphs); False if what
@@ -386,7 +396,7 @@ class DecoderState:
         """Row i continues what row rows[i] had; rows stay inside their sentence, so the encoder
         memory is untouched."""
         if self.ancestry is not None:
-            parents = (rows % self.width).view(-1, self.width, 1)
+            parents = (rows % self.width).view(-1, self.width, 1)  # [B, W, 1], inside each sentence
             self.ancestry.copy_(self.ancestry.gather(1, parents.expand_as(self.ancestry)))
             return
         for layer in self.layers:
@@ -403,6 +413,7 @@ class DecoderState:
         """Only these sentences go on."""
         if self.ancestry is None:
             beams = torch.arange(self.width, device=sentences.device)
+            # All W rows of each sentence that goes on.
             self.reorder((sentences[:, None] * self.width + beams).flatten())
         else:
             self.ancestry = self.ancestry.index_select(0, sentences)

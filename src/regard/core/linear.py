@@ -52,7 +52,7 @@ class Linear(nn.Module):
         self.packed: PackedWeight | None = None
         self.added: nn.Module | None = None
         if not self.weight.is_meta:
-            bound = math.sqrt(6.0 / (inputs + outputs))
+            bound = math.sqrt(6.0 / (inputs + outputs))  # Glorot and Bengio 2010, equation 16
             self.weight.data.uniform_(-bound, bound)
 
     def extra_repr(self) -> str:
@@ -77,6 +77,7 @@ class Linear(nn.Module):
         """The bias of all outputs, with zeros for the parts that have none."""
         if self.bias is None or all(self.biased):
             return self.bias
+        # Only some parts: Whisper's keys have no bias, its queries and values have one.
         stored = iter(self.bias.split(self._biased_parts()))
         pieces = []
         for width, has in zip(self.parts, self.biased, strict=True):
@@ -106,7 +107,7 @@ class Linear(nn.Module):
 
 def _shifted(widths: Sequence[int], indices: Sequence[Tensor]) -> Tensor:
     """Indices into each of several parts as indices into all of them."""
-    starts = [0, *accumulate(widths)]
+    starts = [0, *accumulate(widths)]  # one more than there are parts: the end of the last
     return torch.cat([start + index for start, index in zip(starts, indices, strict=False)])
 
 

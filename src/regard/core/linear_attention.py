@@ -84,6 +84,7 @@ class FavorFeatures(nn.Module):
         return features, most
 
     def _exponents(self, x: Tensor) -> Tensor:
+        # Choromanski et al. 2021, Lemma 1: features of q and k multiply to exp(q·k) on average.
         x = x * self.root
         directions = self.drawn if self.training else self.first
         return x @ directions.to(x).mT - x.square().sum(dim=-1, keepdim=True) / 2
@@ -97,6 +98,7 @@ def directions(count: int, d_k: int, seed: int, draw: int) -> Tensor:
     q, r = torch.linalg.qr(normal)
     # The algorithm chooses signs to round well; without those of R, directions would not be even.
     even = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
+    # only their lengths count: χ-distributed
     vectors = torch.randn(count, d_k, generator=chance, dtype=torch.float64, device="cpu")
     lengths = vectors.norm(dim=1, keepdim=True)
     return (even.mT.flatten(0, 1)[:count] * lengths).float()
@@ -133,18 +135,20 @@ class LinearAttention(nn.Module):
     ) -> Tensor:
         """[B, H, T, E]"""
         causal, padding_mask = mask.causal_and_padding()
+        # Sums over long texts need float32.
         with torch.autocast(q.device.type, enabled=False):
+            # in decoding, k is of the new tokens only
             padding_mask = padding_mask[:, -k.shape[2] :]
             fq, fk, ones, total = self._features(q, k, v, padding_mask, cache)
             if causal:
                 sums = _prefix_sums(fq, fk, ones, total)
             else:
-                sums = fq @ (fk.mT @ ones)[:, :, None]
+                sums = fq @ (fk.mT @ ones)[:, :, None]  # [B, G, H/G, T, E + 1]
             if isinstance(cache, PrefixSumCache):
                 cache.total = total + fk.mT @ ones
-        weight = sums[..., -1:]
+        weight = sums[..., -1:]  # the denominator: [B, G, H/G, T, 1]
         out = sums[..., :-1] / weight.masked_fill(weight == 0, 1.0)
-        return out.flatten(1, 2).to(q.dtype)
+        return out.flatten(1, 2).to(q.dtype)  # [B, H, T, E]
 
     def _features(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor, cache: Cache | None
@@ -157,9 +161,10 @@ class LinearAttention(nn.Module):
         else:
             state = PrefixSumCache.empty(k, self.features.count, v.shape[-1])
         fk, exponent = self.features.keys(k, padding_mask[:, None, :, None], state.exponent)
+        # The exponent never falls, so that this factor is at most 1.
         total = state.total * (state.exponent - exponent).exp()
         state.exponent = exponent
-        ones = torch.cat([v, v.new_ones(*v.shape[:3], 1)], dim=-1)
+        ones = torch.cat([v, v.new_ones(*v.shape[:3], 1)], dim=-1)  # [B, G, S, E + 1]
         return self.features.queries(q).unflatten(1, (k.shape[1], -1)), fk, ones, total
 
     def weights(
@@ -177,7 +182,7 @@ class LinearAttention(nn.Module):
         if heads is None:
             heads = torch.arange(q.shape[1], device=q.device)
         fk = fk[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
-        weights = fq.flatten(1, 2)[:, heads][:, :, rows] @ fk.mT
+        weights = fq.flatten(1, 2)[:, heads][:, :, rows] @ fk.mT  # [B, heads, rows, S]
         weights = weights.masked_fill(~mask.for_rows(rows), 0.0)
         total = weights.sum(dim=-1, keepdim=True)
         return weights / total.masked_fill(total == 0, 1.0)
@@ -204,8 +209,9 @@ def _prefix_sums(fq: Tensor, fk: Tensor, v: Tensor, total: Tensor) -> Tensor:
     fk = _in_chunks(fk, size)[:, :, None]  # [B, G, 1, N, size, F]
     v = _in_chunks(v, size)[:, :, None]
     sums = fk.mT @ v  # [B, G, 1, N, F, E]
+    # An exclusive prefix sum over the chunks: [B, G, 1, N, F, E]
     before = sums.cumsum(dim=3) - sums + total[:, :, None, None]
-    inside = (fq @ fk.mT).tril() @ v
+    inside = (fq @ fk.mT).tril() @ v  # [B, G, H/G, N, size, E]
     return (inside + fq @ before).flatten(3, 4)[:, :, :, :length]
 
 

@@ -19,6 +19,7 @@ class LengthProjection(nn.Module):
 
     def __init__(self, length: int, rank: int, heads: int, *, values: bool) -> None:
         super().__init__()
+        # E and F of the paper: [heads, rank, length]
         self.keys = nn.Parameter(_normal(heads, rank, length))
         self.values = nn.Parameter(_normal(heads, rank, length)) if values else None
 
@@ -96,6 +97,7 @@ class Linformer(nn.Module):
         _, padding_mask = mask.causal_and_padding()
         projected = self.lengths.of_keys(k.shape[2]) @ (k * padding_mask[:, None, :, None])
         projected = per_query_head(projected, q.shape[1])  # [B, H, rank, K]
+        # [B, H, rows, rank]
         inner = torch.softmax(q[:, :, rows] * self.scale @ projected.mT, dim=-1)
         back = self.lengths.of_values(k.shape[2])  # [H or G or 1, rank, S]
         if len(back) > 1:

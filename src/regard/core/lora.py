@@ -14,8 +14,8 @@ class LoRA(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, rank: int, alpha: float, dropout: float) -> None:
         super().__init__()
-        self.down = nn.Parameter(normal(rank, inputs))
-        self.up = nn.Parameter(torch.zeros(outputs, rank))
+        self.down = nn.Parameter(normal(rank, inputs))  # A of the paper
+        self.up = nn.Parameter(torch.zeros(outputs, rank))  # B of the paper
         self.scale = alpha / rank
         self.dropout = Dropout(dropout)
 

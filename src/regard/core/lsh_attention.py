@@ -36,7 +36,7 @@ class LshAttention(ChunkedAttention):
     """
 
     # A position attends to itself only where nothing else is.
-    self_score: ClassVar[float | None] = -1e5
+    self_score: ClassVar[float | None] = -1e5  # as in Hugging Face's Reformer
     rotations: Tensor | None
 
     def __init__(
@@ -85,8 +85,10 @@ class LshAttention(ChunkedAttention):
         count = 1
         halves = [factor // 2 for factor in factors]
         for factor, part in zip(factors, rotated.split(halves, dim=-1), strict=True):
+            # h(x) = argmax([xR; −xR]); several factors are the digits of one bucket number.
             bucket = bucket + count * torch.cat([part, -part], dim=-1).argmax(dim=-1)
             count *= factor
+        # [B, H, R, T]; padding gets a bucket behind all others.
         bucket = bucket.transpose(2, 3).masked_fill(~padding_mask[:, None, None], count)
         bucket = functional.pad(bucket, (0, length - q.shape[2]), value=count)
         return bucket.argsort(dim=-1, stable=True)  # [B, H, R, N]
@@ -95,6 +97,7 @@ class LshAttention(ChunkedAttention):
 def auto_buckets(chunks: int, limit: int) -> tuple[int, ...]:
     """Twice as many buckets as chunks, rounded down to a power of two; more than `limit` are a
     product of two."""
+    # As Hugging Face's `_set_num_buckets`.
     power = (2 * chunks).bit_length() - 1
     if 2**power <= limit:
         return (2**power,)

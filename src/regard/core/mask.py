@@ -99,7 +99,7 @@ class CausalMask(MaskPattern):
         before = key <= query
         if self.window is None:
             return before
-        return before & (key > query - self.window)
+        return before & (key > query - self.window)  # a window counts its own position
 
     def reach(self, low: int, high: int) -> Ranges:
         first = -FAR if self.window is None else low - self.window + 1
@@ -116,6 +116,7 @@ class PaddingMask(MaskPattern):
         return self.padding_mask[batch, key]
 
     def outline(self) -> MaskPattern:
+        # Padding belongs to a batch; without it more can be reached, never less.
         return FullMask()
 
 
@@ -142,6 +143,7 @@ class And(MaskPattern):
 
     @property
     def stride(self) -> int:  # type: ignore[override]
+        # Distances must be multiples of both; multiples of the larger one include these.
         return max(self.first.stride, self.second.stride)
 
     @property
@@ -184,6 +186,7 @@ class Or(MaskPattern):
 
     @property
     def stride(self) -> int:  # type: ignore[override]
+        # Either may allow what is no multiple of the other's stride.
         if self.first.stride == self.second.stride:
             return self.first.stride
         return 1
@@ -231,6 +234,7 @@ class Not(MaskPattern):
         return Not(self.inner.over(length, device))
 
     def outline(self) -> MaskPattern:
+        # `reach` may promise too much, so its complement would promise too little.
         return FullMask()
 
 
@@ -238,7 +242,7 @@ def merge_ranges(ranges: Ranges) -> Ranges:
     """The same positions, in order, none twice."""
     merged: Ranges = []
     for begin, end in sorted(ranges):
-        if merged and begin <= merged[-1][1]:
+        if merged and begin <= merged[-1][1]:  # they overlap, or one ends where the other begins
             previous_begin, previous_end = merged[-1]
             merged[-1] = (previous_begin, max(end, previous_end))
         else:

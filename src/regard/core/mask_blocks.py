@@ -55,7 +55,7 @@ def block_plan(
     """
     rows_by_count: dict[int, list[tuple[int, list[int]]]] = {}
     total = 0
-    most = -(-grid.queries // size) * -(-grid.keys // size) // 2
+    most = -(-grid.queries // size) * -(-grid.keys // size) // 2  # half of all blocks
     for block, first in enumerate(range(0, grid.queries, size)):
         last = min(first + size, grid.queries) - 1
         low = grid.first_query + grid.step * first
@@ -89,5 +89,5 @@ def _visible_blocks(
 
 def _key_index(grid: BlockGrid, position: int) -> int:
     """The index of the first key at or after a position, clamped to the keys there are."""
-    index = -(-(position - grid.first_key) // grid.step)
+    index = -(-(position - grid.first_key) // grid.step)  # rounded up
     return min(max(index, 0), grid.keys)

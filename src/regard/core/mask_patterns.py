@@ -53,6 +53,7 @@ class StridedMask(MaskPattern):
     distance: int
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        # No `reach`: keys at multiples of the distance are everywhere.
         apart = query - key
         return (apart.abs() < self.distance) | (apart % self.distance == 0)
 
@@ -104,7 +105,7 @@ class GlobalMask(MaskPattern):
         begin = self.first * self.size
         if self.length is None:
             return begin, FAR
-        blocks = -(-self.length // self.size)
+        blocks = -(-self.length // self.size)  # the last one may be shorter
         return begin, (blocks - self.last) * self.size
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -214,6 +215,7 @@ class ShiftedMask(MaskPattern):
 
     def reach(self, low: int, high: int) -> Ranges:
         least, most = self._bounds
+        # Rows are shifted by `least` to `most` positions: the union of what any of them reaches.
         inner = self.inner.reach(low - most, high - least)
         return merge_ranges([(begin + least, end + most) for begin, end in inner])
 
@@ -249,6 +251,7 @@ class GlobalTokenMask(MaskPattern):
 
     @cached_property
     def _ranges(self) -> Ranges:
+        # Of all rows of the batch together: a plan is for all of them.
         positions = self.which.any(dim=0).nonzero().flatten().tolist()
         return merge_ranges([(position, position + 1) for position in positions])
 
@@ -286,7 +289,7 @@ class DocumentMask(MaskPattern):
         of = self.of.long()
         positions = torch.arange(of.shape[1], device=of.device).expand_as(of)
         count = int(of.max()) + 1
-        first = positions.new_full((len(of), count), of.shape[1])
+        first = positions.new_full((len(of), count), of.shape[1])  # [B, documents]
         first = first.scatter_reduce(1, of, positions, "amin")
         last = positions.new_zeros(len(of), count).scatter_reduce(1, of, positions, "amax")
         return first.gather(1, of), last.gather(1, of)
@@ -305,7 +308,9 @@ class GraphMask(MaskPattern):
 
     def __post_init__(self) -> None:
         rows, starts, ends = self.edges.long().unbind(1)
+        # One number an edge: membership is a binary search, and no [B, S, S] is made.
         codes = ((rows * self.length + starts) * self.length + ends).sort().values
+        # The dataclass is frozen. FAR is what a search beyond all edges finds.
         object.__setattr__(self, "codes", torch.cat([codes, codes.new_tensor([FAR])]))
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         tokens = x.reshape(-1, x.shape[-1])  # [N, D]
+        # Selective precision (Fedus et al. 2022): the softmax of the router is in float32.
         probabilities = torch.softmax(self.router(tokens).float(), dim=-1)  # [N, E]
         gates, experts = probabilities.topk(self.top, dim=-1)  # [N, top] each
         if self.top > 1:
@@ -53,7 +54,7 @@ class MixtureOfExperts(nn.Module):
         one_hot = nn.functional.one_hot(choices, len(self.experts))  # [top·N, E]
         if context.losses is not None:
             context.add_loss("balance", self.balance * self._load_balance(one_hot, probabilities))
-        slots = self._slots(one_hot, len(tokens))
+        slots = self._slots(one_hot, len(tokens))  # a number: of each expert
         # How many came before, at the expert that is asked.
         queue = (one_hot.cumsum(dim=0) * one_hot).sum(dim=-1) - 1
         dropped = queue >= slots
@@ -61,13 +62,14 @@ class MixtureOfExperts(nn.Module):
             context.probe.through("dropped", dropped.float().mean())
         # Dropped tokens share one slot behind all others, which is never read.
         index = (choices * slots + queue).masked_fill(dropped, slots * len(self.experts))
-        outputs = self._run_experts(tokens, index, slots)
+        outputs = self._run_experts(tokens, index, slots)  # [top·N, D]
         outputs = outputs.masked_fill(dropped[:, None], 0.0)
         weighted = outputs * gates.T.reshape(-1, 1).to(outputs.dtype)  # [top·N, D]
         return weighted.unflatten(0, (self.top, -1)).sum(dim=0).view(x.shape)
 
     def _load_balance(self, one_hot: Tensor, probabilities: Tensor) -> Tensor:
         """The load-balancing loss: 1 where experts are asked evenly."""
+        # Fedus et al. 2022, equations 4 to 6: E · Σ fᵢ Pᵢ; both are [E].
         fraction = one_hot.float().mean(dim=0)
         return (fraction * probabilities.mean(dim=0)).sum() * len(self.experts)
 
@@ -85,6 +87,7 @@ class MixtureOfExperts(nn.Module):
         """Slots of each expert: fixed in training, and on a GPU, where a step must not wait for
         numbers; else as many as needed."""
         if self.training:
+            # Expert capacity: equation 3 of Fedus et al. 2022.
             even_share = self.top * tokens / len(self.experts)
             return min(tokens, math.ceil(self.capacity * even_share))
         if one_hot.is_cuda:

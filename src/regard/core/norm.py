@@ -31,6 +31,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
+        # Gemma's files hold the weight less 1; the gain begins at 1 in any case.
         self.weight = nn.Parameter(torch.full((width,), 1.0 - offset))
         self.eps = eps
         self.offset = offset

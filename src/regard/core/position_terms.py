@@ -51,6 +51,7 @@ def position_terms(
         case None:
             return PositionTerms(ids)
         case Rope():
+            # Of the new positions only: cached keys have been rotated already.
             return PositionTerms(ids, angles=position.angles(mask.queries))
         case Disentangled():
             return PositionTerms(ids, relative=position(mask.queries, mask.keys))
@@ -62,6 +63,7 @@ def position_terms(
             term = position
         case _:
             return position.terms(mask, ids, length)
+    # Sparse kernels ask for the pairs they see: no [1, H, T, S] is made.
     if mask.is_sparse:
         return PositionTerms(ids, bias=ScoreBias(term=term))
     # Made here and not in a layer, because a layer may run twice (activation checkpointing).

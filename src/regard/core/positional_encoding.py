@@ -21,6 +21,7 @@ def sinusoids(positions: Tensor, d_model: int, order: str, base: float) -> Tenso
     exponents = torch.arange(0, d_model, 2, dtype=torch.float64, device=positions.device) / d_model
     angles = positions.to(torch.float64)[:, None] / base**exponents  # [T, ⌈D/2⌉]
     sines = angles.sin()
+    # An odd width has one sine more than cosines.
     cosines = angles.cos()[:, : d_model // 2]
     if order == "halves":
         return torch.cat([sines, cosines], dim=1)
@@ -92,7 +93,7 @@ class LearnedPosition(nn.Module):
     def __init__(self, d_model: int, length: int, offset: int = 0) -> None:
         super().__init__()
         self.table = nn.Parameter(normal(length + offset, d_model))
-        self.offset = offset
+        self.offset = offset  # RoBERTa counts from the id of padding + 1, BART and OPT from 2
 
     def extra_repr(self) -> str:
         return f"positions={self.length}, d_model={self.table.shape[1]}"
@@ -165,12 +166,13 @@ class AxialPosition(nn.Module):
                 f"the input has {length} positions, but this model has {self.length}",
                 "split it into shorter parts",
             )
-        inner = math.prod(self.shape[1:])
+        inner = math.prod(self.shape[1:])  # positions for each step along the first axis
         shape = (-(-length // inner), *self.shape[1:])
         axes = []
         for axis, table in enumerate(self.tables):
             view = [1] * len(shape)
             view[axis] = shape[axis]
+            # Each axis is broadcast over the others: [*shape, width]
             axes.append(table[: shape[axis]].view(*view, -1).expand(*shape, -1))
         return torch.cat(axes, dim=-1).flatten(0, -2)  # [positions, D]
 

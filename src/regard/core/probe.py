@@ -82,6 +82,9 @@ class AttentionCall:
         return self.mask.for_rows(rows)
 
 
+# ------------------------------------------------------------------ probes
+
+
 class NullProbe:
     """The probe of a call that nobody watches: records nothing, edits nothing."""
 
@@ -145,6 +148,7 @@ class Probe(NullProbe):
         bias: ScoreBias | None = None,
     ) -> None:
         name = self.prefix.removesuffix(".")
+        # An attention is recorded if it is asked for, or any part of it: `encoder.0.self.weights`.
         if self._wants(name) or any(self._wants(f"{name}.{part}") for part in PARTS):
             self.attentions[name] = AttentionCall(mixer, *qkv, mask, bias)
 

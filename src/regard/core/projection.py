@@ -49,7 +49,7 @@ class SelfProjection(_Projection):
         self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
     ) -> None:
         super().__init__(heads, groups, d_k, d_v)
-        widths = (heads * d_k, groups * d_k, groups * d_v)
+        widths = (heads * d_k, groups * d_k, groups * d_v)  # of q, k and v
         biased = [letter in bias for letter in "qkv"]
         self.qkv = Linear(d_model, sum(widths), bias=biased, parts=widths)
 
@@ -76,7 +76,7 @@ class CrossProjection(_Projection):
         self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
     ) -> None:
         super().__init__(heads, groups, d_k, d_v)
-        widths = (groups * d_k, groups * d_v)
+        widths = (groups * d_k, groups * d_v)  # of k and v
         self.q = Linear(d_model, heads * d_k, bias="q" in bias)
         biased = [letter in bias for letter in "kv"]
         self.kv = Linear(d_model, sum(widths), bias=biased, parts=widths)
@@ -109,13 +109,14 @@ class SharedProjection(_Projection):
         self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
     ) -> None:
         super().__init__(heads, groups, d_k, d_v)
-        widths = (heads * d_k, groups * d_v)
+        widths = (heads * d_k, groups * d_v)  # of q, which is k too, and v
         biased = [letter in bias for letter in "qv"]
         self.qv = Linear(d_model, sum(widths), bias=biased, parts=widths)
 
     def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
         q, v = self.qv(x).split(self.qv.parts, dim=-1)
         q = split_heads(q, self.heads)  # [B, H, T, K]
+        # Hugging Face adds 1e-6 to the mean of the squares; here it is their sum.
         k = q * (q.square().sum(dim=-1, keepdim=True) + 1e-6 * self.d_k).rsqrt()
         return q, k, split_heads(v, self.groups)
 

@@ -41,7 +41,7 @@ class Int8:
         weight = weight.detach().float()
         # The largest of `weight.abs()`, without a copy of it all.
         largest = torch.maximum(weight.amax(dim=1), -weight.amin(dim=1))
-        scales = largest.clamp_min(1e-8) / 127
+        scales = largest.clamp_min(1e-8) / 127  # symmetric, [outputs]; a row of zeros stays one
         zeros = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings():
             # The tensor type is deprecated, the kernels are not replaced yet.

@@ -44,8 +44,9 @@ class T5Bias(nn.Module):
             first = (ahead > 0).long() * count
             far = ahead.abs()
         else:
-            far = (-ahead).clamp_min(0)
+            far = (-ahead).clamp_min(0)  # what is ahead, a causal mask hides
         exact = count // 2
+        # As T5's `_relative_position_bucket`. Where 0 is clamped to 1, the exact bucket is taken.
         ratio = torch.log(far.float().clamp_min(1) / exact) / math.log(self.distance / exact)
         logarithmic = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
         return first + torch.where(far < exact, far, logarithmic)
@@ -73,6 +74,7 @@ def alibi_slopes(heads: int) -> Tensor:
     one above."""
     power = 2 ** math.floor(math.log2(heads))
     series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    # 2^(-8j/2n) for odd j: the series of 2n heads without those of n.
     between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
     return torch.tensor(series + between, device="cpu")
 
@@ -122,6 +124,7 @@ class Disentangled(nn.Module):
         self.buckets = buckets
         self.terms = terms
         self.side = buckets or distance
+        # Row r is the vector of distance r − side.
         self.table = nn.Parameter(normal(2 * self.side, d_model))
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -162,7 +165,7 @@ class DistanceVectors(NamedTuple):
         project: Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]],
     ) -> Tensor:
         """Content-to-position plus position-to-content scores, unscaled: [B, H, T, S]."""
-        vectors = self.part.dropout(self.vectors)[None]
+        vectors = self.part.dropout(self.vectors)[None]  # [1, R, D]
         position_q, position_k, _ = project(vectors, None)  # [1, H, R, K], [1, G, R, K]
         groups = k.shape[1]
         queries, keys = self.rows.shape
@@ -174,6 +177,7 @@ class DistanceVectors(NamedTuple):
         if "p2c" in self.part.terms:
             grouped_q = position_q.unflatten(1, (groups, -1))
             scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
+            # Seen from the keys, [B, H, S, T]; transposed, from the queries.
             by_key = scores.gather(-1, self.rows.T.expand(*scores.shape[:2], keys, queries))
             terms.append(by_key.mT)
         return sum(terms[1:], start=terms[0])
@@ -197,7 +201,7 @@ class RelativeKeys(nn.Module):
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
         distance = (queries[:, None] - keys[None, :]).clamp(-self.distance, self.distance)
-        rows = distance + self.distance
+        rows = distance + self.distance  # [T, S], 0 to 2 · distance
         scores = q @ self.table.mT  # [B, H, T, R]
         return q, scores.gather(-1, rows.expand(*scores.shape[:2], -1, -1))
 
@@ -215,9 +219,10 @@ class RelativeSinusoids(nn.Module):
 
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
-        distance = queries[:, None] - keys[None, :]
+        distance = queries[:, None] - keys[None, :]  # [T, S]
         first = distance.min()
         count = queries.shape[0] + keys.shape[0] - 1
+        # Every distance once, however many pairs have it: R = T + S − 1.
         distances = torch.arange(count, device=q.device) + first
         waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)  # [R, D]
         position_k = (
@@ -225,6 +230,7 @@ class RelativeSinusoids(nn.Module):
         )  # [H, R, K]
         scores = (q + self.position) @ position_k.mT  # [B, H, T, R]
         rows = (distance - first).expand(*scores.shape[:2], -1, -1)
+        # Dai et al. 2019, Section 3.3: terms (a) + (c) are (q + u)·k, (b) + (d) are these scores.
         return q + self.content, scores.gather(-1, rows)
 
     def keep(self, heads: Tensor) -> None:

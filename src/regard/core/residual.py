@@ -24,6 +24,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
         y = sublayer(x)
+        # Under autocast, PyTorch normalises in float32.
         return self.norm(x + self.dropout(y)).to(y.dtype)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -71,7 +72,7 @@ class ReversibleBlock(AnyBlock):
         memory: Memory | None = None,
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
-        first, second = x.chunk(2, dim=-1)
+        first, second = x.chunk(2, dim=-1)  # [B, T, D] each
         for step in self.steps(mask, positions, context, memory, memory_mask):
             added = first + step(second)
             first = second
@@ -88,14 +89,14 @@ class ReversibleBlock(AnyBlock):
     ) -> list[Sublayer]:
         """What each sublayer adds to the other stream, in order."""
         residual = self.residual
-        attend: Sublayer = lambda y: self.self_attention(y, mask, positions, context)  # noqa: E731
+        attend = partial(self.self_attention, mask=mask, positions=positions, context=context)
         steps = [residual.around(0, attend)]
         if self.cross is not None:
-            cross: Sublayer = lambda y: self.cross_attention(  # noqa: E731
-                y, memory_mask, context, memory
+            cross = partial(
+                self.cross_attention, memory_mask=memory_mask, context=context, memory=memory
             )
             steps.append(residual.around(1, cross))
-        feed: Sublayer = lambda y: self.feed_forward(y, context)  # noqa: E731
+        feed = partial(self.feed_forward, context=context)
         steps.append(residual.around(len(steps), feed))
         return steps
 
@@ -115,7 +116,8 @@ class ReversibleStack(Stack):
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
         x = context.probe.through("embedded", x)
-        x = torch.cat([x, x], dim=-1)
+        x = torch.cat([x, x], dim=-1)  # [B, T, 2·D]
+        # Whoever watches needs the activations of each layer, which are not kept otherwise.
         watched = context.probe.active or context.layer_outputs is not None
         if self.training and context.state is None and not watched:
             return self.finish(self._without_activations(x, inputs, context))
@@ -147,6 +149,9 @@ class ReversibleStack(Stack):
         return run_reversibly(x, steps, (*self.blocks.parameters(), *outside))
 
 
+# ------------------------------------------------------------------ the backward pass
+
+
 def run_reversibly(x: Tensor, steps: Sequence[Sublayer], inputs: Sequence[Tensor]) -> Tensor:
     """All `steps` on both streams [B, T, 2·D], saving nothing but the end; `inputs` is all that
     gradients must reach besides x: parameters, and an encoder memory."""
@@ -162,11 +167,13 @@ class _Reversible(torch.autograd.Function):
         ctx.autocast = _autocast(x)
         first, second = x.chunk(2, dim=-1)
         for step in steps:
+            # Dropout must draw the same again when the step is repeated.
             ctx.rng_states.append(_rng_state(x))
             added = first + step(second)
             first = second
             second = added
         out = torch.cat([first, second], dim=-1)
+        # The activations of all steps follow from the output.
         ctx.save_for_backward(out, *inputs)
         return out
 
@@ -178,6 +185,7 @@ class _Reversible(torch.autograd.Function):
         grads: list[Tensor | None] = [None] * len(inputs)
         first, second = out.chunk(2, dim=-1)
         grad_first, grad_second = grad_out.chunk(2, dim=-1)
+        # Restored at the end: later draws do not depend on this backward pass.
         rng_state_now = _rng_state(out)
         for step, rng_state in zip(reversed(ctx.steps), reversed(ctx.rng_states), strict=True):
             _set_rng_state(rng_state, out)  # so that the same is dropped again
@@ -192,6 +200,7 @@ class _Reversible(torch.autograd.Function):
             # (b, a + f(b)) came out: b is there, and f(b) is now too.
             first = second - added.detach()
             second = argument.detach()
+            # b goes to both outputs: as it is to the first, through f to the second.
             grad_argument = grad_first + found[0]
             grad_first = grad_second
             grad_second = grad_argument

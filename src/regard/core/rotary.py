@@ -35,14 +35,17 @@ class Rope(nn.Module):
 
     def rotate(self, x: Tensor, angles: Angles) -> Tensor:
         """x [B, H, T, K]; dimensions beyond the rotated ones stay."""
+        # Angles are computed in float32: large positions are not exact in bf16.
         cos = angles[0].to(x.dtype)
         sin = angles[1].to(x.dtype)
         rotated_width = 2 * cos.shape[-1]
         part, rest = x.split([rotated_width, x.shape[-1] - rotated_width], dim=-1)
         if self.pairs == "halves":
+            # As LLaMA and GPT-NeoX (Hugging Face's `rotate_half`).
             first, second = part.chunk(2, dim=-1)
             rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         else:
+            # As the paper and GPT-J.
             first, second = part.unflatten(-1, (-1, 2)).unbind(-1)
             rotated = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1)
             rotated = rotated.flatten(-2)

@@ -24,7 +24,7 @@ class ScoreBias:
         assert tensor is not None or term is not None
         self._tensor = tensor
         self.term = term
-        self._additive: tuple[AttentionMask, Tensor] | None = None
+        self._additive: tuple[AttentionMask, Tensor] | None = None  # with the mask it is for
 
     @property
     def is_dense(self) -> bool:

@@ -57,8 +57,9 @@ class SegmentAttention(Attention):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x, and keys and values of what is remembered and of x."""
         if segments.k is None or segments.v is None:
-            everything = torch.cat([segments.x.to(x.dtype), x], dim=1)
+            everything = torch.cat([segments.x.to(x.dtype), x], dim=1)  # [B, M + T, D]
             q, k, v = self.project(everything, None)
+            # Queries of the segment, keys and values of the memory too.
             return q[:, :, -x.shape[1] :], k, v
         q, k, v = self.project(x, None)
         return q, torch.cat([segments.k, k], dim=2), torch.cat([segments.v, v], dim=2)

@@ -39,6 +39,7 @@ class SegmentMemory:
         """Takes up x [B, T, D]; the last M positions of all are kept."""
         length = self.x.shape[1]
         everything = torch.cat([self.x.to(x.dtype), x], dim=1)
+        # SG(·) of the paper: no gradient. A copy, because a view would hold on to `everything`.
         self.x = everything[:, -length:].detach().to(self.x.dtype, copy=True)
         self.padding_mask = self.padding_mask[:, -length:]
 

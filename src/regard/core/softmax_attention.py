@@ -74,6 +74,7 @@ def fused(
 ) -> Tensor:
     """Dense attention by a fused kernel: Triton's for few queries or short sequences, or
     PyTorch's."""
+    # PyTorch takes `is_causal` or `attn_mask`, never both.
     causal = bias is None and mask.is_causal
     tensor = _mask_tensor(mask, bias)
     if q.is_cuda and HAS_TRITON:
@@ -118,7 +119,7 @@ def few_query_kernel(
         last = mask.limit.position
         columns = mask.limit.columns
     out = decode_step.attend(q, k, v, tensor, scale, last=last, columns=columns)
-    return out.transpose(1, 2)
+    return out.transpose(1, 2)  # [B, T, H, E] → [B, H, T, E]
 
 
 def few_query_products(
@@ -131,7 +132,9 @@ def few_query_products(
     heads = q.shape[1]
     queries = q.shape[2]
     visible = len(mask.keys)
+    # [B·G, (H/G)·T, S]
     scores = torch.bmm((q * scale).reshape(rows * groups, -1, d_k), k.flatten(0, 1).mT)
+    # A view: −∞ is written through it.
     by_head = scores.view(rows, heads, queries, count)
     if visible < count:
         by_head[..., visible:] = float("-inf")
@@ -175,6 +178,7 @@ def attention_weights(
         scores = scores + bias
     scores = scores.masked_fill(~allowed, float("-inf"))
     fully_masked = ~allowed.any(dim=-1, keepdim=True)
+    # A softmax over −∞ alone is NaN, and so is its gradient.
     scores = scores.masked_fill(fully_masked, 0.0)
     if top is None or top >= scores.shape[-1]:
         return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
@@ -308,7 +312,7 @@ class SoftmaxAttention(nn.Module):
         """The attention weights of some query rows and heads: [B, heads, rows, S]."""
         tensor = _bias_tensor(mask, bias)
         if tensor is not None:
-            tensor = tensor[:, :, rows]
+            tensor = tensor[:, :, rows]  # [B or 1, H, rows, S]
         if heads is not None:
             k = k[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
             q = q[:, heads]

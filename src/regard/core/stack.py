@@ -94,12 +94,14 @@ class Stack(nn.Module):
         block = self.block(number)
         memory = None if inputs.memory is None else inputs.memory.for_layer(number)
         arguments = (x, inputs.mask, inputs.positions, context, memory, inputs.memory_mask)
+        # Not with a cache: the second forward pass would extend it again.
         if self.activation_checkpointing and self.training and context.cache is None:
             return checkpoint(block, *arguments, use_reentrant=False)
         return block(*arguments)
 
     def block(self, number: int) -> AnyBlock:
         """The block that is applied as layer `number`."""
+        # As many blocks as layers, or fewer that take turns.
         return cast(AnyBlock, self.blocks[number % len(self.blocks)])
 
     def finish(self, x: Tensor) -> Tensor:
@@ -148,7 +150,8 @@ class Stack(nn.Module):
         batch = x.shape[0]
         if context.state is not None:
             ancestry = context.state.beam_ancestry(positions.end)
-            batch = batch // context.state.beams_per_row
+            batch = batch // context.state.beams_per_row  # rows of keys
+        # What no pattern may uncover: padding, other documents, other beams.
         visible = padding_pattern(padding_mask)
         if context.documents is not None:
             visible = visible & context.documents
@@ -157,6 +160,7 @@ class Stack(nn.Module):
         pattern = self.pattern.over(positions.end, x.device)
         pattern = self._batch_pattern(pattern, padding_mask, visible, context)
         start = positions.start
+        # A CUDA graph: all slots are keys, and the position on the device is their limit.
         if isinstance(start, Tensor):
             beams = 1 if ancestry is None else ancestry.shape[1]
             limit = DeviceLimit(start, beams)
@@ -166,6 +170,7 @@ class Stack(nn.Module):
                 keys = torch.arange(positions.end, device=x.device).repeat_interleave(beams)
                 queries = start.expand(beams)
             return AttentionMask(pattern, queries, keys, batch, limit=limit)
+        # A sliding-window cache has dropped what lies before.
         first_key = 0
         if self.max_lookback is not None:
             first_key = max(0, start - self.max_lookback)
@@ -199,6 +204,7 @@ class Stack(nn.Module):
         if which is None:
             return pattern & visible
         if self.has_global_projections:
+            # The rows of global queries are replaced after the kernel (`GlobalTokenAttention`).
             local = pattern | GlobalTokenMask(which, keys_only=True)
             return GlobalPattern(local, visible, which)
         return (pattern | GlobalTokenMask(which)) & visible

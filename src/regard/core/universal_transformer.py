@@ -41,6 +41,7 @@ class Universal(nn.Module):
             return x
         flat = positions.reshape(-1)
         signal = sinusoids(flat, self.d_model, "halves", 10_000.0).view(*positions.shape, -1)
+        # Positions and steps have the same sinusoids (Dehghani et al. 2019).
         steps = torch.full_like(flat[:1], step)
         signal = signal + sinusoids(steps, self.d_model, "halves", 10_000.0)
         return x + signal.to(x.dtype)
@@ -66,18 +67,21 @@ class Halting:
 
     def add(self, before: Tensor, after: Tensor, *, last: bool) -> None:
         """One step, from `before` to `after` [B, T, D]; the last takes all that remains."""
-        logits = self.halt(before)
+        logits = self.halt(before)  # [B, T, 1]
         # In float32 at least: a model in float64 halts in float64.
         wide = logits if logits.dtype == torch.float64 else logits.float()
         probability = torch.sigmoid(wide)
         remainder = self.remainder
         if remainder is None:
             remainder = torch.ones_like(probability)
+        # 1 while a position still computes, 0 once it has halted.
         running = (remainder > 0).to(probability.dtype)
         ends = running
         if not last:
             ends = running * (remainder - probability <= self.least).to(probability.dtype)
+        # A position's last step counts by the remainder, earlier ones by their probability.
         share = (ends * remainder + (running - ends) * probability).to(after.dtype)
+        # N + R of Graves 2016: each step counts 1, and the remainder comes on top.
         spent = running + ends * remainder
         if self.mean is None or self.steps is None:
             self.mean = share * after

@@ -97,6 +97,7 @@ def decode(
     language models can have, sources are decoded one by one by speculative decoding.
     """
     if draft is not None:
+        # A budget of one token: each source is a batch of its own.
         settings = replace(settings, batch_tokens=1)
     device = next(model.parameters()).device
 
@@ -116,6 +117,7 @@ def decode(
     workers = 1
     if device.type == "cpu" and on_step is None and draft is None:
         workers = settings.workers or default_workers(torch.get_num_threads())
+    # Cut further, so that no worker of a CPU is idle.
     groups = worker_pool.split_groups(groups, workers)
     was_training = model.training
     if was_training:  # calling eval() for nothing takes as long as some steps
@@ -248,4 +250,5 @@ def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
             "these recordings have not the same length",
             "pad them with silence before their features are made",
         )
+    # [B, mels, N]
     return torch.stack(frames), None

@@ -218,8 +218,8 @@ def _advance(
     totals = totals.flatten(1)  # [B, W · n]
     # Twice the width has `width` candidates that go on even if every hypothesis offers its end.
     sums, index = totals.topk(min(2 * width, totals.shape[1]), dim=1)  # [B, 2W]
-    parents = index // per_row
-    tokens = next_tokens.view(batch, -1).gather(1, index)
+    parents = index // per_row  # [B, 2W], the beam that each candidate continues
+    tokens = next_tokens.view(batch, -1).gather(1, index)  # [B, 2W]
     rows = torch.arange(batch, device=device)[:, None]
     history = state.tokens[rows, parents]  # [B, 2W, L]
     history.index_copy_(2, t, tokens[:, :, None])
@@ -235,6 +235,7 @@ def _advance(
     state.finished.add(state.sentences, FinishedPool(scores, sums, lengths, ends, history))
 
     # The slots that are left go to the best candidates that do not end, in order.
+    # Ends are ranked behind all others: [B, W]
     survivors = torch.where(ends, rank + sums.shape[1], rank).argsort(dim=1)[:, :width]
     released = rank[:, :width] >= _slot_count(state, strategy)
     state.sums.copy_(sums.gather(1, survivors).masked_fill(released | at_limit, NEG_INF))

@@ -107,6 +107,7 @@ def prefill(
         with_graph = [name for name, entry in graphs.items() if entry is not None]
         for name in with_graph[:-MAX_GRAPHS]:
             del graphs[name]
+    # The graph reads these addresses and no others.
     torch._foreach_copy_(captured.static_inputs, tensors)
     captured.graph.replay()
     return captured.state  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ plain or gated feed-forward) take it; every other part takes the ordinary way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -162,10 +162,11 @@ def run_stack(stack: Stack, x: Tensor, inputs: LayerInputs, caches: Sequence[Lay
     """x [rows, 1, D], one new token each, through all blocks and the final norm."""
     from regard.core.kernels.decode_step import Sum, summed
 
-    residual = Sum(x[:, 0])
+    residual = Sum(x[:, 0])  # [rows, D]
     for number in range(stack.layers):
         block = cast(Block, stack.block(number))
         residual = _run_block(block, residual, inputs, caches[number])
+    # The last sublayer's output may still wait to be added to the stream.
     if stack.final_norm is not None or residual.parts is not None:
         final = None if stack.final_norm is None else kernel_norm(stack.final_norm)
         residual = Sum(summed(residual, final)[1])
@@ -198,11 +199,13 @@ class _Step:
         project = cast(SelfProjection, attention.project)
         mixer = cast(SoftmaxAttention, attention.mixer)
         past = cast(StaticKVCache, self.cache.self_attention)
+        # [rows, (H + 2G)·K], split into [rows, H or G, 1, K]
         qkv = linear(x, project.qkv.weight, project.qkv.full_bias(), norm=norm)
         pieces = qkv.split(project.qkv.parts, dim=-1)
         q, k, v = (piece.view(len(x), -1, 1, project.d_k) for piece in pieces)
         mixed = attend(
             q,
+            # one column: beams do not share rows here (`_is_static`)
             past.k[:, :, :, 0],
             past.v[:, :, :, 0],
             self._self_mask(),
@@ -231,6 +234,7 @@ class _Step:
         mask = cast(AttentionMask, self.inputs.memory_mask)
         assert memory is not None
         q = linear(x, project.q.weight, project.q.full_bias(), norm=norm)
+        # [rows, H, 1, K]
         q = q.view(len(x), -1, 1, project.d_k)
         tensor = None if mask.is_full else mask.allowed
         mixed = attend(q, memory.k, memory.v, tensor, mixer.scale, settled=True)
@@ -251,13 +255,18 @@ class _Step:
         return _output(hidden, part.outer, stream)
 
 
-def _around(connection: nn.Module, residual: Sum, sublayer) -> Sum:  # type: ignore[no-untyped-def]
+def _around(
+    connection: nn.Module,
+    residual: Sum,
+    sublayer: Callable[[Tensor, KernelNorm | None, Tensor], Sum],
+) -> Sum:
     """A residual connection around a sublayer. Of several rows, the sum and the norm are one
     kernel."""
     from regard.core.kernels.decode_step import Sum, summed
 
     norm = kernel_norm(connection.norm)  # type: ignore[arg-type]
     if isinstance(connection, PreNorm):
+        # One row: the kernel of the next product takes the norm on its way.
         if len(residual.x) == 1:
             return sublayer(residual.x, norm, residual.x)
         total, normed = summed(residual, norm, total=True)
@@ -288,6 +297,7 @@ def embed(part: Embedding, tokens: Tensor, padding_mask: Tensor | None, context:
     rows = None
     if part.position is not None:
         rows = part.position.available_rows(end)
+        # `look_up` takes both tables to be of one dtype and layout.
         if rows.dtype != table.dtype or rows.stride() != table.stride():
             return part(tokens, padding_mask, context)
     from regard.core.kernels.decode_step import look_up

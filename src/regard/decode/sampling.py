@@ -188,6 +188,7 @@ def generation_step(
         return
     tokens, log_probability = _next_tokens(logits, strategy, state)
     done = state.done()
+    # Rows that are done go on in the batch, and add nothing.
     state.sums += log_probability.masked_fill(done, 0.0)
     ends = constraints.is_end(tokens) & ~done
     tokens = tokens.masked_fill(done | ends, constraints.end)
@@ -207,6 +208,7 @@ def _next_tokens(
         assert state.noise is not None
         logits = logits.float()
         tokens = sample_tokens(logits, strategy, state.noise[:, state.t][:, 0])
+        # Of the model's distribution, not of the filtered one that is drawn from.
         log_probabilities = torch.log_softmax(logits, dim=-1)
         return tokens, log_probabilities.gather(1, tokens[:, None])[:, 0]
     best, best_tokens, normalizer = top_tokens(logits, 1)

@@ -60,6 +60,7 @@ class _Reader:
         allowed = torch.cat(rows)  # [count, V]
         if isinstance(self.strategy, Greedy):
             best = allowed.argmax(dim=-1)
+            # One-hot: a proposal is accepted if it is the target's own token.
             return functional.one_hot(best, allowed.shape[-1]).double(), allowed
         probabilities, tokens = filtered_distribution(allowed, self.strategy)
         # From descending order back to the order of token ids.
@@ -122,6 +123,7 @@ def generate(
                 on_step(TokenStep(step, sentence, logits[i : i + 1], sentence + token))
             if finished or not accepted:
                 break
+        # Rejected proposals leave the caches; the newest token is read in the next round.
         for reader in (target, drafter):
             reader.rewind(len(text) - 1)
     if finished:
@@ -141,7 +143,7 @@ def accept_or_resample(
     """
     if noise[0] * draft[proposal].item() < target[proposal].item():
         return True, proposal
-    residual = (target - draft).clamp_min(0)
+    residual = (target - draft).clamp_min(0)  # [V]
     return False, _inverse_transform(residual / residual.sum(), noise[1])
 
 

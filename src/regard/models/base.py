@@ -85,6 +85,8 @@ class Model(Tasks):
         """The data type of the parameters."""
         return next(self.model.parameters()).dtype
 
+    # ------------------------------------------------------------------ device, precision, files
+
     def to(
         self, device: str | torch.device | None = None, dtype: torch.dtype | None = None
     ) -> Self:

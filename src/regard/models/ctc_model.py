@@ -108,6 +108,7 @@ class CTCModel(Model):
             inputs = pad_sequence(batch, batch_first=True).to(self.device, self.dtype)  # [B, S]
             lengths = torch.tensor([len(waveform) for waveform in batch], device=self.device)
             padding_mask = torch.arange(inputs.shape[1], device=self.device) < lengths[:, None]
+            # A batch of one has no padding: the faster path without a mask.
             hidden, _ = self.model(inputs, padding_mask if len(rows) > 1 else None)
             labels = self.model.classes(hidden, None).argmax(dim=-1).cpu()  # [B, T]
             frame_mask = self.model.input.output_padding_mask(padding_mask)  # [B, T]

@@ -55,6 +55,7 @@ def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head
     removable = total - len(heads)  # each attention keeps at least one
     try:
         if amount.endswith("%"):
+            # A share is of all heads, also of those that must stay.
             count = round(float(amount[:-1]) / 100 * total)
         else:
             count = int(amount)
@@ -134,6 +135,7 @@ def _update_spec(spec: Any, pruned: dict[str, Any]) -> Any:
                 image=replace(spec.image, stack=image_stack),
             )
         case _:
+            # An encoder or a decoder alone has one stack.
             (stack,) = pruned.values()
             return replace(spec, stack=_count_heads(spec.stack, stack))
 

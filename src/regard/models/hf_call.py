@@ -71,6 +71,7 @@ def argument_names(spec: kinds.Model) -> dict[str, bool]:
                 "decoder_attention_mask": False,
             }
         case kinds.Encoder(input=kinds.Patches()):
+            # Images have one size: nothing is padded.
             return {"pixel_values": True}
         case kinds.Encoder(input=kinds.Waveform()):
             return {"input_values": True, "attention_mask": False}
@@ -187,7 +188,7 @@ def _classifier_output(
     logits = model.classes(hidden, mask, inputs)
     if isinstance(model.labels, DistilledHead):
         # DeiT: one classifier on the class token, one on the distillation token, and their mean.
-        both = model.labels.each(hidden)
+        both = model.labels.each(hidden)  # [B, 2, labels]
         return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
     match spec.labels:
         case kinds.ClassifierHead(task="answer"):
@@ -205,7 +206,7 @@ def _hidden_state_output(
     """The output of an encoder without a head: hidden states, and the pooled vector."""
     if model.pool is None or spec.pool is None:
         return Output(last_hidden_state=hidden)
-    vector = model.pool(hidden, mask, inputs)
+    vector = model.pool(hidden, mask, inputs)  # [B, D]
     if spec.pool.width is None:
         return Output(last_hidden_state=hidden, pooler_output=vector)
     # A projection to the shared space makes it one tower of CLIP.

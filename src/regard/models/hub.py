@@ -67,6 +67,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
         for path in incomplete.rglob("*"):
             disk.sync(path)
         os.rename(incomplete, folder)
+        # The rename itself must reach the disk too.
         disk.sync(cache)
     return folder
 
@@ -144,6 +145,7 @@ class _Download:
                 f"fetching {url} failed: {error}", "check the connection, and ask again: it goes on"
             ) from None
         etag.unlink(missing_ok=True)
+        # Only a complete file gets its name.
         os.replace(part, path)
         return True
 
@@ -168,6 +170,7 @@ def _request(url: str, part: Path, etag: Path) -> http.client.HTTPResponse | Non
             # Either all bytes are here already or the file has shrunk: start again to be sure.
             part.unlink()
             return _request(url, part, etag)
+        # The hub answers 401 also for names that do not exist.
         if error.code in (_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND):
             return None
         raise

@@ -66,7 +66,7 @@ class ImageEncoder(Model):
         The projected vector of a CLIP tower, otherwise the hidden state of the class token.
         """
         images = image if isinstance(image, list) else [image]
-        vectors = map_images(self, images, self._vectors)
+        vectors = map_images(self, images, self._vectors)  # [N, D]
         return vectors if isinstance(image, list) else vectors[0]
 
     def read_medium(self, data: bytes) -> MediaInput:
@@ -82,6 +82,7 @@ class ImageEncoder(Model):
         if pool is not None and pool.activation is None:
             return self.model.vector(pixel_values)
         hidden, _ = self.model(pixel_values)  # [B, T, D]
+        # The class token stands first.
         return hidden[:, 0]
 
 
@@ -115,7 +116,7 @@ def map_images(
     model.model.eval()
     results = []
     for start in range(0, len(images), _BATCH_SIZE):
-        batch = model.preparation.batch(images[start : start + _BATCH_SIZE])
+        batch = model.preparation.batch(images[start : start + _BATCH_SIZE])  # [B, C, H, W]
         results.append(function(batch.to(model.device, model.dtype)).float().cpu())
     if not results:
         return torch.empty(0)

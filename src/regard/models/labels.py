@@ -22,6 +22,7 @@ def label_names(config: Mapping[str, Any], count: int) -> list[str]:
         # JSON has strings for keys; a config made in Python may have integers.
         name = id2label.get(str(i), id2label.get(i, f"LABEL_{i}"))
         names.append(str(name))
+    # Names are the keys of a result: equal ones get their number.
     occurrences = Counter(names)
     return [name if occurrences[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 

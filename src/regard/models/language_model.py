@@ -223,6 +223,7 @@ class LanguageModel(TokenizerModel):
         """How many tokens must still come before an end token."""
         defaults = self.defaults
         new_tokens = length - prompt_length
+        # The stricter of both; min_length counts the prompt too.
         return max(0, defaults.min_new_tokens - new_tokens, defaults.min_length - length)
 
     def _context(self, ids: list[int]) -> list[int]:
@@ -279,6 +280,7 @@ class LanguageModel(TokenizerModel):
             self.tokenizer.input_ids(text)
             for text in ([texts] if isinstance(texts, str) else texts)
         ]
+        # Tokens that a part reads; it predicts as many.
         size = min(self.positions or tokens, tokens)
         # Parts overlap by one token, which the next part reads and the last one has predicted.
         parts = [
@@ -309,7 +311,7 @@ class LanguageModel(TokenizerModel):
             # Teacher forcing: each position predicts the next token.
             hidden, _ = self.model(ids[:, :-1], input_mask)  # [B, T - 1, D]
             logits = self.model.head(hidden[:, first - 1 :]).float()  # [B, T - first, V]
-            labels = ids[:, first:]
+            labels = ids[:, first:]  # [B, T - first]
             log_probabilities = functional.log_softmax(logits, dim=-1)
             # [B, T - first]
             of_labels = log_probabilities.gather(-1, labels[..., None])[..., 0]

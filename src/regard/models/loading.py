@@ -67,6 +67,7 @@ def load(
     except CheckpointError as error:
         weights = _recover_weights(path, error, say)
         core_model, opened = folders.open_model(path, weights, dtype=parameter_dtype, kinds=kinds)
+    # As transformers' from_pretrained: dropout is off until train() is called.
     core_model.to(torch_device).eval()
     # Position tables are computed, not stored: they follow the parameters.
     cast(core_model, next(core_model.parameters()).dtype)

@@ -47,6 +47,7 @@ class MemoryNetworkModel(TokenizerModel):
         with torch.inference_mode():
             hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
             logits = self.model.head(hidden)[0].float()  # [V]
+        # An answer is one word: a softmax over the vocabulary.
         words = [self.tokenizer.id_to_token(i) for i in range(len(logits))]
         return label_scores(logits, words)
 

@@ -97,6 +97,7 @@ class SentencePooling:
         if folder is None or not (folder / "modules.json").is_file():
             return cls()
         modules = _read_modules(folder)
+        # Types are Python paths: sentence_transformers.models.Pooling.
         names = [module["type"].split(".")[-1] for module in modules]
         if names not in (_MODULES, _MODULES[:2]):
             raise ModelError(

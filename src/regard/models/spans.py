@@ -57,6 +57,9 @@ class Suspect:
     end: int
 
 
+# ------------------------------------------------------------------ from logits to spans
+
+
 def replaced_tokens(text: str, encoding: Encoding, logits: Tensor) -> list[Suspect]:
     """The probability of being replaced for each token, by logits [T, 1] (ELECTRA)."""
     results = []
@@ -70,6 +73,7 @@ def replaced_tokens(text: str, encoding: Encoding, logits: Tensor) -> list[Suspe
 
 def tagged_words(text: str, encoding: Encoding, logits: Tensor, names: list[str]) -> list[Tagged]:
     """The label of each word, which is that of its first token, by logits [T, labels]."""
+    # Probability and label of each token: [T] each
     best = logits.softmax(dim=-1).max(dim=-1)
     words: dict[int, Tagged] = {}
     for i, word in enumerate(encoding.word_ids):
@@ -78,6 +82,7 @@ def tagged_words(text: str, encoding: Encoding, logits: Tensor, names: list[str]
         start, end = encoding.offsets[i]
         if word in words:
             start = words[word].start
+            # A further token of the word extends its span, not its label.
             words[word] = replace(words[word], end=end, text=text[start:end])
         else:
             start, end = _strip(text, start, end)
@@ -132,6 +137,7 @@ def best_answer(context: str, encodings: list[Encoding], logits: list[Tensor]) -
         masked.append(window[: len(allowed)].masked_fill(~allowed[:, None], _MINUS_INFINITY))
     lengths = [len(in_context) for in_context in context_masks]
     windows = torch.cat(masked).log_softmax(dim=0).split(lengths)  # log p, each [T, 2]
+    # log p(start) + log p(end) at [CLS] of each window.
     none = sum(float(window[0].sum().exp()) for window in windows)
     best = Answer("", 0.0, 0, 0, none)
     for encoding, in_context, window in zip(encodings, context_masks, windows, strict=True):
@@ -141,6 +147,7 @@ def best_answer(context: str, encodings: list[Encoding], logits: list[Tensor]) -
         allowed = in_context[:, None] & in_context & near
         spans = window[:, 0, None] + window[None, :, 1]  # [T, T]
         spans = spans.masked_fill(~allowed, _MINUS_INFINITY)
+        # argmax is of the flattened [T · T].
         first, last = divmod(int(spans.argmax()), length)
         probability = float(spans[first, last].exp())
         if probability > best.probability:

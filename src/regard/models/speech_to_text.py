@@ -166,6 +166,7 @@ class SpeechToText(TokenizerModel):
         max_tokens = _DEFAULT_MAX_TOKENS
         position = self.spec.target.position
         if isinstance(position, kinds.LearnedPosition):
+            # Whisper has 448 learned target positions; the prompt takes some of them.
             max_tokens = position.length - len(prompt)
         frames = windows[0].shape[-1]
         settings = DecodingSettings(
@@ -242,6 +243,7 @@ class SpeechToText(TokenizerModel):
         candidates = [self.tokenizer.token_to_id(f"<|{code}|>") for code in self.languages]
         ids = torch.tensor([i for i in candidates if i is not None])
         start = torch.tensor([[self.tokenizer.token_to_id(_START)]], device=self.device)
+        # One step of the decoder, from the start token alone: logits of all language tokens.
         encoded = self.model.encode(windows[:1].to(self.device, self.dtype))
         logits = self.model.head(self.model.decode(start, encoded))[0, -1].cpu()  # [V]
         return int(ids[logits[ids].argmax()])

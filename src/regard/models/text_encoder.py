@@ -102,6 +102,7 @@ class TextEncoder(TokenizerModel):
         pool = self.model.pool
         projects = self.spec.pool is not None and self.spec.pool.width is not None
         if pool is not None and projects:
+            # CLIP: the projected state of the end token, which is found by its id.
             return pool(hidden, padding_mask, ids)
         return self.sentence(hidden, padding_mask)
 
@@ -222,7 +223,7 @@ class TextEncoder(TokenizerModel):
     ) -> list[Filling]:
         """The `top` likeliest tokens in place of the mask, by logits [V]."""
         start, end = mask_span
-        best = logits.softmax(dim=-1).topk(min(top, len(logits)))
+        best = logits.softmax(dim=-1).topk(min(top, len(logits)))  # [top] each
         fillings = []
         for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             word, starts_word = self.tokenizer.surface_form(i)
@@ -248,6 +249,7 @@ class TextEncoder(TokenizerModel):
         self._require("answer")
         pairs = _as_pairs(question, context)
         windows = [self._windows(question, context) for question, context in pairs]
+        # A context of several windows has several rows.
         encodings = [encoding for rows in windows for encoding in rows]
         # All windows of all contexts in one go, so that they are batched by length.
         logits = iter(self._map(encodings, self._logits))  # each [T, 2]
@@ -261,6 +263,7 @@ class TextEncoder(TokenizerModel):
         limit = self._positions()
         if limit is None:
             return self.tokenizer.encode_with_template([(question, context)])
+        # Overlap: an answer that one window cuts off may be complete in the next.
         return self.tokenizer.windows(question, context, limit, limit // 4)
 
     # -------------------------------------------------------------- running the encoder
@@ -338,12 +341,13 @@ class TextEncoder(TokenizerModel):
     def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
         """Runs one batch through the encoder and a head."""
         length = max(len(encoding) for encoding in encodings)
-        pad_id = self.tokenizer.special_token_id("pad") or 0
+        pad_id = self.tokenizer.special_token_id("pad") or 0  # masked, so any id will do
         rows = [encoding.ids + [pad_id] * (length - len(encoding)) for encoding in encodings]
         ids = torch.tensor(rows, device=self.device)  # [B, T]
         padding_mask = None
         if any(len(encoding) < length for encoding in encodings):
             lengths = torch.tensor([len(encoding) for encoding in encodings], device=self.device)
+            # [B, T], True at tokens
             padding_mask = torch.arange(length, device=self.device) < lengths[:, None]
         options = {}
         # RoBERTa has one segment: its embedding is the same for all tokens, and no input.

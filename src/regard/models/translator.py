@@ -133,11 +133,13 @@ class Translator(Model):
         if max_new_tokens is None and defaults.max_length is not None:
             max_new_tokens = max(1, defaults.max_length - 1)
         if limit is None:
+            # A fixed number of tokens: 0 times the source length, and so many more.
             limit = Limit() if max_new_tokens is None else Limit(0.0, max_new_tokens)
         return DecodingSettings(
             strategy or defaults.strategy or BeamSearch(),
             limit,
             tokens,
+            # min_new_tokens wins over min_length, as in transformers.
             defaults.min_new_tokens or max(0, defaults.min_length - 1),
             defaults.no_repeat_ngram_size,
         )

@@ -84,7 +84,7 @@ from regard.spec.mask import (
     is_causal,
     counts_from_the_end,
 )
-from regard.spec.serialization import _KINDS, from_dict, to_dict
+from regard.spec.serialization import _KINDS, from_dict, own_kinds, to_dict
 from regard.spec.position import (
     Alibi,
     AxialPosition,
@@ -244,6 +244,7 @@ __all__ = [
     "fewer",
     "from_dict",
     "is_causal",
+    "own_kinds",
     "prunable",
     "to_dict",
     "with_heads",

@@ -193,19 +193,24 @@ class RelativeSinusoids:
     """
 
 
+# ------------------------------------------------------------------ from outside the package
+
+
 class PositionSizes(NamedTuple):
-    """What a position of a user's own is built for: the sizes of its stack."""
+    """Sizes of a stack, from which a custom position is built."""
 
     d_model: int
-    heads: int
-    d_k: int
-    causal: bool
+    heads: int  # h
+    d_k: int  # width of a head's queries and keys
+    causal: bool  # whether the mask hides later positions
 
 
 @runtime_checkable
 class BuildsPosition(Protocol):
-    """The seam for a position inside attention from outside the package: any frozen dataclass with
-    a `build` that returns a module with the method of `core.position_terms.Position`."""
+    """Protocol of custom positions inside attention: a frozen dataclass whose `build` returns one.
+
+    What it returns has the method of `core.position_terms.Position`.
+    """
 
     def build(self, sizes: PositionSizes) -> Any: ...
 

@@ -129,6 +129,19 @@ def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
     return _read(data, _KINDS | custom)
 
 
+def own_kinds(part: Any) -> tuple[type, ...]:
+    """The dataclasses of a spec that are from outside the package, for `from_dict`."""
+    if isinstance(part, tuple):
+        return tuple(kind for item in part for kind in own_kinds(item))
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return ()
+    values = tuple(getattr(part, field.name) for field in dataclasses.fields(part))
+    inner = own_kinds(values)
+    if _KINDS.get(type(part).__name__) is type(part):
+        return inner
+    return (type(part), *inner)
+
+
 def _refuse_known_name(name: str) -> None:
     """A part from outside must not be mistaken for one of the package, of today or of earlier."""
     if name in _KINDS or name in _FORMER_NAMES:

@@ -25,6 +25,7 @@ from regard.families import folder as folders
 from regard.metrics.scores import AnyScore, NegativeLogLikelihood
 from regard.models import LanguageModel, choose_device
 from regard.text.tokenizer import Role, Tokenizer
+from regard.training import own_model
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.initialization import initialize
 from regard.training.engine.progress_bar import ProgressBar
@@ -67,16 +68,22 @@ _TRANSLATOR_ONLY = (
 )
 
 
-def language_job(run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar) -> Job:
-    """The job of every objective but translation."""
+def language_job(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    progress_bar: ProgressBar,
+    own: spec.Decoder | None = None,
+) -> Job:
+    """The job of every objective but translation; `own` replaces the recipe's language model."""
     objective = recipe.train.objective
     if objective == "classify":
         return classifier_job(run_folder, recipe, progress_bar, preset_changes(recipe))
     if objective == "stories":
         return memory_network_job(run_folder, recipe, progress_bar, preset_changes(recipe))
     data = text_corpora(run_folder, recipe, progress_bar.say)
+    if objective == "causal":
+        return _causal_job(run_folder, recipe, data, progress_bar, own)
     makers = {
-        "causal": _causal_job,
         "masked": _masked_job,
         "replaced": _replaced_token_job,
         "span": _denoising_job,
@@ -100,13 +107,20 @@ def preset_changes(recipe: Recipe) -> dict[str, Any]:
 
 
 def _causal_job(
-    run_folder: RunFolder, recipe: Recipe, data: TextCorpora, progress_bar: ProgressBar
+    run_folder: RunFolder,
+    recipe: Recipe,
+    data: TextCorpora,
+    progress_bar: ProgressBar,
+    own: spec.Decoder | None,
 ) -> Job:
     family = recipe.model.model or "gpt"
     vocabulary = len(data.tokenizer)
     changes = preset_changes(recipe)
     description: spec.Decoder | spec.RecurrentDecoder
-    if recipe.is_baseline:
+    if own is not None:
+        own_model.check_vocabulary("vocabulary", own.tokens, vocabulary)
+        description = own
+    elif recipe.is_baseline:
         cell = cast(recurrent.Cell, family)
         description = recurrent.language_model(cell, recipe.preset, vocabulary, **changes)
     else:

@@ -25,7 +25,7 @@ from regard.families import recurrent, transformer
 from regard.metrics.scores import AnyScore
 from regard.models import Translator, choose_device
 from regard.training import finetune as finetuning
-from regard.training import model_card
+from regard.training import model_card, own_model
 from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora, test_sets
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.initialization import initialize
@@ -84,22 +84,33 @@ class Result:
 def train(
     recipe: str | Path | Mapping[str, Any] | None = None,
     *,
+    model: spec.Model | str | None = None,
     out: str | Path | None = None,
     on_step: OnStep | None = None,
     **changes: Any,
 ) -> Result:
     """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`.
 
+    `model` is a spec, for translation and language modelling, which then replaces the sizes of the
+    recipe; or the name of a kind of model, as in a recipe.
+
     `on_step` is called after every update with the training loop, whose `progress` it may read and
     whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
     its state and raises `TrainingInterrupted`.
     """
     if isinstance(recipe, Mapping):
-        parsed, name = recipes.choose(None, {**recipe, **changes})
-    else:
-        parsed, name = recipes.choose(recipe, changes)
+        changes = {**recipe, **changes}
+        recipe = None
+    if isinstance(model, str):
+        changes["model"] = model
+        model = None
+    parsed, name = recipes.choose(recipe, changes)
+    if model is not None:
+        parsed = own_model.with_model(parsed, model, changes)
     run_folder = begin(parsed, Path(out) if out else None, name)
-    return run(run_folder, parsed, name, on_step=on_step)
+    if model is not None:
+        own_model.write(run_folder, model)
+    return run(run_folder, parsed, name, on_step=on_step, kinds=spec.own_kinds(model))
 
 
 def finetune(
@@ -132,10 +143,17 @@ def finetune(
     return run(run_folder, recipe, name, quiet=quiet, on_step=on_step)
 
 
-def go_on(folder: str | Path, *, quiet: bool = False, on_step: OnStep | None = None) -> Result:
-    """Resumes a run from its newest intact checkpoint."""
+def go_on(
+    folder: str | Path,
+    *,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+    kinds: Sequence[type] = (),
+) -> Result:
+    """Resumes a run from its newest intact checkpoint; `kinds` are the dataclasses of parts from
+    outside the package that its model has."""
     run_folder, recipe, name = resume(Path(folder))
-    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step)
+    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, kinds=kinds)
 
 
 def run(
@@ -145,6 +163,7 @@ def run(
     *,
     quiet: bool = False,
     on_step: OnStep | None = None,
+    kinds: Sequence[type] = (),
 ) -> Result:
     """Prepares the data, trains, scores, and writes the model card."""
     progress_bar = ProgressBar(recipe.train.steps, quiet)
@@ -153,7 +172,7 @@ def run(
         torch.set_num_threads(recipe.train.threads)
     # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    job = make_job(run_folder, recipe, progress_bar)
+    job = make_job(run_folder, recipe, progress_bar, kinds)
     # ELECTRA trains two models at once: the objective holds all that has gradients.
     model = job.objective.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -206,21 +225,34 @@ def _interruption(
     )
 
 
-def make_job(run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar) -> Job:
+def make_job(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    progress_bar: ProgressBar,
+    kinds: Sequence[type] = (),
+) -> Job:
     """The job of a recipe, with its data prepared and its model initialized."""
     if recipe.tune:
         return finetuning.make_job(run_folder, recipe, progress_bar)
+    model = own_model.read(run_folder, kinds)
     if recipe.train.objective == "translate":
-        return _translation_job(run_folder, recipe, progress_bar)
-    return language_job(run_folder, recipe, progress_bar)
+        assert not isinstance(model, spec.Decoder), "refused when the run began"
+        return _translation_job(run_folder, recipe, progress_bar, model)
+    assert not isinstance(model, spec.EncoderDecoder), "refused when the run began"
+    return language_job(run_folder, recipe, progress_bar, model)
 
 
 # --- translation ----------------------------------------------------------------------------------
 
 
-def _translation_job(run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar) -> Job:
+def _translation_job(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    progress_bar: ProgressBar,
+    model: spec.EncoderDecoder | None,
+) -> Job:
     data = parallel_corpora(run_folder, recipe, progress_bar.say)
-    translator = make_translator(recipe, data, progress_bar.say)
+    translator = make_translator(recipe, data, progress_bar.say, model)
     _write_config_files(run_folder, recipe, translator)
     objective = SequenceToSequence(
         translator,
@@ -277,12 +309,21 @@ def _positions(recipe: Recipe) -> dict[str, Any]:
 
 
 def make_translator(
-    recipe: Recipe, data: ParallelCorpora, say: Callable[[str], None]
+    recipe: Recipe,
+    data: ParallelCorpora,
+    say: Callable[[str], None],
+    own: spec.EncoderDecoder | None = None,
 ) -> Translator:
-    """A new translator with its initial weights, on its device."""
+    """A new translator with its initial weights, on its device: of the recipe, or of `own` spec."""
     source = data.source_tokenizer
     target = data.target_tokenizer
-    description = describe(recipe, len(source), len(target))
+    description: spec.EncoderDecoder | spec.SequenceToSequence
+    if own is None:
+        description = describe(recipe, len(source), len(target))
+    else:
+        own_model.check_vocabulary("source", own.source, len(source))
+        own_model.check_vocabulary("target", own.target, len(target))
+        description = own
     # Weights are drawn on the CPU: the same on every device.
     torch.manual_seed(recipe.train.seed)
     model = build(description)

@@ -38,6 +38,11 @@ class RunFolder:
         return self.state / "recipe.json"
 
     @property
+    def model(self) -> Path:
+        """The spec of a model that was given to the run in place of a recipe's sizes."""
+        return self.state / "model.json"
+
+    @property
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 
