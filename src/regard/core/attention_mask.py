@@ -19,17 +19,19 @@ from regard.errors import ModelError
 
 
 class Span(NamedTuple):
-    """Queries stand at `start`, `start` + `step`, …, known on the host; keys end where queries
-    end."""
+    """The query positions `start`, `start` + `step`, …, as numbers on the host. The last key has
+    the position of the last query."""
 
     start: int
     step: int = 1
 
 
 class DeviceLimit(NamedTuple):
-    """A decoding step of fixed shapes (CUDA graph): nothing after `position` [1], known on the
-    device only, may be seen; each position has `columns` keys, one for each beam that shares the
-    row."""
+    """The causal limit of a decoding step of fixed shapes (CUDA graph).
+
+    Keys after `position` [1], which only the device knows, are hidden. Each position has `columns`
+    keys, one for each beam that shares the row.
+    """
 
     position: Tensor
     columns: int = 1

@@ -52,7 +52,8 @@ class ConvCompression(nn.Module):
 
 
 class Leaving(NamedTuple):
-    """The groups that leave a memory, and what was made of them. Each row has its own number."""
+    """The groups of positions that leave the recent memory, and their compressed form. Rows differ
+    in how many groups leave."""
 
     old: Tensor  # [B, N·c, D]
     new: Tensor  # [B, N, D]
@@ -65,8 +66,11 @@ class Leaving(NamedTuple):
 
 
 class CompressiveMemory(nn.Module):
-    """Behind `recent` positions, groups of `factor` are compressed to one, and the last `length` of
-    these are remembered. `room` is for all."""
+    """A compressed memory behind the segment memory of the `recent` positions.
+
+    What is older is compressed, `factor` positions to one, and the last `length` compressed ones
+    are remembered. `room` counts all positions of both.
+    """
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ class ConvLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, block: Tensor, mask: AttentionMask) -> Tensor:
-        """x [B, T, D] went into the first block, `block` came out. What nobody may attend to counts
-        as zeros."""
+        """x [B, T, D] is the input of the first block, `block` its output. Padding, which
+        nobody may attend to, counts as zeros."""
         visible = mask.allowed.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
         mixed = self.conv((x * visible).mT).mT  # [B, T, D]
         # Dropout before the activation, as in Hugging Face's `ConvLayer`.

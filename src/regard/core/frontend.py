@@ -244,7 +244,8 @@ class Waveform(nn.Module):
         self.dropout = Dropout(dropout[1])
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        """The positions that no padding has a part in: those that each row would have alone."""
+        """The padding mask after the convolutions: each row has the positions that it would have
+        alone, which no padding has a part in."""
         if padding_mask is None:
             return None
         lengths = padding_mask.sum(dim=1)  # [B], in samples

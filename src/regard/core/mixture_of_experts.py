@@ -15,8 +15,8 @@ from regard.core.linear import Linear
 
 
 class MixtureOfExperts(nn.Module):
-    """Each token goes to the `top` experts of the highest probability, and is answered with their
-    outputs weighed by these.
+    """A sparse mixture of experts: each token goes to the `top` experts that the router gives the
+    highest probabilities, and their outputs are summed with these as weights.
 
     In training an expert takes `capacity` times its even share of the batch; first choices come
     before second ones, and what comes too late is dropped: the residual alone goes on. Evaluation

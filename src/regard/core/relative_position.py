@@ -80,8 +80,11 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 class RepeatedBlockBias(nn.Module):
-    """The logarithm of how often a key counts: the first block of `size` counts `times` more for
-    all but the first and last block, in sequences of more than `most` positions."""
+    """A score bias for keys that count several times: log(1 + `times`).
+
+    For queries of all but the first and the last block, the keys of the first block of `size`
+    count `times` more. Sequences of at most `most` positions have no such bias.
+    """
 
     def __init__(self, size: int, times: int, most: int) -> None:
         super().__init__()
@@ -151,8 +154,8 @@ class Disentangled(nn.Module):
 
 
 class DistanceVectors(NamedTuple):
-    """What `Disentangled` says of the positions of one call. Each layer makes its own scores of
-    it."""
+    """The distance vectors of one call of `Disentangled`, from which each layer computes scores of
+    its own."""
 
     part: Disentangled
     vectors: Tensor  # [R, D]

@@ -38,11 +38,13 @@ class LayerInputs(NamedTuple):
 
 
 class Stack(nn.Module):
-    """`pattern` is the mask pattern inside the stack, `position` what the scores know of positions.
+    """A Transformer stack: blocks one after the other, and a final norm if there is one.
 
-    One block may be applied `layers` times (ALBERT, Universal Transformer). `segment_length` is how
-    many positions of the segments before are remembered (Transformer-XL). With
-    `activation_checkpointing`, activations are recomputed in the backward pass.
+    `pattern` is the mask pattern of self-attention, `position` the positional encoding that acts
+    inside attention (RoPE, ALiBi, T5's bias). One block may be applied `layers` times (ALBERT,
+    Universal Transformer). `segment_length` is how many positions of the segments before are
+    remembered (Transformer-XL). With `activation_checkpointing`, activations are recomputed in the
+    backward pass.
     """
 
     def __init__(

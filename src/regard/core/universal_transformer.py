@@ -20,7 +20,7 @@ from regard.core.stack import Stack, in_autocast_dtype
 
 
 class Universal(nn.Module):
-    """What the shared layer is told at each step, and the unit that decides when to halt."""
+    """Timing signals of the shared layer (sinusoids of position and step), and the halting unit."""
 
     def __init__(
         self, d_model: int, *, timing: bool, halts: bool, least: float, cost: float
@@ -92,7 +92,7 @@ class Halting:
         self.remainder = remainder * (1 - ends) - (running - ends) * probability
 
     def ponder_cost(self) -> Tensor:
-        """The price of thinking, a position: the loss that teaches to halt."""
+        """The ponder cost: the mean number of steps of a position, times `cost`."""
         assert self.steps is not None
         return self.cost * self.steps.mean()
 
