@@ -1,0 +1,183 @@
+"""Attention from specs: projections, kernels, memories."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, assert_never
+
+from torch import nn
+
+from regard import spec
+from regard.builder.positions import build_layer_position
+from regard.core import (
+    attention,
+    chunked_attention,
+    compressive_memory,
+    global_attention,
+    linear,
+    linear_attention,
+    linformer,
+    lsh_attention,
+    position_terms,
+    projection,
+    relative_position,
+    rotary,
+    segment_attention,
+    softmax_attention,
+)
+
+
+class SharedParts(NamedTuple):
+    """What all layers of a stack share: its spec, positions, and Linformer's projections."""
+
+    stack: spec.Stack
+    position: position_terms.StackPosition | None
+    self_lengths: linformer.LengthProjection | None
+    cross_lengths: linformer.LengthProjection | None
+
+
+def build_self_attention(
+    part: spec.Attention, shared: SharedParts, d_model: int
+) -> attention.Attention:
+    relative = build_layer_position(shared.stack.position, part, d_model)
+    compression = _compression(shared.stack, d_model)
+    mixer = _mixer(part, _scale(part, shared.position), shared.self_lengths)
+    sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
+    if part.projection == "global":
+        assert isinstance(mixer, softmax_attention.SoftmaxAttention)
+        # Longformer's query_global, key_global and value_global.
+        global_projection = projection.SelfProjection(*sizes)
+        local_projection = projection.SelfProjection(*sizes)
+        return global_attention.GlobalTokenAttention(
+            local_projection, mixer, _output_projection(part, d_model), global_projection
+        )
+    project: projection.Projection
+    if part.projection == "shared":
+        project = projection.SharedProjection(*sizes)
+    else:
+        project = projection.SelfProjection(*sizes)
+    output = _output_projection(part, d_model)
+    if shared.stack.memory is not None:
+        return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
+    rope = shared.position if isinstance(shared.position, rotary.Rope) else None
+    return attention.Attention(project, mixer, output, rope, relative)
+
+
+def build_cross_attention(
+    part: spec.Attention, shared: SharedParts, d_model: int
+) -> attention.Attention:
+    # Positions of the stack concern its own sequence: they do not act on cross-attention.
+    mixer = _mixer(part, _scale(part, None), shared.cross_lengths)
+    sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
+    project = projection.CrossProjection(*sizes)
+    return attention.Attention(project, mixer, _output_projection(part, d_model))
+
+
+def _output_projection(part: spec.Attention, d_model: int) -> linear.Linear:
+    # W^O of Section 3.2.2: [h · d_v, d_model]
+    return linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias)
+
+
+def _scale(part: spec.Attention, position: position_terms.StackPosition | None) -> float:
+    """1/√d_k unless the spec says otherwise; positions that add terms to q·k count in it."""
+    if part.scale is not None:
+        return part.scale
+    if part.projection == "shared":
+        return 1.0
+    terms = 1  # content to content
+    if isinstance(position, relative_position.Disentangled):
+        terms += len(position.terms)
+    return (terms * part.d_k) ** -0.5
+
+
+def _compression(part: spec.Stack, d_model: int) -> compressive_memory.CompressiveMemory | None:
+    if part.compressed is None or part.memory is None:
+        return None
+    kind = part.compressed.function
+    factor = part.compressed.factor
+    function: compressive_memory.ConvCompression | compressive_memory.PoolCompression
+    if kind == "convolution":
+        function = compressive_memory.ConvCompression(d_model, factor)
+    else:
+        function = compressive_memory.PoolCompression(kind)
+    return compressive_memory.CompressiveMemory(
+        function, d_model, recent=part.memory, length=part.compressed.places, factor=factor
+    )
+
+
+def _mixer(
+    part: spec.Attention, scale: float, lengths: linformer.LengthProjection | None
+) -> nn.Module:
+    match part.mixer:
+        case spec.SoftmaxAttention(dropout, top):
+            return softmax_attention.SoftmaxAttention(scale, dropout, top=top)
+        case spec.LinearAttention(features):
+            return linear_attention.LinearAttention(_features(features, part.d_k, scale))
+        case spec.Linformer(dropout=dropout):
+            lengths = lengths or build_length_projection(part)
+            assert lengths is not None
+            return linformer.Linformer(scale, dropout, lengths)
+        case spec.ChunkedAttention(chunk, ring, before, after, dropout):
+            return chunked_attention.ChunkedAttention(
+                scale, chunk=chunk, around=(before, after), ring=_ring(ring), dropout=dropout
+            )
+        case spec.LshAttention():
+            return _lsh_attention(part, part.mixer, scale)
+        case _:
+            sizes = spec.AttentionSizes(part.heads, part.key_heads, part.d_k, part.d_v, scale)
+            own_kernel: nn.Module = part.mixer.build(sizes)
+            return own_kernel
+
+
+def _features(
+    part: spec.EluFeatures | spec.FavorFeatures, d_k: int, scale: float
+) -> linear_attention.Features:
+    match part:
+        case spec.EluFeatures():
+            return linear_attention.EluFeatures(d_k)
+        case spec.FavorFeatures(count, seed, redraw):
+            # d ln d features suffice for uniform approximation (Choromanski et al., Theorem 4).
+            count = count or math.ceil(d_k * math.log(d_k)) or 1
+            return linear_attention.FavorFeatures(d_k, count, scale, seed, redraw)
+        case _:
+            assert_never(part)
+
+
+def _lsh_attention(
+    part: spec.Attention, mixer: spec.LshAttention, scale: float
+) -> lsh_attention.LshAttention:
+    limit = 0  # read only where the length determines the buckets
+    if isinstance(mixer.buckets, spec.AutoBuckets):
+        limit = mixer.buckets.limit
+    return lsh_attention.LshAttention(
+        part.d_k,
+        part.heads,
+        scale,
+        hashing=lsh_attention.Hashing(mixer.factors, mixer.rounds, mixer.seed, limit),
+        chunk=mixer.chunk,
+        around=(mixer.before, mixer.after),
+        dropout=mixer.dropout,
+        ring=_ring(mixer.ring),
+    )
+
+
+def _ring(part: spec.ChunkRing | None) -> chunked_attention.ChunkRing | None:
+    if part is None:
+        return None
+    return chunked_attention.ChunkRing(part.places, part.beyond)
+
+
+def build_length_projection(
+    part: spec.Attention | None, *, shared: bool = False
+) -> linformer.LengthProjection | None:
+    """Linformer's projections of one layer, or those that all layers share; None where there are
+    none such."""
+    if part is None or not isinstance(part.mixer, spec.Linformer):
+        return None
+    mixer = part.mixer
+    if (mixer.share == "layers") != shared:
+        return None  # the stack makes those of all layers, each layer its own
+    heads = part.key_heads if mixer.share == "none" else 1  # 1: broadcast over the heads
+    # One matrix for keys and values where `both` or `layers` are shared: E = F.
+    separate_values = mixer.share in ("none", "heads")
+    return linformer.LengthProjection(mixer.length, mixer.rank, heads, values=separate_values)

@@ -1,0 +1,140 @@
+"""Front ends from specs: token embeddings, patches, spectrograms, waveforms."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from regard import spec
+from regard.builder.norms import build_norm
+from regard.core import embedding, frontend, linear, norm, positional_encoding
+from regard.errors import ModelError
+
+
+def build_front_end(
+    part: spec.FrontEnd, d_model: int, shared: embedding.Table | None = None
+) -> frontend.FrontEnd:
+    match part:
+        case spec.Tokens():
+            table = shared or embedding.Table(part.vocabulary, part.width or d_model)
+            return build_embedding(part, table, d_model)
+        case spec.Spectrogram(mels, position, activation, dropout):
+            input_position = _input_position(position, d_model)
+            return frontend.Spectrogram(mels, d_model, input_position, activation, dropout)
+        case spec.Patches():
+            return _patches(part, d_model)
+        case spec.Waveform():
+            return _waveform(part, d_model)
+        case _:
+            assert_never(part)
+
+
+def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
+    shape = frontend.PatchShape(part.size, part.patch, part.channels)
+    position: positional_encoding.LearnedPosition | positional_encoding.Sinusoidal2D
+    if part.position == "learned":
+        position = positional_encoding.LearnedPosition(d_model, part.positions)
+    else:
+        position = positional_encoding.Sinusoidal2D(d_model, shape.side, part.extras)
+    return frontend.Patches(
+        d_model,
+        shape,
+        position,
+        extras=part.extras,
+        bias=part.bias,
+        norm=build_norm(part.norm, d_model) if part.norm else None,
+        dropout=part.dropout,
+    )
+
+
+def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
+    convolutions = []
+    channels = 1  # samples are one channel; each convolution takes what the one before it gives
+    for layer in part.convolutions:
+        convolutions.append(
+            frontend.Convolution(
+                channels,
+                layer.channels,
+                kernel=layer.kernel,
+                stride=layer.stride,
+                bias=layer.bias,
+                norm=_channel_norm(layer.norm, layer.channels),
+            )
+        )
+        channels = layer.channels
+    position = part.position
+    return frontend.Waveform(
+        convolutions,
+        build_norm(part.features, channels),
+        linear.Linear(channels, d_model),
+        frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
+        activation=part.activation,
+        norm=build_norm(part.norm, d_model) if part.norm else None,
+        dropout=(part.project_dropout, part.dropout),
+        masked=part.masked,
+    )
+
+
+def _channel_norm(
+    part: spec.LayerNorm | spec.TimeNorm | None, channels: int
+) -> norm.LayerNorm | frontend.TimeNorm | None:
+    match part:
+        case None:
+            return None
+        case spec.LayerNorm(eps, bias):
+            return norm.LayerNorm(channels, eps, bias)
+        case spec.TimeNorm(eps):
+            return frontend.TimeNorm(channels, eps)
+        case _:
+            assert_never(part)
+
+
+def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> embedding.Embedding:
+    width = part.width or d_model
+    # Positions are added to the embedding, or concatenated with it, never both.
+    position = None
+    concatenated = None
+    if isinstance(part.position, spec.ConcatenatedPosition):
+        concatenated = positional_encoding.Sinusoidal(
+            part.position.width, part.position.order, part.position.base
+        )
+    else:
+        position = _input_position(part.position, width)
+    total_width = width + (concatenated.d_model if concatenated else 0)
+    project = None
+    # A width that is set explicitly has a projection, even where it equals d_model.
+    if part.width or concatenated:
+        project = linear.Linear(total_width, d_model)
+    return embedding.Embedding(
+        table,
+        position,
+        scale=part.scale,
+        dropout=part.dropout,
+        segments=embedding.Table(part.segments, width) if part.segments else None,
+        norm=build_norm(part.norm, total_width) if part.norm else None,
+        project=project,
+        concatenated=concatenated,
+    )
+
+
+def _input_position(
+    part: spec.InputPosition | None, width: int
+) -> positional_encoding.InputPosition | None:
+    match part:
+        case None:
+            return None
+        case spec.Sinusoidal(order, base):
+            return positional_encoding.Sinusoidal(width, order, base)
+        case spec.LearnedPosition(length, offset):
+            return positional_encoding.LearnedPosition(width, length, offset)
+        case spec.FixedPosition(length):
+            return positional_encoding.FixedPosition(width, length)
+        case spec.AxialPosition(shape, widths):
+            if sum(widths) != width:
+                raise ModelError(
+                    f"axes of widths {widths} do not add up to {width}", "correct one of them"
+                )
+            return positional_encoding.AxialPosition(shape, widths, part.length)
+        case spec.ConcatenatedPosition():
+            raise ModelError("only tokens have positions beside them", "add sinusoids instead")
+        case _:
+            assert_never(part)

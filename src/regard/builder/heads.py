@@ -1,0 +1,52 @@
+"""Heads from specs: language-model head, pooling, classifiers."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from regard import spec
+from regard.builder.norms import build_norm
+from regard.core import embedding, head
+
+
+def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
+    transform = None
+    if part.transform is not None:
+        width = part.transform.width
+        transform_norm = build_norm(part.transform.norm, width)
+        transform = head.HeadTransform(d_model, width, part.transform.activation, transform_norm)
+    return head.LMHead(table, part.bias, part.scale, transform)
+
+
+def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
+    which: str
+    end = None
+    if isinstance(part.which, spec.EndToken):
+        end = part.which.token
+        which = "end"
+    else:
+        which = part.which
+    return head.Pool(
+        d_model,
+        which,
+        part.activation,
+        part.dropout,
+        end=end,
+        norm=build_norm(part.norm, input_width) if part.norm else None,
+        width=part.width,
+        input_width=input_width,
+    )
+
+
+def build_classifier(
+    part: spec.ClassifierHead | spec.DistilledHead, d_model: int
+) -> head.ClassifierHead | head.DistilledHead:
+    match part:
+        case spec.ClassifierHead(count, _, hidden, bias, dropout):
+            return head.ClassifierHead(
+                d_model, count, per_token=part.each, hidden=hidden, bias=bias, dropout=dropout
+            )
+        case spec.DistilledHead(count, voters):
+            return head.DistilledHead(d_model, count, voters)
+        case _:
+            assert_never(part)

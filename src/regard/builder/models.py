@@ -1,0 +1,149 @@
+"""Whole models from specs."""
+
+from __future__ import annotations
+
+from typing import assert_never, overload
+
+import torch
+from torch import nn
+
+from regard import memory, spec
+from regard.baselines import recurrent
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.builder.front_ends import build_embedding, build_front_end
+from regard.builder.heads import build_classifier, build_lm_head, build_pool
+from regard.builder.sides import build_decoder_side, build_encoder_side
+from regard.builder.stacks import build_stack
+from regard.core import embedding
+from regard.errors import ModelError
+from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
+from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
+
+CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
+
+
+@overload
+def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
+@overload
+def build(model: spec.SequenceToSequence) -> EncoderDecoder: ...
+@overload
+def build(model: spec.Encoder) -> Encoder: ...
+@overload
+def build(model: spec.Decoder) -> Decoder: ...
+@overload
+def build(model: spec.RecurrentDecoder) -> Decoder: ...
+@overload
+def build(model: spec.DualEncoder) -> DualEncoder: ...
+@overload
+def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
+@overload
+def build(model: spec.Model) -> CoreModel: ...
+def build(model: spec.Model) -> CoreModel:
+    """The modules of a spec, with random weights drawn from torch's default generator."""
+    # The meta device needs no memory, and a GPU reports what it lacks by itself.
+    if torch.get_default_device().type == "cpu":
+        memory.require(trainable(outline(model)), "this model")
+    match model:
+        case spec.DualEncoder():
+            return DualEncoder(build(model.text), build(model.image), model.scale)
+        case spec.MemoryNetwork():
+            return _memory_network(model)
+        case spec.EncoderDecoder() | spec.SequenceToSequence():
+            return _encoder_decoder(model)
+        case spec.Encoder():
+            return _encoder(model)
+        case spec.Decoder():
+            return _decoder(model)
+        case spec.RecurrentDecoder():
+            return _recurrent_decoder(model)
+        case _:
+            assert_never(model)
+
+
+def outline(model: spec.Model) -> CoreModel:
+    """The model on the meta device: names and shapes without memory, no random numbers drawn."""
+    try:
+        with torch.device("meta"):
+            return build(model)
+    except (RuntimeError, OverflowError, TypeError) as error:  # more elements than 64 bits count
+        raise ModelError(
+            f"no model of these sizes can be built: {str(error).splitlines()[0]}",
+            "correct the sizes in config.json",
+        ) from None
+
+
+def trainable(model: nn.Module) -> int:
+    """Numbers that training changes, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+# ------------------------------------------------------------------ models
+
+
+def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
+    d_model = model.d_model
+    table = embedding.Table(model.target.vocabulary, d_model)  # [V, D]
+    # Weight tying: one table for the target and the output, for source and target, or for all.
+    output = table
+    if model.share not in ("all", "target"):
+        output = embedding.Table(model.target.vocabulary, d_model)
+    shared_with_source = table if model.share in ("all", "inputs") else None
+    wiring = EncoderDecoder
+    if isinstance(model, spec.EncoderDecoder) and model.looks == "matching":
+        wiring = LayerMatchedEncoderDecoder
+    return wiring(
+        source=build_front_end(model.source, d_model, shared_with_source),
+        target=build_embedding(model.target, table, d_model),
+        encoder=build_encoder_side(model),
+        decoder=build_decoder_side(model),
+        head=build_lm_head(model.head, output, d_model),
+    )
+
+
+def _encoder(model: spec.Encoder) -> Encoder:
+    front = build_front_end(model.input, model.d_model)
+    width = model.stack.width(model.d_model)  # 2 · d_model where both reversible streams come out
+    lm_head = None
+    stack_part = build_stack(model.stack, model.d_model)
+    pool = build_pool(model.pool, width, model.d_model) if model.pool else None
+    if model.head is not None and isinstance(front, embedding.Embedding):
+        lm_head = build_lm_head(model.head, _output_table(model, front.table, width), width)
+    labels = build_classifier(model.labels, model.scored) if model.labels else None
+    return Encoder(front, stack_part, pool, lm_head, labels)
+
+
+def _decoder(model: spec.Decoder) -> Decoder:
+    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or model.d_model)
+    width = model.stack.width(model.d_model)
+    tokens = build_embedding(model.tokens, table, model.d_model)
+    stack_part = build_stack(model.stack, model.d_model)
+    lm_head = build_lm_head(model.head, _output_table(model, table, width), width)
+    # A text that grows is cut into chunks anew, so no KV cache would stay right.
+    if stack_part.rechunks:
+        return RecomputingDecoder(tokens, stack_part, lm_head)
+    return Decoder(tokens, stack_part, lm_head)
+
+
+def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
+    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or model.d_model)
+    tokens = build_embedding(model.tokens, table, model.d_model)
+    part = model.stack
+    cells = recurrent.RecurrentDecoder(part.cell, model.d_model, part.layers, part.dropout)
+    output = _output_table(model, table, model.d_model)
+    return Decoder(tokens, cells, build_lm_head(model.head, output, model.d_model))
+
+
+def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:
+    hops = MemoryHops(model.vocabulary, model.d_model, model.hops, model.sentences)
+    return MemoryNetwork(hops)
+
+
+def _output_table(
+    model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embedding.Table, width: int
+) -> embedding.Table:
+    """The table of the language-model head: tied to the embedding, or one of its own."""
+    if model.tied or model.head is None:
+        return table
+    if model.head.transform is not None:
+        width = model.head.transform.width  # the transform's output is what the table multiplies
+    return embedding.Table(len(table.weight), width)

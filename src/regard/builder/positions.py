@@ -1,0 +1,66 @@
+"""Positions inside a stack from specs: rotary, T5, ALiBi, DeBERTa, Shaw, Transformer-XL."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from torch import Tensor
+
+from regard import spec
+from regard.builder.norms import build_norm
+from regard.core import position_terms, relative_position, rotary
+
+
+def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
+    match part.position:
+        case None | spec.RelativeKeys() | spec.RelativeSinusoids():
+            return None  # the last two have weights in each layer: see build_layer_position
+        case spec.Rope(base, share, pairs, scaling):
+            # d of Su et al.; partial rotation (GPT-NeoX, GPT-J) leaves the other dimensions alone.
+            dimensions = int(part.block.attention.d_k * share)
+            frequencies = rotary.rope_frequencies(dimensions, base)
+            return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs)
+        case spec.T5Bias(count, distance):
+            # Decoders need no buckets for later keys.
+            both_ways = not spec.is_causal(part.pattern)
+            heads = part.block.attention.heads
+            return relative_position.T5Bias(heads, count, distance, both_ways)
+        case spec.Alibi():
+            return relative_position.Alibi(part.block.attention.heads)
+        case spec.RepeatedBlockBias(size, times, length):
+            return relative_position.RepeatedBlockBias(size, times, length)
+        case spec.Disentangled(distance, buckets, terms, table_norm, dropout):
+            both = ("c2p", "p2c") if terms == "both" else (terms,)
+            normed = build_norm(table_norm, d_model) if table_norm else None
+            return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
+        case _:
+            own_attention = part.block.attention
+            causal = spec.is_causal(part.pattern)
+            sizes = spec.PositionSizes(d_model, own_attention.heads, own_attention.d_k, causal)
+            own_position: position_terms.Position = part.position.build(sizes)
+            return own_position
+
+
+def build_layer_position(
+    part: spec.StackPosition | None, attention_spec: spec.Attention, d_model: int
+) -> relative_position.LayerPosition | None:
+    match part:
+        case spec.RelativeKeys(distance):
+            return relative_position.RelativeKeys(attention_spec.d_k, distance)
+        case spec.RelativeSinusoids():
+            heads = attention_spec.heads
+            return relative_position.RelativeSinusoids(d_model, heads, attention_spec.d_k)
+        case _:
+            return None
+
+
+def _scaled_frequencies(frequencies: Tensor, scaling: spec.RopeScaling | None) -> Tensor:
+    match scaling:
+        case None:
+            return frequencies
+        case spec.LinearScaling(factor):
+            return frequencies / factor
+        case spec.BandedScaling(factor, low, high, length):
+            return rotary.banded_frequencies(frequencies, factor, low, high, length)
+        case _:
+            assert_never(scaling)

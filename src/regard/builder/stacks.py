@@ -1,0 +1,136 @@
+"""Stacks and blocks from specs."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from regard import spec
+from regard.builder.attention_layers import (
+    SharedParts,
+    build_cross_attention,
+    build_length_projection,
+    build_self_attention,
+)
+from regard.builder.masks import build_mask_pattern
+from regard.builder.norms import build_norm
+from regard.builder.positions import build_stack_position
+from regard.core import (
+    block,
+    conv_layer,
+    feedforward,
+    mixture_of_experts,
+    residual,
+    reversible,
+    stack,
+    universal_transformer,
+)
+
+
+def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
+    position = build_stack_position(part, d_model)
+    self_lengths = build_length_projection(part.block.attention, shared=True)
+    cross_lengths = build_length_projection(part.block.cross, shared=True)
+    # One object for all blocks: what it holds is shared by reference.
+    shared = SharedParts(part, position, self_lengths, cross_lengths)
+    blocks = [_block(one, shared, d_model) for one in part.unique_blocks]
+    final = build_norm(part.final, part.width(d_model)) if part.final else None
+    pattern = build_mask_pattern(part.pattern)
+    segment_length = _segment_length(part)
+    if part.beside is not None:
+        layer = _conv_layer(part.beside, d_model)
+        return conv_layer.ConvStack(
+            blocks, part.layers, final, pattern, position, conv_layer=layer, dropout=part.dropout
+        )
+    if part.universal is not None:
+        return universal_transformer.UniversalStack(
+            blocks,
+            part.layers,
+            final,
+            pattern,
+            position,
+            universal=_universal(part.universal, d_model),
+            dropout=part.dropout,
+            segment_length=segment_length,
+        )
+    kind = stack.Stack
+    if isinstance(part.block.residual, spec.Reversible):
+        kind = reversible.ReversibleStack
+    return kind(
+        blocks,
+        part.layers,
+        final,
+        pattern,
+        position,
+        dropout=part.dropout,
+        segment_length=segment_length,
+    )
+
+
+def _segment_length(part: spec.Stack) -> int | None:
+    """How many positions layers have room for before those of a segment."""
+    if part.memory is None or part.compressed is None:
+        return part.memory
+    # Up to factor − 1 old positions wait until there are enough of them to compress.
+    return part.memory + part.compressed.places + part.compressed.factor - 1
+
+
+def _universal(part: spec.Universal, d_model: int) -> universal_transformer.Universal:
+    return universal_transformer.Universal(
+        d_model, timing=part.timing, halts=part.halts, least=part.least, cost=part.cost
+    )
+
+
+def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
+    layer_norm = build_norm(part.norm, d_model)
+    return conv_layer.ConvLayer(
+        d_model, part.width, part.groups, part.activation, layer_norm, part.dropout
+    )
+
+
+def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBlock:
+    self_attention = build_self_attention(part.attention, shared, d_model)
+    cross = None
+    if part.cross is not None:
+        cross = build_cross_attention(part.cross, shared, d_model)
+    feed_forward = _feedforward(part.feedforward, d_model)
+    sublayers = 3 if part.cross else 2  # one norm for each
+    norms = [build_norm(part.norm, d_model) for _ in range(sublayers)]
+    match part.residual:
+        case spec.PostNorm():
+            post_norm = [residual.PostNorm(norm, part.dropout) for norm in norms]
+            connections = residual.SequentialResidual(list(post_norm))
+            return block.Block(self_attention, cross, feed_forward, connections)
+        case spec.PreNorm():
+            pre_norm = [residual.PreNorm(norm, part.dropout) for norm in norms]
+            connections = residual.SequentialResidual(list(pre_norm))
+            return block.Block(self_attention, cross, feed_forward, connections)
+        case spec.Reversible(gives):
+            streams = reversible.ReversibleResidual(norms, part.dropout, gives)
+            return reversible.ReversibleBlock(self_attention, cross, feed_forward, streams)
+        case spec.Parallel(count):
+            parallel = residual.ParallelResidual(norms[:count], part.dropout)
+            return block.ParallelBlock(self_attention, feed_forward, parallel)
+        case _:
+            assert_never(part.residual)
+
+
+def _feedforward(part: spec.PositionWise, d_model: int) -> block.PositionWise:
+    match part:
+        case spec.FeedForward() | spec.GatedFeedForward():
+            return _dense_feedforward(part, d_model)
+        case spec.MixtureOfExperts(count, inner, top, capacity, balance):
+            experts = [_dense_feedforward(inner, d_model) for _ in range(count)]
+            return mixture_of_experts.MixtureOfExperts(
+                d_model, experts, top=top, capacity=capacity, balance=balance
+            )
+        case _:
+            assert_never(part)
+
+
+def _dense_feedforward(
+    part: spec.FeedForward | spec.GatedFeedForward, d_model: int
+) -> feedforward.FeedForward | feedforward.GatedFeedForward:
+    kind: type[feedforward.FeedForward | feedforward.GatedFeedForward] = feedforward.FeedForward
+    if isinstance(part, spec.GatedFeedForward):
+        kind = feedforward.GatedFeedForward
+    return kind(d_model, part.d_ff, part.activation, part.dropout, part.bias)
