@@ -102,7 +102,9 @@ class Block(AnyBlock):
         memory: Memory | None = None,
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
-        residuals = self.residual.each  # x + sublayer(x), with the norm before or after
+        # Residual connections, x + sublayer(x), with the norm before or after. Iterated once: an
+        # index into a ModuleList costs as much as a small product of a decoding step.
+        residuals = tuple(self.residual.each)
         x = residuals[0](x, lambda y: self.self_attention(y, mask, positions, context))
         if self.cross is not None:
             x = residuals[1](x, lambda y: self.cross_attention(y, memory_mask, context, memory))

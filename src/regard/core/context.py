@@ -17,7 +17,7 @@ from regard.core.kv_cache import Cache, CrossKV, DecoderState, LayerCache
 from regard.core.mask import MaskPattern
 from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import NO_PROBE, NullProbe
-from regard.core.segment_memory import segment_memories
+from regard.core.segment_memory import has_segment_memory
 
 Losses = dict[str, Tensor]
 
@@ -113,7 +113,7 @@ class Context:
     def positions(self, length: int) -> Positions:
         """The positions of the next `length` tokens of a sequence. A segment begins anew: its
         memory knows distances only."""
-        if self.state is None or segment_memories(self.state.layers):
+        if self.state is None or has_segment_memory(self.state.layers):
             return Positions(0, length, length)
         return Positions(self.state.next_position, length, self.state.end(length))
 

@@ -55,6 +55,11 @@ class SegmentMemory:
             self.v = self.v.index_select(0, rows)
 
 
+def has_segment_memory(layers: Sequence[LayerCache]) -> bool:
+    """Whether the layers of a state carry a segment memory: all of them, or none."""
+    return isinstance(layers[0].self_attention, SegmentMemory)
+
+
 def segment_memories(layers: Sequence[LayerCache]) -> list[SegmentMemory]:
     """The segment memories among the caches of a state."""
     caches = [layer.self_attention for layer in layers]

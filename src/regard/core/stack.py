@@ -23,7 +23,7 @@ from regard.core.mask_patterns import DocumentMask, GlobalTokenMask, ShiftedMask
 from regard.core.norm import Norm
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
-from regard.core.segment_memory import SegmentMemory, segment_memories, with_segment
+from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
 from regard.core.softmax_attention import SoftmaxAttention
 from regard.errors import ModelError
 
@@ -123,7 +123,7 @@ class Stack(nn.Module):
     ) -> LayerInputs:
         """The attention mask and the position terms of a call, made once for all layers."""
         state = context.state
-        if state is not None and segment_memories(state.layers):
+        if state is not None and has_segment_memory(state.layers):
             if padding_mask is None:
                 padding_mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
             padding_mask = padding_mask[:, -x.shape[1] :]  # of this segment
