@@ -100,6 +100,14 @@ def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> 
     else:
         position = _input_position(part.position, width)
     total_width = width + (concatenated.d_model if concatenated else 0)
+    # Parts are made in the order of random draws that earlier versions had: position, segments,
+    # projection. The same seed gives the same initial weights.
+    segments = None
+    if part.segments:
+        segments = embedding.Table(part.segments, width)
+    norm_part = None
+    if part.norm is not None:
+        norm_part = build_norm(part.norm, total_width)
     project = None
     # A width that is set explicitly has a projection, even where it equals d_model.
     if part.width or concatenated:
@@ -109,8 +117,8 @@ def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> 
         position,
         scale=part.scale,
         dropout=part.dropout,
-        segments=embedding.Table(part.segments, width) if part.segments else None,
-        norm=build_norm(part.norm, total_width) if part.norm else None,
+        segments=segments,
+        norm=norm_part,
         project=project,
         concatenated=concatenated,
     )
