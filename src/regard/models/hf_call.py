@@ -52,35 +52,6 @@ class Output(dict[str, Any]):
         return f"Output({', '.join(parts)})"
 
 
-def argument_names(spec: kinds.Model) -> dict[str, bool]:
-    """The arguments that a model takes, in the order of transformers → whether it is required."""
-    match spec:
-        case kinds.DualEncoder():
-            return {"input_ids": True, "pixel_values": True, "attention_mask": False}
-        case kinds.MemoryNetwork():
-            return {"story": True, "question": True, "story_mask": False, "question_mask": False}
-        # Whisper reads spectrograms, all others token ids.
-        case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
-            encoder_input = "input_ids"
-            if isinstance(source, kinds.Spectrogram):
-                encoder_input = "input_features"
-            return {
-                encoder_input: True,
-                "attention_mask": False,
-                "decoder_input_ids": True,
-                "decoder_attention_mask": False,
-            }
-        case kinds.Encoder(input=kinds.Patches()):
-            # Images have one size: nothing is padded.
-            return {"pixel_values": True}
-        case kinds.Encoder(input=kinds.Waveform()):
-            return {"input_values": True, "attention_mask": False}
-        case kinds.Encoder():
-            return {"input_ids": True, "attention_mask": False, "token_type_ids": False}
-        case _:
-            return {"input_ids": True, "attention_mask": False}
-
-
 def bind_arguments(
     spec: kinds.Model, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> dict[str, Tensor]:
@@ -88,7 +59,7 @@ def bind_arguments(
 
     An argument that the model does not take is an error, and so is a required one that is missing.
     """
-    required = argument_names(spec)
+    required = spec.inputs
     if len(positional) > len(required):
         raise SettingError(
             f"this model takes {len(required)} arguments", f"known: {', '.join(required)}"
@@ -173,7 +144,7 @@ def _call_encoder(
         return _hidden_state_output(
             model, spec, hidden, model.input.output_padding_mask(mask), main_input
         )
-    if isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.task == "next":
+    if spec.task == "next":
         return _pretraining_output(model, architecture, hidden, mask, main_input)
     if model.labels is None:
         assert model.head is not None
@@ -190,14 +161,12 @@ def _classifier_output(
         # DeiT: one classifier on the class token, one on the distillation token, and their mean.
         both = model.labels.each(hidden)  # [B, 2, labels]
         return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
-    match spec.labels:
-        case kinds.ClassifierHead(task="answer"):
-            # [B, T, 2]: two scores for each token
-            return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
-        case kinds.ClassifierHead(task="detect"):
-            return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
-        case _:
-            return Output(logits=logits)
+    if spec.task == "answer":
+        # [B, T, 2]: two scores for each token
+        return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
+    if spec.task == "detect":
+        return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
+    return Output(logits=logits)
 
 
 def _hidden_state_output(
@@ -210,7 +179,7 @@ def _hidden_state_output(
     if spec.pool.width is None:
         return Output(last_hidden_state=hidden, pooler_output=vector)
     # A projection to the shared space makes it one tower of CLIP.
-    name = "image_embeds" if isinstance(spec.input, kinds.Patches) else "text_embeds"
+    name = "image_embeds" if spec.main_input_name == "pixel_values" else "text_embeds"
     return Output({name: vector, "last_hidden_state": hidden})
 
 
