@@ -22,7 +22,8 @@ from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
-from regard.training.run import describe, go_on, run
+from regard.training.model_spec import translation_spec as describe
+from regard.training.run import go_on, run
 from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {

@@ -102,9 +102,7 @@ def test_objectives(name: str, text: Path, tmp_path: Path) -> None:
         own = {"text": str(text), "tokenizer": "characters", "context": 32} | own
     recipe = recipes.load(None, SIZES | own)
     check(
-        make_job(
-            begin(recipe, tmp_path / "run", "test"), recipe, ProgressBar(1, quiet=True)
-        ).objective
+        assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None))
     )
 
 
@@ -135,4 +133,4 @@ def test_fine_tuning(name: str, text: Path, tmp_path: Path) -> None:
         "epochs": 1,
     }
     place, recipe, _ = tuning.start(values, tmp_path / "run")
-    check(make_job(place, recipe, ProgressBar(1, quiet=True)).objective)
+    check(assemble(Setup(place, recipe, lambda _: None)))

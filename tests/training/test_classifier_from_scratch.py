@@ -103,6 +103,6 @@ def test_the_log_says_what_it_counts(
         for line in map(json.loads, place.metrics.read_text().splitlines())
         if "event" not in line
     )
-    batches = islice(make_job(place, recipe, ProgressBar(1, quiet=True)).objective.batches(0, 0), 2)
+    batches = islice(assemble(Setup(place, recipe, lambda _: None)).batches(0, 0), 2)
     counts = [(batch.tensors["labels"] >= 0).sum().item() for _, batch in batches]
     assert (line["unit"], line["tokens"]) == (unit, sum(counts))

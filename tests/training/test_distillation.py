@@ -95,7 +95,7 @@ def test_divergence_is_its_definition(temperature: float) -> None:
 
 def task_of(text: dict[str, str], out: Path, **changes: Any) -> SequenceToSequence:
     recipe = recipes.load(None, SMALL | text | {"dropout": 0.0} | changes)
-    task = make_job(begin(recipe, out, "test"), recipe, ProgressBar(1, quiet=True)).objective
+    task = assemble(Setup(begin(recipe, out, "test"), recipe, lambda _: None))
     assert isinstance(task, SequenceToSequence)
     return task
 
@@ -189,9 +189,7 @@ def test_a_taught_run_resumes_bit_for_bit(
 
 def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, CAUSAL | {"text": text["source"], "teacher": str(writer)})
-    task = make_job(
-        begin(recipe, tmp_path / "run", "test"), recipe, ProgressBar(1, quiet=True)
-    ).objective
+    task = assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None))
     assert isinstance(task, CausalLM)
 
     def never(tensors: Mapping[str, Tensor]) -> Tensor:

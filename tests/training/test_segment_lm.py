@@ -47,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def streamed(text: str, out: Path, **changes: Any) -> SegmentLM:
     recipe = recipes.load(None, TINY | {"text": text} | changes)
-    task = make_job(begin(recipe, out, "test"), recipe, ProgressBar(1, quiet=True)).objective
+    task = assemble(Setup(begin(recipe, out, "test"), recipe, lambda _: None))
     assert isinstance(task, SegmentLM)
     return task
 

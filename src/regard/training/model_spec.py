@@ -17,7 +17,19 @@ from regard import disk, spec
 from regard.builder import build
 from regard.core.stack import Stack
 from regard.errors import CheckpointError, SettingError
-from regard.families import bart, bert, electra, gpt2, memory_network, palm, recurrent, t5, transformer
+from regard.families import (
+    bart,
+    bert,
+    electra,
+    gpt2,
+    memory_network,
+    palm,
+    recurrent,
+    t5,
+    transformer,
+)
+from regard.families import folder as folders
+from regard.models import Model
 from regard.training.engine.initialization import initialize
 from regard.training.recipe.schema import STARTING_POINT, Recipe
 from regard.training.recipe.sections import ModelSettings
@@ -38,6 +50,17 @@ def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
             )
     kept = recipe.model.model_dump(include=set(STARTING_POINT))
     return recipe.model_copy(update={"model": ModelSettings.model_validate(kept)})
+
+
+def check_kind(
+    model: spec.Model, classes: tuple[type[spec.ModelSpec], ...], objective: str
+) -> None:
+    """Refuses a spec of another kind than the objective trains."""
+    if not isinstance(model, classes):
+        names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
+        raise SettingError(
+            f"{type(model).__name__} is no model for the objective {objective!r}", f"give a {names}"
+        )
 
 
 def write(run_folder: RunFolder, model: spec.Model) -> None:
@@ -69,6 +92,15 @@ def check_vocabulary(name: str, tokens: spec.FrontEnd, size: int) -> None:
         )
 
 
+# --- the model of a recipe ------------------------------------------------------------------------
+
+
+def max_length(model: Model, recipe: Recipe) -> int:
+    """Tokens that a text may have: the recipe's limit, or that of the model's positions."""
+    limit = recipe.data.max_length if recipe.is_finetuning else recipe.data.context
+    return min(limit, model.spec.max_length or limit)
+
+
 # --- specs of recipes -----------------------------------------------------------------------------
 
 
@@ -86,3 +118,114 @@ def set_activation_checkpointing(model: nn.Module, recipe: Recipe) -> None:
     for module in model.modules():
         if isinstance(module, Stack):  # recurrent and convolutional ones store few activations
             module.activation_checkpointing = recipe.train.recompute
+
+
+_CHANGES = (
+    "d_model",
+    "d_ff",
+    "heads",
+    "layers",
+    "decoder_layers",
+    "dropout",
+    "attention_dropout",
+    "feedforward_dropout",
+    "activation",
+    "attention",
+    "memory",
+    "compressed",
+)
+_TRANSFORMER_CHANGES = tuple(k for k in _CHANGES if k not in ("memory", "compressed")) + ("decoder_attention",)
+_BASELINE_CHANGES = ("d_model", "layers", "dropout")
+_DECODER_FAMILIES = {"gpt": gpt2, "palm": palm}
+
+
+def preset_changes(recipe: Recipe) -> dict[str, Any]:
+    changes = {key: getattr(recipe.model, key) for key in _CHANGES}
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def translation_spec(
+    recipe: Recipe, source_vocabulary: int, target_vocabulary: int
+) -> spec.EncoderDecoder | spec.SequenceToSequence:
+    """The spec of a recipe's translation model."""
+    settings = recipe.model
+    # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
+    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
+    share = settings.share or ("all" if joint else "target")
+    keys = _BASELINE_CHANGES if recipe.is_baseline else _TRANSFORMER_CHANGES
+    values = {key: getattr(settings, key) for key in keys}
+    changes = {key: value for key, value in values.items() if value is not None}
+    changes |= {"share": share, "max_length": recipe.data.max_length}
+    vocabularies = (source_vocabulary, target_vocabulary)
+    if recipe.is_baseline:
+        return recurrent.preset(recipe.model_name, recipe.preset, *vocabularies, **changes)
+    changes |= _positions(recipe)
+    changes["residual"] = spec.PreNorm() if settings.residual == "pre" else spec.PostNorm()
+    return transformer.preset(recipe.preset, *vocabularies, **changes)
+
+
+def _positions(recipe: Recipe) -> dict[str, Any]:
+    """Position encodings: at the input (`position`), or inside attention (`relative`)."""
+    # Added to the token embeddings.
+    at_input: dict[str, spec.InputPosition] = {
+        "sinusoidal": spec.Sinusoidal(),
+        "learned": spec.LearnedPosition(recipe.data.max_length),
+        "concatenated": spec.ConcatenatedPosition(64),  # concatenated, then mapped to d_model
+    }
+    # In the attention scores, or on queries and keys.
+    inside: dict[str, spec.StackPosition] = {
+        "relative": spec.RelativeKeys(16),  # k = 16, as in Shaw et al., Section 4.1
+        "buckets": spec.T5Bias(),
+        "alibi": spec.Alibi(),
+        "rope": spec.Rope(),
+    }
+    kind = recipe.model.position or "sinusoidal"
+    return {"position": at_input.get(kind), "relative": inside.get(kind)}
+
+
+def language_model_spec(
+    recipe: Recipe, vocabulary: int
+) -> spec.Decoder | spec.RecurrentDecoder:
+    changes = preset_changes(recipe)
+    if recipe.is_baseline:
+        cell = cast(recurrent.Cell, recipe.model_name)
+        return recurrent.language_model(cell, recipe.preset, vocabulary, **changes)
+    presets = _DECODER_FAMILIES[recipe.model_name]
+    return presets.preset(recipe.preset, vocabulary, recipe.data.context, **changes)
+
+
+def masked_lm_spec(recipe: Recipe, vocabulary: int) -> spec.Encoder:
+    return bert.preset(
+        recipe.preset,
+        vocabulary,
+        recipe.data.context,
+        next_sentence=recipe.train.next_sentence,
+        **preset_changes(recipe),
+    )
+
+
+def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.Encoder]:
+    return electra.preset(
+        recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe)
+    )
+
+
+def text_to_text_spec(recipe: Recipe, vocabulary: int) -> spec.EncoderDecoder:
+    # T5 has relative position biases, BART learned positions.
+    presets = t5 if recipe.objective == "span" else bart
+    return presets.preset(
+        recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe)
+    )
+
+
+def task_spec(
+    recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
+) -> spec.Encoder:
+    assert task == "classify"
+    return bert.classifier(
+        recipe.preset, vocabulary, recipe.data.context, count, **preset_changes(recipe)
+    )
+
+
+def memory_network_spec(recipe: Recipe, vocabulary: int) -> spec.MemoryNetwork:
+    return memory_network.preset(recipe.preset, vocabulary, **preset_changes(recipe))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from regard import disk
@@ -15,7 +16,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import train_lossless_tokenizer, word_level_json
 from regard.training.data.plain_text import SPECIAL_TOKENS
-from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import TokenSettings
 from regard.training.setup import Setup, Split
 
 Sets = dict[str, list[Any]]  # train, valid, test, … → examples
@@ -105,22 +106,27 @@ def with_held_out(sets: Sets) -> Sets:
 
 
 def encoder_tokenizer(
-    setup: Setup, texts: Callable[[], Iterable[str]], *, cls_token: bool = True
+    setup: Setup, texts: Callable[[], Iterable[str]], *, default: str = "words"
 ) -> Tokenizer:
-    """The tokenizer of a new text encoder, learnt on the first call: of whole words, by default."""
+    """The tokenizer of a new text encoder, learnt on the first call.
+
+    `default` is its kind, unless the recipe names one.
+    """
     path = setup.run_folder.folder / "tokenizer.json"
     if not path.exists():
-        disk.write_file(path, _tokenizer_json(setup.recipe, texts, cls_token))
+        tokens = setup.recipe.tokens
+        kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else default
+        disk.write_file(path, _tokenizer_json(kind, tokens, texts))
     return open_encoder_tokenizer(setup.run_folder.folder)
 
 
-def _tokenizer_json(recipe: Recipe, texts: Callable[[], Iterable[str]], cls_token: bool) -> str:
-    tokens = recipe.tokens
-    kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else "words"
+def _tokenizer_json(
+    kind: str, tokens: TokenSettings, texts: Callable[[], Iterable[str]]
+) -> str:
     if kind == "words":
-        return word_level_json(texts(), cls_token=cls_token)
+        return word_level_json(texts())
     if kind.endswith(".json"):
-        return disk.read_text(kind, SettingError)
+        return disk.read_text(Path(kind), SettingError)
     tokenizer = train_lossless_tokenizer(
         texts(), kind, tokens.vocabulary, SPECIAL_TOKENS["masked"]
     )

@@ -45,6 +45,7 @@ class CausalLM(Objective):
 
     name = "causal"
     model_classes = (LanguageModel,)
+    spec_classes = (spec.Decoder, spec.RecurrentDecoder)
     trained_model: LanguageModel
 
     def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:

@@ -42,6 +42,7 @@ class Denoising(CorruptedText):
     name = "denoise"
     default_share = 0.3
     model_classes = (Translator,)
+    spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
     trained_model: Translator
     widens_targets = True  # to the context, where few shapes are wanted
 

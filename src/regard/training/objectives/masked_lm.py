@@ -49,6 +49,7 @@ class MaskedText(CorruptedText):
     fate = Fate()  # BERT: 80 % masked, 10 % replaced, 10 % kept
 
     model_classes = (TextEncoder,)
+    spec_classes = (spec.Encoder,)
 
     def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from regard import spec
 from regard.data.batching import Batch
 from regard.errors import ModelError
-from regard.metrics.scores import AnyScore, NegativeLogLikelihood
+from regard.metrics.perplexity import NegativeLogLikelihood
+from regard.metrics.scores import AnyScore
 from regard.models import Model
 from regard.training.setup import Setup
 
@@ -38,6 +39,7 @@ class Objective(ABC):
     name: ClassVar[str]  # the word of --objective
     unit: ClassVar[str] = "tokens"  # what `Batch.tokens` counts and the loss is a mean over
     model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
+    spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it
 
     def __init__(self, model: Model, data: Any, setup: Setup) -> None:
         self.trained_model = model  # with its tokenizer, as users hold it
@@ -97,6 +99,11 @@ class Objective(ABC):
     def model(self) -> nn.Module:
         """What is trained."""
         return self.trained_model.model
+
+    @property
+    def d_model(self) -> int:
+        """The width that the paper's learning rate is scaled by."""
+        return max(self.trained_model.spec.widths.values())
 
     @abstractmethod
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:

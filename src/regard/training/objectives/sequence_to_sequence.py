@@ -49,6 +49,7 @@ class SequenceToSequence(Objective):
 
     name = "translate"
     model_classes = (Translator,)
+    spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
     trained_model: Translator
     data: ParallelCorpora
 

@@ -44,7 +44,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         generates=True,
     ),
     "causal": ObjectiveSettings(
-        "segment_lm:language_modelling",
+        "causal_lm:CausalLM",
         "text",
         "gpt",
         initialization="scaled:0.02",  # GPT-2's: smaller in residual branches
