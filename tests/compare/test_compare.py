@@ -30,8 +30,8 @@ from regard.errors import ModelError, SettingError
 from regard.families.recurrent import FAMILIES
 from regard.look import drawing
 from regard.parameter_count import parameter_count
+from regard.training.model_spec import translation_spec as describe
 from regard.training.recipe import schema as recipes
-from regard.training.run import describe
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup": 2,

@@ -22,13 +22,14 @@ from regard.data import builtin
 from regard.data.padding import IGNORED
 from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.models import Translator
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.assembly import assemble
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.loss import cross_entropy, distillation_loss
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, make_job, run
+from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
+from regard.training.setup import Setup
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 12,

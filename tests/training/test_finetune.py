@@ -24,7 +24,7 @@ from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.lr_schedule import LinearDecay
 from regard.training.engine.optimizer import Optimizer
-from regard.training.finetune import with_head
+from regard.training.objectives.head_objective import with_head
 from regard.training.objectives.question_answering import answer_windows
 from regard.training.objectives.token_classification import align_tags
 from regard.training.run import go_on
@@ -155,7 +155,8 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
     )
     assert opened(again).labels == ["beast", "pet"]
     with pytest.raises(ModelError, match="not one over the vocabulary"):
-        with_head(regard.load(place), "tag", ["a", "b"], 0)  # type: ignore[arg-type]
+        model: Any = regard.load(place)
+        with_head(model, "tag", ["a", "b"], model.tokenizer, 0)
 
 
 def distil(place: Path) -> Path:

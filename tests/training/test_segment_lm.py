@@ -22,12 +22,13 @@ from regard.families import folder as folders
 from regard.models.language_model import LanguageModel
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.assembly import assemble
 from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, make_job, run
+from regard.training.run import go_on, run
 from regard.training.run_folder import begin
+from regard.training.setup import Setup
 from regard.verify.invariants import check_invariants
 
 CELLS = ("rnn", "gru", "lstm")

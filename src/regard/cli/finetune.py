@@ -136,9 +136,7 @@ command = RecipeCommand(
     params=[
         # optional, because --resume needs no model
         click.Argument(["model"], required=False),
-        click.Option(
-            ["--task"], type=click.Choice([*OBJECTIVES, *TASKS]), help="what is learnt"
-        ),
+        click.Option(["--task"], type=click.Choice([*OBJECTIVES, *TASKS]), help="what is learnt"),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
         click.Option(
             ["--prefix"],

@@ -28,7 +28,6 @@ from regard.families import (
     t5,
     transformer,
 )
-from regard.families import folder as folders
 from regard.models import Model
 from regard.training.engine.initialization import initialize
 from regard.training.recipe.schema import STARTING_POINT, Recipe
@@ -134,7 +133,7 @@ _CHANGES = (
     "memory",
     "compressed",
 )
-_TRANSFORMER_CHANGES = tuple(k for k in _CHANGES if k not in ("memory", "compressed")) + ("decoder_attention",)
+_TRANSFORMER_CHANGES = (*_CHANGES[:-2], "decoder_attention")
 _BASELINE_CHANGES = ("d_model", "layers", "dropout")
 _DECODER_FAMILIES = {"gpt": gpt2, "palm": palm}
 
@@ -183,9 +182,7 @@ def _positions(recipe: Recipe) -> dict[str, Any]:
     return {"position": at_input.get(kind), "relative": inside.get(kind)}
 
 
-def language_model_spec(
-    recipe: Recipe, vocabulary: int
-) -> spec.Decoder | spec.RecurrentDecoder:
+def language_model_spec(recipe: Recipe, vocabulary: int) -> spec.Decoder | spec.RecurrentDecoder:
     changes = preset_changes(recipe)
     if recipe.is_baseline:
         cell = cast(recurrent.Cell, recipe.model_name)
@@ -205,22 +202,16 @@ def masked_lm_spec(recipe: Recipe, vocabulary: int) -> spec.Encoder:
 
 
 def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.Encoder]:
-    return electra.preset(
-        recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe)
-    )
+    return electra.preset(recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe))
 
 
 def text_to_text_spec(recipe: Recipe, vocabulary: int) -> spec.EncoderDecoder:
     # T5 has relative position biases, BART learned positions.
     presets = t5 if recipe.objective == "span" else bart
-    return presets.preset(
-        recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe)
-    )
+    return presets.preset(recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe))
 
 
-def task_spec(
-    recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
-) -> spec.Encoder:
+def task_spec(recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int) -> spec.Encoder:
     assert task == "classify"
     return bert.classifier(
         recipe.preset, vocabulary, recipe.data.context, count, **preset_changes(recipe)

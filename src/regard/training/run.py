@@ -236,7 +236,9 @@ def run(
 ) -> Result:
     """Assembles model, data and objective; trains, scores, and writes the model card."""
     with run_folder.locked():
-        return _run(run_folder, recipe, name, ProgressBar(recipe.train.steps, quiet), on_step, parts)
+        return _run(
+            run_folder, recipe, name, ProgressBar(recipe.train.steps, quiet), on_step, parts
+        )
 
 
 def _run(

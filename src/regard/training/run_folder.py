@@ -13,7 +13,6 @@ from regard import disk
 from regard.errors import CheckpointError, SettingError
 from regard.training.recipe.schema import Recipe, parse
 
-
 _COUNTED = ("steps", "warmup", "validate_every", "save_every", "log_every")
 # The key of state/recipe.json for those of them that are still to be counted.
 _INTERVALS = "intervals_to_count"
@@ -111,9 +110,7 @@ class RunFolder:
         return recipe
 
 
-def begin(
-    recipe: Recipe, out: Path | None, name: str, objective: str | None = None
-) -> RunFolder:
+def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = None) -> RunFolder:
     """A new run folder with its recipe in it: from here on the run can be resumed.
 
     `objective` names a class from outside the package.

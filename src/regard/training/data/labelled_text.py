@@ -120,14 +120,10 @@ def encoder_tokenizer(
     return open_encoder_tokenizer(setup.run_folder.folder)
 
 
-def _tokenizer_json(
-    kind: str, tokens: TokenSettings, texts: Callable[[], Iterable[str]]
-) -> str:
+def _tokenizer_json(kind: str, tokens: TokenSettings, texts: Callable[[], Iterable[str]]) -> str:
     if kind == "words":
         return word_level_json(texts())
     if kind.endswith(".json"):
         return disk.read_text(Path(kind), SettingError)
-    tokenizer = train_lossless_tokenizer(
-        texts(), kind, tokens.vocabulary, SPECIAL_TOKENS["masked"]
-    )
+    tokenizer = train_lossless_tokenizer(texts(), kind, tokens.vocabulary, SPECIAL_TOKENS["masked"])
     return tokenizer.to_json()

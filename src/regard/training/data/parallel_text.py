@@ -283,9 +283,7 @@ def _prefixed(prefix: str, file: str) -> list[Pair]:
     return [(prefix + source, target) for source, target in text_files.pairs(file)]
 
 
-def _teacher_translations(
-    run_folder: RunFolder, recipe: Recipe, train: Split, say: Say
-) -> Split:
+def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, say: Say) -> Split:
     """Sequence-level knowledge distillation (Kim and Rush 2016).
 
     The training sources with the teacher's translations by beam search: such targets are less

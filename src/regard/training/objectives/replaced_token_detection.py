@@ -91,7 +91,7 @@ class ReplacedTokenDetection(MaskedText):
         return self.both
 
     def companions(self) -> dict[str, Model]:
-        """The run folder is the discriminator's, to be fine-tuned later; the generator's is in it."""
+        """The run folder is the discriminator's; the generator's is in it."""
         return {_GENERATOR: self.generator_model}
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -171,7 +171,9 @@ def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> T
     if discriminator.folder is not None:
         generator = load(discriminator.folder / _GENERATOR, device=str(setup.device))
         if not isinstance(generator, TextEncoder):
-            raise ModelError(f"{generator.folder} holds no text encoder", "give ELECTRA's generator")
+            raise ModelError(
+                f"{generator.folder} holds no text encoder", "give ELECTRA's generator"
+            )
     else:
         _, description = model_spec.electra_specs(setup.recipe, len(data.tokenizer))
         core = model_spec.build_initialized(description, setup.recipe).to(setup.device)

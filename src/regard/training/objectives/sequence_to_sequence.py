@@ -68,7 +68,8 @@ class SequenceToSequence(Objective):
     def check_base(cls, base: Model, setup: Setup) -> None:
         if not isinstance(base, Translator):
             raise ModelError(
-                f"{base.folder} holds no encoder–decoder over text", "give one, such as Marian or T5"
+                f"{base.folder} holds no encoder–decoder over text",
+                "give one, such as Marian or T5",
             )
 
     @classmethod
@@ -262,7 +263,6 @@ class SequenceToSequence(Objective):
             lambda probe: self.model(source, target, source_mask, Context(probe=probe)),
             padding_masks={"encoder": source_mask, "decoder": tensors["labels"] >= 0},
         )
-
 
     def scores(self) -> dict[str, AnyScore]:
         """Scores on the test sets, by the recipe's beam search."""

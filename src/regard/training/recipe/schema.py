@@ -161,9 +161,7 @@ class Recipe(Section):
         if self.train.recompute:
             foreign.append("recompute")
         if foreign:
-            raise SettingError(
-                f"{foreign[0]} is no setting of {self.model_name}", "leave it out"
-            )
+            raise SettingError(f"{foreign[0]} is no setting of {self.model_name}", "leave it out")
 
     def _check_teacher(self) -> None:
         train = self.train

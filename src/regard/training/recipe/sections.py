@@ -12,7 +12,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.families.attention_options import parse_attention, parse_compressed_memory
-from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.options import (
     parse_initialization,
     parse_length_penalty,
