@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from regard.errors import DataError, SettingError
+from regard.metrics import rouge
 from regard.metrics.bleu import Bleu, Chrf
 from regard.metrics.classification import TopKAccuracy
 from regard.metrics.metric import Metric
 from regard.metrics.registry import METRICS, metric
+from regard.metrics.rouge import Rouge
 
 TEXTS = ["the cat sat on the mat", "a dog", "we saw nine green birds today", "yes"]
 GUESSES = ["the cat sat on a mat", "a dog", "we see nine birds today", "no"]
@@ -39,10 +42,17 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "tag_accuracy": (TAG_GUESSES, TAGS),
     "answer_exact_match": (GUESSES, TEXTS),
     "answer_f1": (GUESSES, TEXTS),
+    "rouge1": (GUESSES, TEXTS),
+    "rouge2": ([*GUESSES[:3], "no such thing"], [*TEXTS[:3], "some thing"]),
+    "rougeL": (GUESSES, TEXTS),
+    "wer": (GUESSES, TEXTS),
+    "cer": (GUESSES, TEXTS),
     "mse": (NUMBER_GUESSES, NUMBERS),
     "mae": (NUMBER_GUESSES, NUMBERS),
     "pearson": (NUMBER_GUESSES, NUMBERS),
 }
+LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
+SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "mse", "mae")
 
 
 def test_every_metric_has_examples_here() -> None:
@@ -72,15 +82,14 @@ def test_what_every_metric_tells_of_itself(name: str) -> None:
     assert hash(measure) == hash(metric(name))
     assert measure.signature()
     assert measure.unit in ("%", "nats", "bits", "")
-    likelihoods_and_errors = ("loss", "perplexity", "bits_per_character", "mse", "mae")
-    assert measure.greater_is_better == (name not in likelihoods_and_errors)
+    assert measure.greater_is_better == (name not in SMALLER_IS_BETTER)
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_better_predictions_score_better(name: str) -> None:
     predictions, references = EXAMPLES[name]
     perfect: list[Any] = references
-    if name in ("loss", "perplexity", "bits_per_character"):
+    if name in LIKELIHOOD:
         perfect = [(0.0, tokens) for _, tokens in predictions]
     if name == "top_k":
         perfect = [[label] for label in references]
@@ -89,7 +98,7 @@ def test_better_predictions_score_better(name: str) -> None:
     worse = measure.compute(predictions, references)
     assert (better > worse) == measure.greater_is_better
     if measure.unit == "%":
-        assert better == pytest.approx(100.0)
+        assert better == pytest.approx(100.0 * measure.greater_is_better)
 
 
 def test_options_follow_the_name() -> None:
@@ -97,6 +106,7 @@ def test_options_follow_the_name() -> None:
     assert "tok:none" in metric("bleu:none").signature()
     assert metric("chrf:2") == Chrf(word_order=2)
     assert "nw:2" in metric("chrf:2").signature()
+    assert metric("rougeL:porter") == Rouge("rougeL", "porter")
     assert metric("top_k:3") == TopKAccuracy(3)
     assert metric("top_k:3").name == "top_3"
 
@@ -108,6 +118,7 @@ def test_options_follow_the_name() -> None:
         ("bleu:klingon", "no tokenizer 'klingon'"),
         ("top_k:many", "top_k:5"),
         ("top_k:0", "at least 1"),
+        ("rougeL:snowball", "no 'snowball'"),
         ("accuracy:2", "write a name alone"),
     ],
 )
@@ -123,6 +134,19 @@ def test_unequal_or_no_examples_are_refused(name: str) -> None:
         metric(name).compute(predictions[:3], references)
     with pytest.raises(DataError, match="no examples"):
         metric(name).compute([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("rouge2", "rouge_score"), ("wer", "jiwer"), ("cer", "jiwer")]
+)
+def test_a_missing_package_is_named_with_its_extra(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # `import` then raises ImportError
+    monkeypatch.setitem(sys.modules, f"{package}.rouge_scorer", None)
+    rouge._scorer.cache_clear()
+    with pytest.raises(SettingError, match=r"regard\[metrics\]"):
+        metric(name)
 
 
 def test_a_metric_from_outside_needs_four_things() -> None:

@@ -47,11 +47,7 @@ class Metric(ABC):
     @final
     def statistics(self, predictions: Sequence[Any], references: Sequence[Any]) -> Array:
         """The sufficient statistics, additive over examples: [examples, counts]."""
-        if len(predictions) != len(references):
-            raise DataError(
-                f"{len(predictions)} predictions but {len(references)} references",
-                "give as many of one as of the other, in the same order",
-            )
+        check_lengths(predictions, references)
         if not len(references):
             raise DataError(f"no examples to compute {self.name} of", "give at least one")
         return np.asarray(self.counts(predictions, references), dtype=np.float64)
@@ -60,6 +56,15 @@ class Metric(ABC):
     def compute(self, predictions: Sequence[Any], references: Sequence[Any]) -> float:
         """The score of a corpus."""
         return self.score(self.statistics(predictions, references).sum(axis=0))
+
+
+def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None:
+    """Refuses predictions that cannot be paired with the references."""
+    if len(predictions) != len(references):
+        raise DataError(
+            f"{len(predictions)} predictions but {len(references)} references",
+            "give as many of one as of the other, in the same order",
+        )
 
 
 def ratio(part: float, total: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from regard.metrics.bleu import Bleu, Chrf
 from regard.metrics.classification import Accuracy, MacroF1, TopKAccuracy
@@ -12,6 +13,8 @@ from regard.metrics.metric import Metric
 from regard.metrics.perplexity import BitsPerCharacter, Loss, Perplexity
 from regard.metrics.question_answering import AnswerExactMatch, AnswerF1
 from regard.metrics.regression import MeanAbsoluteError, MeanSquaredError, PearsonCorrelation
+from regard.metrics.rouge import Rouge
+from regard.metrics.word_error_rate import CharacterErrorRate, WordErrorRate
 from regard.options import parse_option
 
 METRICS: dict[str, Callable[..., Metric]] = {
@@ -28,6 +31,11 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "tag_accuracy": TagAccuracy,
     "answer_exact_match": AnswerExactMatch,
     "answer_f1": AnswerF1,
+    "rouge1": partial(Rouge, "rouge1"),
+    "rouge2": partial(Rouge, "rouge2"),
+    "rougeL": partial(Rouge, "rougeL"),
+    "wer": WordErrorRate,
+    "cer": CharacterErrorRate,
     "mse": MeanSquaredError,
     "mae": MeanAbsoluteError,
     "pearson": PearsonCorrelation,
@@ -36,5 +44,5 @@ METRICS: dict[str, Callable[..., Metric]] = {
 
 def metric(text: str) -> Metric:
     """The metric of a name with its options."""
-    usage = "write a name alone or with its option, like bleu:none, chrf:2 or top_k:5"
+    usage = "write a name alone or with its option, like bleu:none, rougeL:porter or top_k:5"
     return parse_option(text, METRICS, subject="metric", usage=usage)
