@@ -40,8 +40,9 @@ class Model(Tasks):
     """A core model with its spec and the config.json that it came with; made by `regard.load`.
 
     Called with Hugging Face's argument names it returns the same main tensors under the same names.
-    As there, the caller decides about gradients: `with torch.inference_mode():` where none are
-    needed.
+    As there, `output_hidden_states` adds the embeddings and the output of each layer,
+    `output_attentions` the attention weights of each layer [B, H, T, S], and the caller decides
+    about gradients: `with torch.inference_mode():` where none are needed.
     """
 
     def __init__(
@@ -53,9 +54,22 @@ class Model(Tasks):
         self.folder: Path | None = None  # where it was opened from
         self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
-    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | None) -> Output:
+    def __call__(
+        self,
+        *inputs: Tensor | None,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        **named_inputs: Tensor | None,
+    ) -> Output:
         tensors = bind_arguments(self.spec, inputs, named_inputs)
-        return call(self.model, self.spec, self.config, tensors)
+        return call(
+            self.model,
+            self.spec,
+            self.config,
+            tensors,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+        )
 
     def __repr__(self) -> str:
         """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""

@@ -80,10 +80,7 @@ class LanguageModel(TokenizerModel):
     @property
     def positions(self) -> int | None:
         """The context length in tokens; None where positions are unlimited."""
-        position = self.spec.tokens.position
-        if isinstance(position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition):
-            return position.length
-        return None
+        return self.spec.tokens.max_length
 
     # ------------------------------------------------------------------ generation
 

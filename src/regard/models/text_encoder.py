@@ -59,7 +59,7 @@ class TextEncoder(TokenizerModel):
     @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
-        if not isinstance(self.spec.labels, kinds.ClassifierHead):
+        if self.spec.labels is None:
             self._cannot("classes")
         return label_names(self.config, self.spec.labels.count)
 
@@ -69,9 +69,8 @@ class TextEncoder(TokenizerModel):
         methods = ["embed"]
         if self.spec.head:
             methods.append("fill")
-        labels = self.spec.labels
-        if isinstance(labels, kinds.ClassifierHead) and labels.task in _METHODS:
-            methods.append(_METHODS[labels.task])
+        if self.spec.task in _METHODS:
+            methods.append(_METHODS[self.spec.task])
         return methods
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
@@ -273,7 +272,7 @@ class TextEncoder(TokenizerModel):
 
     def _require(self, task: kinds.HeadTask) -> None:
         """Raises `ModelError` unless the head is one for this task."""
-        if not isinstance(self.spec.labels, kinds.ClassifierHead) or self.spec.labels.task != task:
+        if self.spec.task != task:
             self._cannot(_METHODS[task])
 
     def _cannot(self, method: str) -> NoReturn:
@@ -284,10 +283,7 @@ class TextEncoder(TokenizerModel):
 
     def _positions(self) -> int | None:
         """The maximum number of tokens; None where positions are unlimited."""
-        position = self.spec.tokens.position
-        if isinstance(position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition):
-            return position.length
-        return None
+        return self.spec.tokens.max_length
 
     def _encode(
         self, texts: Sequence[Text], cut: bool = False, max_length: int | None = None

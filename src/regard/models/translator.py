@@ -164,10 +164,9 @@ class Translator(Model):
         sources = [prefix + ids for ids in self.encode([lines[i] for i in rows])]
         line_numbers = [before + i for i in rows]
         self._check_lengths(sources, line_numbers)
-        target_position = self.spec.target.position
-        # The decoder has no positions beyond those it has learned.
-        if isinstance(target_position, kinds.LearnedPosition):
-            limit = replace(settings.limit, maximum=target_position.length)
+        # The decoder has no positions beyond those of its table.
+        if self.spec.target.max_length is not None:
+            limit = replace(settings.limit, maximum=self.spec.target.max_length)
             settings = replace(settings, limit=limit)
         decoded = decode(self.model, sources, special_tokens, settings, progress, keys=line_numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
@@ -197,17 +196,17 @@ class Translator(Model):
 
     def _check_lengths(self, sources: list[list[int]], line_numbers: list[int]) -> None:
         """Raises `DataError` if learned positions do not reach, before anything is computed."""
-        position = self.spec.source.position
-        if not isinstance(position, kinds.LearnedPosition):
+        max_length = self.spec.source.max_length
+        if max_length is None:
             return
         too_long = [
             number + 1
             for number, ids in zip(line_numbers, sources, strict=True)
-            if len(ids) > position.length
+            if len(ids) > max_length
         ]
         if too_long:
             raise DataError(
-                f"{len(too_long)} lines have more than the {position.length} tokens this model "
+                f"{len(too_long)} lines have more than the {max_length} tokens this model "
                 f"has positions for, the first is line {too_long[0]}",
                 "split these lines into sentences",
             )
