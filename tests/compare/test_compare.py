@@ -30,7 +30,7 @@ from regard.errors import ModelError, SettingError
 from regard.families.recurrent import FAMILIES
 from regard.look import drawing
 from regard.parameter_count import parameter_count
-from regard.training.model_spec import translation_spec as describe
+from regard.training.model_spec import describe
 from regard.training.recipe import schema as recipes
 
 TINY: dict[str, Any] = {

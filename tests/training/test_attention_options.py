@@ -21,7 +21,7 @@ from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_atten
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
-from regard.training.model_spec import translation_spec as describe
+from regard.training.model_spec import describe
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
 from regard.training.run_folder import begin

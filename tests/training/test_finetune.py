@@ -101,7 +101,7 @@ def test_a_classifier_learns_sixteen_sentences_by_heart(classifier: Path) -> Non
     assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
     lines = [json.loads(line) for line in (classifier / "metrics.jsonl").read_text().splitlines()]
     assert [line["accuracy"] for line in lines if line.get("event") == "validation"][-1] == 100.0
-    assert "| test | 100.00 | 100.00 | 16 |" in (classifier / "README.md").read_text()
+    assert "| test | 100.00 | 100.00 | 50.00 | 16 |" in (classifier / "README.md").read_text()
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "Electra"])

@@ -27,7 +27,7 @@ from regard.models import Translator, load_translator
 from regard.parameter_count import parameter_count
 from regard.training.assembly import assemble
 from regard.training.data.parallel_text import Pair, ParallelCorpora, parallel_corpora, test_sets
-from regard.training.model_spec import translation_spec as describe
+from regard.training.model_spec import describe
 from regard.training.recipe.schema import Recipe
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin, resume

@@ -7,8 +7,11 @@ else, so that the run resumes with it.
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,18 +19,9 @@ from torch import nn
 from regard import disk, spec
 from regard.builder import build
 from regard.core.stack import Stack
-from regard.errors import CheckpointError, SettingError
-from regard.families import (
-    bart,
-    bert,
-    electra,
-    gpt2,
-    memory_network,
-    palm,
-    recurrent,
-    t5,
-    transformer,
-)
+from regard.errors import CheckpointError, ModelError, SettingError
+from regard.families import electra, presets
+from regard.families import folder as folders
 from regard.models import Model
 from regard.training.engine.initialization import initialize
 from regard.training.recipe.schema import STARTING_POINT, Recipe
@@ -35,6 +29,8 @@ from regard.training.recipe.sections import ModelSettings
 from regard.training.run_folder import RunFolder
 
 _ARCHITECTURE = tuple(key for key in ModelSettings.model_fields if key not in STARTING_POINT)
+# Those that change a preset.
+_CHANGES = tuple(key for key in _ARCHITECTURE if key not in ("model", "preset", "spec"))
 
 
 def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
@@ -119,104 +115,102 @@ def set_activation_checkpointing(model: nn.Module, recipe: Recipe) -> None:
             module.activation_checkpointing = recipe.train.recompute
 
 
-_CHANGES = (
-    "d_model",
-    "d_ff",
-    "heads",
-    "layers",
-    "decoder_layers",
-    "dropout",
-    "attention_dropout",
-    "feedforward_dropout",
-    "activation",
-    "attention",
-    "memory",
-    "compressed",
-)
-_TRANSFORMER_CHANGES = (*_CHANGES[:-2], "decoder_attention")
-_BASELINE_CHANGES = ("d_model", "layers", "dropout")
-_DECODER_FAMILIES = {"gpt": gpt2, "palm": palm}
+def describe(
+    recipe: Recipe, vocabulary: int, target_vocabulary: int | None = None, **changes: Any
+) -> spec.Model:
+    """The spec of the recipe's model: its file, or a preset with the recipe's changes.
+
+    `changes` are those that the objective makes.
+    """
+    if recipe.model.spec is not None:
+        return _with_vocabulary(read_file(Path(recipe.model.spec)), vocabulary, target_vocabulary)
+    settings = recipe.model.model_dump(include=set(_CHANGES), exclude_none=True)
+    if target_vocabulary is not None:
+        changes["target_vocabulary"] = target_vocabulary
+        # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
+        joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
+        settings.setdefault("share", "all" if joint else "target")
+    # Pairs have the length of sentences, texts that of the context.
+    pairs = recipe.objective_settings.data == "pairs"
+    context = recipe.data.max_length if pairs else recipe.data.context
+    return presets.preset(recipe.preset_name, vocabulary, context, **settings, **changes)
 
 
-def preset_changes(recipe: Recipe) -> dict[str, Any]:
-    changes = {key: getattr(recipe.model, key) for key in _CHANGES}
-    return {key: value for key, value in changes.items() if value is not None}
+def describe_with_head(
+    recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
+) -> spec.Encoder:
+    """The spec of the recipe's encoder, or of its decoder, with a head for a task."""
+    return with_task_head(describe(recipe, vocabulary), recipe.model_name, task, count)
 
 
-def translation_spec(
-    recipe: Recipe, source_vocabulary: int, target_vocabulary: int
-) -> spec.EncoderDecoder | spec.SequenceToSequence:
-    """The spec of a recipe's translation model."""
-    settings = recipe.model
-    # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
-    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
-    share = settings.share or ("all" if joint else "target")
-    keys = _BASELINE_CHANGES if recipe.is_baseline else _TRANSFORMER_CHANGES
-    values = {key: getattr(settings, key) for key in keys}
-    changes = {key: value for key, value in values.items() if value is not None}
-    changes |= {"share": share, "max_length": recipe.data.max_length}
-    vocabularies = (source_vocabulary, target_vocabulary)
-    if recipe.is_baseline:
-        return recurrent.preset(recipe.model_name, recipe.preset, *vocabularies, **changes)
-    changes |= _positions(recipe)
-    changes["residual"] = spec.PreNorm() if settings.residual == "pre" else spec.PostNorm()
-    return transformer.preset(recipe.preset, *vocabularies, **changes)
+def with_task_head(
+    description: spec.Model, model_type: str, task: spec.HeadTask, count: int
+) -> spec.Encoder:
+    """An encoder, or a decoder, with a head for a task in place of its other heads."""
+    labels = [f"LABEL_{i}" for i in range(count)]
+    try:
+        # As transformers has it, if the family is known there.
+        config = folders.describe(description, model_type=model_type)
+        encoder, _ = folders.with_classifier(config, task, labels)
+    except ModelError:
+        bare = without_heads(description)
+        head = spec.ClassifierHead(count, task, dropout=bare.stack.block.dropout)
+        # A causal model knows the text at its last token only.
+        pool = spec.Pool("last", None) if spec.is_causal(bare.stack.pattern) else spec.Pool()
+        encoder = replace(bare, labels=head, pool=None if head.each else pool)
+    assert isinstance(encoder, spec.Encoder)
+    return encoder
 
 
-def _positions(recipe: Recipe) -> dict[str, Any]:
-    """Position encodings: at the input (`position`), or inside attention (`relative`)."""
-    # Added to the token embeddings.
-    at_input: dict[str, spec.InputPosition] = {
-        "sinusoidal": spec.Sinusoidal(),
-        "learned": spec.LearnedPosition(recipe.data.max_length),
-        "concatenated": spec.ConcatenatedPosition(64),  # concatenated, then mapped to d_model
-    }
-    # In the attention scores, or on queries and keys.
-    inside: dict[str, spec.StackPosition] = {
-        "relative": spec.RelativeKeys(16),  # k = 16, as in Shaw et al., Section 4.1
-        "buckets": spec.T5Bias(),
-        "alibi": spec.Alibi(),
-        "rope": spec.Rope(),
-    }
-    kind = recipe.model.position or "sinusoidal"
-    return {"position": at_input.get(kind), "relative": inside.get(kind)}
-
-
-def language_model_spec(recipe: Recipe, vocabulary: int) -> spec.Decoder | spec.RecurrentDecoder:
-    changes = preset_changes(recipe)
-    if recipe.is_baseline:
-        cell = cast(recurrent.Cell, recipe.model_name)
-        return recurrent.language_model(cell, recipe.preset, vocabulary, **changes)
-    presets = _DECODER_FAMILIES[recipe.model_name]
-    return presets.preset(recipe.preset, vocabulary, recipe.data.context, **changes)
-
-
-def masked_lm_spec(recipe: Recipe, vocabulary: int) -> spec.Encoder:
-    return bert.preset(
-        recipe.preset,
-        vocabulary,
-        recipe.data.context,
-        next_sentence=recipe.train.next_sentence,
-        **preset_changes(recipe),
+def without_heads(description: spec.Model) -> spec.Encoder:
+    """The stack of an encoder or a decoder alone, as an encoder."""
+    if isinstance(description, spec.Decoder):
+        return spec.Encoder(description.d_model, description.tokens, description.stack)
+    if isinstance(description, spec.Encoder):
+        return replace(description, head=None, labels=None, pool=None)
+    raise SettingError(
+        f"{type(description).__name__} has no stack that reads a text alone",
+        "choose an encoder or a decoder",
     )
 
 
 def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.Encoder]:
-    return electra.preset(recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe))
+    """The discriminator and the generator."""
+    settings = recipe.model.model_dump(include=set(_CHANGES), exclude_none=True)
+    return electra.preset(recipe.preset, vocabulary, recipe.data.context, **settings)
 
 
-def text_to_text_spec(recipe: Recipe, vocabulary: int) -> spec.EncoderDecoder:
-    # T5 has relative position biases, BART learned positions.
-    presets = t5 if recipe.objective == "span" else bart
-    return presets.preset(recipe.preset, vocabulary, recipe.data.context, **preset_changes(recipe))
+# --- specs from files -----------------------------------------------------------------------------
 
 
-def task_spec(recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int) -> spec.Encoder:
-    assert task == "classify"
-    return bert.classifier(
-        recipe.preset, vocabulary, recipe.data.context, count, **preset_changes(recipe)
-    )
+def read_file(path: Path) -> spec.Model:
+    """The spec in a file: our own as JSON or TOML, or a config.json of Hugging Face's."""
+    if path.name == "config.json":
+        return folders.peek(path.parent).spec
+    if path.suffix == ".toml":
+        data = _read_toml(path)
+    else:
+        data = disk.read_json_object(path, SettingError)
+    model: spec.Model = spec.from_dict(data)
+    return model
 
 
-def memory_network_spec(recipe: Recipe, vocabulary: int) -> spec.MemoryNetwork:
-    return memory_network.preset(recipe.preset, vocabulary, **preset_changes(recipe))
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(disk.read_text(path, SettingError))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
+
+
+def _with_vocabulary(
+    description: spec.Model, vocabulary: int, target_vocabulary: int | None
+) -> spec.Model:
+    """The spec with one embedding for each token of its tokenizer."""
+    sizes = dict.fromkeys(description.embeddings, vocabulary)
+    if target_vocabulary is not None and "target" in sizes:
+        sizes["target"] = target_vocabulary
+    changed: dict[str, Any] = {
+        name: replace(tokens, vocabulary=sizes[name])
+        for name, tokens in description.embeddings.items()
+    }
+    return replace(description, **changed)

@@ -115,7 +115,7 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
     else:
         source = base.source_tokenizer
         target = base.target_tokenizer
-        max_length = min(recipe.data.max_length, base.max_length or recipe.data.max_length)
+        max_length = min(recipe.data.max_length, base.spec.max_length or recipe.data.max_length)
     if recipe.train.teacher_translates:
         train = _teacher_translations(setup.run_folder, recipe, train, setup.say)
     for name, split in splits.items():

@@ -16,7 +16,7 @@ from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sampling
-from regard.errors import ModelError, SettingError
+from regard.errors import SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import Decoder
@@ -45,6 +45,7 @@ class CausalLM(Objective):
 
     name = "causal"
     model_classes = (LanguageModel,)
+    base_advice = "give a language model, such as GPT-2"
     spec_classes = (spec.Decoder, spec.RecurrentDecoder)
     trained_model: LanguageModel
 
@@ -61,11 +62,8 @@ class CausalLM(Objective):
 
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:
-        if not isinstance(base, LanguageModel):
-            raise ModelError(
-                f"{base.folder} holds no model for {setup.recipe.task}",
-                "give a language model, such as GPT-2",
-            )
+        super().check_base(base, setup)
+        assert isinstance(base, LanguageModel)
         context = setup.recipe.data.context
         positions = base.positions
         if positions is not None and context > positions:
@@ -79,14 +77,15 @@ class CausalLM(Objective):
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
-        return model_spec.language_model_spec(setup.recipe, len(data.tokenizer))
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
 
     @classmethod
     def with_tokenizer(
         cls, model: Any, description: Any, data: TextCorpora, setup: Setup
     ) -> LanguageModel:
         model_spec.check_vocabulary("vocabulary", description.tokens, len(data.tokenizer))
-        config = folders.describe(description) | special_token_ids(data.tokenizer)
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        config |= special_token_ids(data.tokenizer)
         return LanguageModel(model, description, data.tokenizer, config)
 
     @classmethod

@@ -42,6 +42,7 @@ class Denoising(CorruptedText):
     name = "denoise"
     default_share = 0.3
     model_classes = (Translator,)
+    base_advice = "give an encoder–decoder over text, such as BART or T5"
     spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
     trained_model: Translator
     widens_targets = True  # to the context, where few shapes are wanted
@@ -52,7 +53,7 @@ class Denoising(CorruptedText):
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
-        return model_spec.text_to_text_spec(setup.recipe, len(data.tokenizer))
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
 
     @classmethod
     def special_token_ids(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
@@ -74,7 +75,7 @@ class Denoising(CorruptedText):
         model_spec.check_vocabulary("source", description.source, len(tokenizer))
         model_spec.check_vocabulary("target", description.target, len(tokenizer))
         ids = cls.special_token_ids(tokenizer)
-        config = folders.describe(description, ids)
+        config = folders.describe(description, ids, model_type=setup.recipe.model_name)
         return Translator(
             model, description, tokenizer, tokenizer, ids.start, config, opening=ids.opening
         )

@@ -156,7 +156,7 @@ class HeadObjective(Objective, Generic[Example]):
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
-        return model_spec.task_spec(
+        return model_spec.describe_with_head(
             setup.recipe, len(data.tokenizer), cls.head_task, len(data.labels)
         )
 
@@ -165,7 +165,7 @@ class HeadObjective(Objective, Generic[Example]):
         cls, model: Any, description: Any, data: LabelledData, setup: Setup
     ) -> TextEncoder:
         model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
-        config = folders.describe(description)
+        config = folders.describe(description, model_type=setup.recipe.model_name)
         return TextEncoder(model, description, data.tokenizer, cls.label_config(config, data))
 
     @classmethod

@@ -19,7 +19,7 @@ from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
 from regard.data.text_corruption import Fate, mask, pair
-from regard.errors import ModelError
+from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
@@ -135,14 +135,21 @@ class MaskedLM(MaskedText):
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
-        return model_spec.masked_lm_spec(setup.recipe, len(data.tokenizer))
+        changes = {"next_sentence": True} if setup.recipe.train.next_sentence else {}
+        return model_spec.describe(setup.recipe, len(data.tokenizer), **changes)
 
     @classmethod
     def with_tokenizer(
         cls, model: Any, description: Any, data: TextCorpora, setup: Setup
     ) -> TextEncoder:
         model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
-        config = folders.describe(description) | special_token_ids(data.tokenizer)
+        if description.head is None:
+            raise SettingError(
+                f"{setup.recipe.model_name} has no head for masked tokens",
+                "choose another --model or --objective",
+            )
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        config |= special_token_ids(data.tokenizer)
         return TextEncoder(model, description, data.tokenizer, config)
 
     @property

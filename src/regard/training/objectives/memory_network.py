@@ -92,7 +92,7 @@ class StoryQuestions(Objective):
 
     @classmethod
     def describe(cls, setup: Setup, data: StoryData) -> spec.Model:
-        return model_spec.memory_network_spec(setup.recipe, len(data.tokenizer))
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
 
     @classmethod
     def with_tokenizer(

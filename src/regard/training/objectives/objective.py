@@ -39,6 +39,7 @@ class Objective(ABC):
     name: ClassVar[str]  # the word of --objective
     unit: ClassVar[str] = "tokens"  # what `Batch.tokens` counts and the loss is a mean over
     model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
+    base_advice: ClassVar[str] = "give another model"  # the repair, where it is not one of them
     spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it
 
     def __init__(self, model: Model, data: Any, setup: Setup) -> None:
@@ -56,7 +57,7 @@ class Objective(ABC):
         if not isinstance(base, cls.model_classes):
             raise ModelError(
                 f"{base.folder} holds no model for {setup.recipe.task} ({base.family})",
-                "give one of its kind",
+                cls.base_advice,
             )
 
     @classmethod

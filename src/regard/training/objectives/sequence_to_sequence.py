@@ -18,7 +18,6 @@ from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
@@ -49,6 +48,7 @@ class SequenceToSequence(Objective):
 
     name = "translate"
     model_classes = (Translator,)
+    base_advice = "give an encoder–decoder over text, such as Marian or T5"
     spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
     trained_model: Translator
     data: ParallelCorpora
@@ -65,23 +65,14 @@ class SequenceToSequence(Objective):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def check_base(cls, base: Model, setup: Setup) -> None:
-        if not isinstance(base, Translator):
-            raise ModelError(
-                f"{base.folder} holds no encoder–decoder over text",
-                "give one, such as Marian or T5",
-            )
-
-    @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> ParallelCorpora:
         assert base is None or isinstance(base, Translator), "checked before"
         return parallel_corpora(setup, base)
 
     @classmethod
     def describe(cls, setup: Setup, data: ParallelCorpora) -> spec.Model:
-        return model_spec.translation_spec(
-            setup.recipe, len(data.source_tokenizer), len(data.target_tokenizer)
-        )
+        source = len(data.source_tokenizer)
+        return model_spec.describe(setup.recipe, source, len(data.target_tokenizer))
 
     @classmethod
     def with_tokenizer(
@@ -99,7 +90,7 @@ class SequenceToSequence(Objective):
             target.required_token_id("eos"),
             target.special_token_id("unk"),
         )
-        config = folders.describe(description, ids)
+        config = folders.describe(description, ids, model_type=setup.recipe.model_name)
         return Translator(model, description, source, target, start, config)
 
     @classmethod

@@ -16,6 +16,8 @@ DataKind = Literal["pairs", "text", "examples"]
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
 _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
 _BERT_INITIALIZATION = "normal:0.02"
+_ENCODER_DECODER = ("encoder-decoder",)
+_TEXT_READERS = ("encoder", "decoder")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class ObjectiveSettings:
     implementation: str  # module:class, below regard.training.objectives
     data: DataKind
     model: str  # the default of --model
+    kinds: tuple[str, ...]  # of models, as `families.preset_list` calls them
     size: str = "tiny"  # the default of --preset
     metrics: tuple[str, ...] = ("loss",)  # that early stopping can look at
     finetuning_metric: str = "loss"  # the default of --metric in fine-tuning
@@ -38,7 +41,8 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "sequence_to_sequence:SequenceToSequence",
         "pairs",
         "transformer",
-        "small",
+        _ENCODER_DECODER,
+        size="small",
         metrics=_TRANSLATION_METRICS,
         initialization="xavier",  # Glorot and Bengio's
         generates=True,
@@ -47,18 +51,28 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "causal_lm:CausalLM",
         "text",
         "gpt",
+        ("decoder",),
         initialization="scaled:0.02",  # GPT-2's: smaller in residual branches
     ),
-    "masked": ObjectiveSettings("masked_lm:MaskedLM", "text", "bert", corrupts=True),
+    "masked": ObjectiveSettings("masked_lm:MaskedLM", "text", "bert", ("encoder",), corrupts=True),
     "replaced": ObjectiveSettings(
-        "replaced_token_detection:ReplacedTokenDetection", "text", "electra", corrupts=True
+        "replaced_token_detection:ReplacedTokenDetection",
+        "text",
+        "electra",
+        ("encoder",),
+        corrupts=True,
     ),
-    "span": ObjectiveSettings("denoising:SpanCorruption", "text", "t5", corrupts=True),
-    "denoise": ObjectiveSettings("denoising:Denoising", "text", "bart", corrupts=True),
+    "span": ObjectiveSettings(
+        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
+    ),
+    "denoise": ObjectiveSettings(
+        "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
+    ),
     "classify": ObjectiveSettings(
         "classification:Classification",
         "examples",
         "bert",
+        _TEXT_READERS,
         metrics=_CLASSIFICATION_METRICS,
         finetuning_metric="accuracy",
         generates=True,
@@ -67,6 +81,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "token_classification:TokenClassification",
         "examples",
         "bert",
+        _TEXT_READERS,
         metrics=_CLASSIFICATION_METRICS,
         finetuning_metric="f1",
     ),
@@ -74,6 +89,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "question_answering:QuestionAnswering",
         "examples",
         "bert",
+        _TEXT_READERS,
         metrics=("loss", "exact_match", "f1"),
         finetuning_metric="f1",
     ),
@@ -81,18 +97,21 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "regression:Regression",
         "examples",
         "bert",
+        _TEXT_READERS,
         metrics=("loss", "mean_squared_error", "mean_absolute_error", "pearson"),
     ),
     "contrastive": ObjectiveSettings(
         "contrastive:ContrastivePairs",
         "examples",
         "bert",
+        _TEXT_READERS,
         metrics=("loss", "accuracy"),
     ),
     "stories": ObjectiveSettings(
         "memory_network:StoryQuestions",
         "examples",
         "memory",
+        ("memory network",),
         metrics=_CLASSIFICATION_METRICS,
         initialization="xavier",
         generates=True,

@@ -62,6 +62,9 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
 FINETUNING_EPOCHS = 3.0
 LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
 # Settings of [model] that say how training starts, and not what the model is.
+_CELLS = ("rnn", "gru", "lstm")
+# Models whose size is that of the objective, where none is named.
+_DEFAULT_SIZED = (None, "transformer", *BASELINES)
 STARTING_POINT = ("start", "vectors", "freeze_embeddings")
 
 
@@ -155,6 +158,8 @@ class Recipe(Section):
     def _check_model(self) -> None:
         if self.model.spec is not None and self.model.model is not None:
             raise SettingError("--spec and --model both name a model", "give one of them")
+        if self.model.model is not None:
+            self._check_model_kind()
         if not self.is_baseline:
             return
         foreign = [key for key in TRANSFORMER_ONLY if getattr(self.model, key) is not None]
@@ -162,6 +167,25 @@ class Recipe(Section):
             foreign.append("recompute")
         if foreign:
             raise SettingError(f"{foreign[0]} is no setting of {self.model_name}", "leave it out")
+
+    def _check_model_kind(self) -> None:
+        # Imported late: the families come with torch.
+        from regard.families import presets
+
+        about = presets.about(self.preset_name)
+        kinds = self.objective_settings.kinds
+        if about.kind not in kinds:
+            names = sorted(
+                {
+                    preset.name.partition(":")[0]
+                    for preset in presets.listing()
+                    if preset.kind in kinds
+                }
+            )
+            raise SettingError(
+                f"model = {self.model_name!r} is not for the objective {self.objective!r}",
+                f"choose: {', '.join(names)}",
+            )
 
     def _check_teacher(self) -> None:
         train = self.train
@@ -261,8 +285,19 @@ class Recipe(Section):
     @property
     def preset(self) -> str:
         """The size of the model, by name."""
-        size = (self.model.model or "").partition(":")[2]
-        return size or self.model.preset or self.objective_settings.size
+        size = (self.model.model or "").partition(":")[2] or self.model.preset
+        if size:
+            return size
+        # Unless it is named, of the objective's default model, a small one of any other.
+        return self.objective_settings.size if self.model.model in _DEFAULT_SIZED else "tiny"
+
+    @property
+    def preset_name(self) -> str:
+        """NAME:SIZE of the model. A recurrent cell alone is a language model, or a translator."""
+        name = self.model_name
+        if name in _CELLS and self.objective != "translate":
+            name = f"{name}-lm"
+        return f"{name}:{self.preset}"
 
     @property
     def initialization(self) -> Initialization:
