@@ -140,7 +140,7 @@ def test_what_does_not_exist_is_refused() -> None:
         ({"attention": "reformer:8"}, "could not be kept"),
         ({"attention": "linear", "position": "alibi"}, "no scores"),
     ):
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(SettingError, match=message):
             describe(recipes.load(None, {"preset": "tiny", **changes}), 50, 50)
     with pytest.raises(SettingError, match="none can be dropped"):
         describe(

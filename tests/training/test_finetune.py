@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.data import labelled
+from regard.data.corpus import Corpus
 from regard.data.labelled import Question, Words
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
@@ -463,10 +464,10 @@ def test_t5_learns_several_tasks_by_prefix(text: Path, tmp_path: Path) -> None:
         out=out,
         **FAST | {"epochs": 20, "learning_rate": 0.02},
     )
-    kept = [
-        json.loads(line)["source"]
-        for line in (RunFolder(out).data / "train.jsonl").read_text().splitlines()
-    ]
+    corpus = Corpus.open(RunFolder(out).data / "train")
+    translator: Any = regard.load(out)
+    decode = translator.source_tokenizer.decode
+    kept = [decode(corpus.source(row).tolist()[:-1]) for row in range(len(corpus))]
     assert {"copy: fox runs", "first: fox runs"} <= set(kept)
     assert len(kept) == 32
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

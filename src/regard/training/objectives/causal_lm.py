@@ -89,16 +89,6 @@ class CausalLM(Objective):
         return LanguageModel(model, description, data.tokenizer, config)
 
     @classmethod
-    def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:
-        """Segments for a model that carries state from one to the next, otherwise windows."""
-        from regard.training.objectives.segment_lm import SegmentLM
-
-        assert isinstance(model, LanguageModel), "checked before"
-        if cls is CausalLM and model.model.stack.carries_state:
-            return SegmentLM(model, data, setup)
-        return cls(model, data, setup)
-
-    @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
         return text_model_files(model, setup)
 

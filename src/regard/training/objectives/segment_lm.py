@@ -22,10 +22,11 @@ from regard.core.kv_cache import DecoderState, LayerCache
 from regard.data.batching import Batch
 from regard.errors import DataError, SettingError
 from regard.metrics.perplexity import corpus_nll
-from regard.models.language_model import LanguageModel
+from regard.models import LanguageModel, Model
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, windows
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
 
@@ -125,6 +126,18 @@ class SegmentLM(CausalLM):
             with autocast:
                 _, nll, _ = self.segment_loss(batch.tensors, last_stream)
             yield nll, batch.tokens
+
+
+class LanguageModelling(CausalLM):
+    """The objective `causal`: segments for a model that carries state from one to the next,
+    otherwise windows at random positions."""
+
+    @classmethod
+    def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:
+        assert isinstance(model, LanguageModel), "checked before"
+        if model.model.stack.carries_state:
+            return SegmentLM(model, data, setup)
+        return CausalLM(model, data, setup)
 
 
 def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:

@@ -48,7 +48,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         generates=True,
     ),
     "causal": ObjectiveSettings(
-        "causal_lm:CausalLM",
+        "segment_lm:LanguageModelling",
         "text",
         "gpt",
         ("decoder",),
