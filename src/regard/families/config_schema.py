@@ -116,6 +116,19 @@ class ConfigSchema:
         return read, others
 
 
+def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
+    """The token id under a key, or the default of the family."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not _is_whole(value) or value < 0:
+        raise ModelError(
+            f"config.json: {key} is {value!r}, not one token's id",
+            "write the id of the token there",
+        )
+    return int(value)
+
+
 def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
     if isinstance(default, SizeOrNull):
         return config.get(key, default.default)

@@ -5,4 +5,4 @@ from __future__ import annotations
 from regard import spec
 from regard.families.bart import BartFamily
 
-MBART = BartFamily("mbart", "MBartForConditionalGeneration", spec.PreNorm())
+MBART = BartFamily("mbart", "MBart", spec.PreNorm())

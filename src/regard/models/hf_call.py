@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.head import DistilledHead
+from regard.core.question import question_ends
 from regard.errors import SettingError, did_you_mean
+from regard.families import folder as folders
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -64,10 +68,12 @@ def argument_names(spec: kinds.Model) -> dict[str, bool]:
             encoder_input = "input_ids"
             if isinstance(source, kinds.Spectrogram):
                 encoder_input = "input_features"
+            # A classifier's decoder reads the source again.
+            classifies = isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None
             return {
                 encoder_input: True,
                 "attention_mask": False,
-                "decoder_input_ids": True,
+                "decoder_input_ids": not classifies,
                 "decoder_attention_mask": False,
             }
         case kinds.Encoder(input=kinds.Patches()):
@@ -126,7 +132,7 @@ def call(
             hidden, _ = model(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))
             return Output(logits=model.head(hidden))
         case EncoderDecoder():
-            return _call_encoder_decoder(model, inputs)
+            return _call_encoder_decoder(model, config, inputs)
         case DualEncoder():
             return _call_dual_encoder(model, inputs)
         case MemoryNetwork():
@@ -165,6 +171,11 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
+    elif isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.excludes is not None:
+        # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
+        positions = torch.arange(main_input.shape[1], device=main_input.device)
+        ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
+        options["segments"] = (positions > ends).long()
     hidden, _ = model(main_input, mask, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
@@ -231,7 +242,9 @@ def _pretraining_output(
 # ------------------------------------------------------------------ two towers or stacks
 
 
-def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -> Output:
+def _call_encoder_decoder(
+    model: EncoderDecoder, config: Mapping[str, Any], inputs: Mapping[str, Tensor]
+) -> Output:
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
         raise SettingError(
@@ -242,9 +255,33 @@ def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -
     source_mask = None
     if "input_features" not in inputs:
         source_mask = padding_mask(inputs.get("attention_mask"))
-    encoded = model.encode(next(iter(inputs.values())), source_mask)
-    logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
+    source = next(iter(inputs.values()))
+    encoded = model.encode(source, source_mask)
+    target = inputs.get("decoder_input_ids")
+    if target is None:
+        target = shift_right(source, folders.start_token_id(config))
+    hidden = model.decode(target, encoded)  # [B, T, D]
+    if model.labels is None:
+        logits = model.head(hidden)  # [B, T, V]
+    else:
+        _check_end_token(model, source)
+        logits = model.classes(hidden, source)  # [B, labels]
     return Output(logits=logits, encoder_last_hidden_state=encoded.hidden)
+
+
+def shift_right(ids: Tensor, start: int) -> Tensor:
+    """Ids [B, T] behind the start token, without the last of them: what a decoder reads."""
+    return functional.pad(ids[:, :-1], (1, 0), value=start)
+
+
+def _check_end_token(model: EncoderDecoder, ids: Tensor) -> None:
+    """Refuses rows without the end token at which a classifier reads its labels."""
+    end = model.pool.end if model.pool is not None else None
+    if end is not None and not bool((ids == end).any(dim=1).all()):
+        raise SettingError(
+            f"a row has no end token ({end}), at which the labels are read",
+            "end each row of input_ids with it",
+        )
 
 
 def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:

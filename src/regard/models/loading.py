@@ -29,6 +29,7 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
+from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -137,6 +138,8 @@ def _wrap(
                 spec.source, kinds.Spectrogram
             ):
                 return SpeechToText(model, spec, opened.ids, None, config)
+            if isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None:
+                return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")

@@ -169,10 +169,13 @@ def _from_config(
 def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
     """Refuses decoders and encoder–decoders with other heads than a language model's.
 
-    Encoders have many heads, and their families check the architecture themselves.
+    Encoders have many heads, and their families check the architecture themselves; so does BART,
+    which can classify.
     """
     architectures = config.get("architectures")
     if not isinstance(model, (specs.Decoder, specs.EncoderDecoder)):
+        return
+    if isinstance(model, specs.EncoderDecoder) and model.labels is not None:
         return
     if not isinstance(architectures, list) or not architectures:
         return
@@ -216,6 +219,11 @@ def with_classifier(
         changed["label2id"] = {label: i for i, label in enumerate(labels)}
     model = FAMILIES[model_type].to_spec(changed)
     _check_architecture(changed, model)
+    if not isinstance(model, specs.Encoder):
+        raise ModelError(
+            f"labels of an encoder–decoder ({model_type}) cannot be trained here",
+            "give an encoder, such as BERT",
+        )
     return model, changed
 
 
