@@ -153,7 +153,7 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         ("t5 1.0", {"feed_forward_proj": "mish"}, "mish"),
         ("t5 1.0", {"dense_act_fn": "gelu"}, "dense_act_fn"),
         ("t5 1.0", {"is_decoder": True}, "is_decoder"),
-        ("t5 1.0", {"soft_capping": 1.0}, "soft_capping"),
+        ("t5 1.0", {"quantization_config": {"bits": 4}}, "quantization_config"),
         ("t5 1.0", {"num_decoder_layers": 2}, "decoder.block.2"),
         ("t5 1.0", {"d_kv": 6}, "shape"),
         ("bart", {"normalize_before": True}, "normalize_before"),

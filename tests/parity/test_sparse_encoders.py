@@ -228,7 +228,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
                 ({"attention_window": [4, 6, 4]}, "differ between layers"),
                 ({"attention_window": 5}, "even"),
                 ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"),
-                ({"rotary": 1}, "rotary"),
+                ({"rope_theta": 1e4}, "rope_theta"),
             ],
         ),
         (
@@ -236,7 +236,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
             [
                 ({"use_bias": False}, "use_bias"), ({"attention_type": "sparse"}, "attention_type"),
                 ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"),
-                ({"rotary": 1}, "rotary"),
+                ({"rope_theta": 1e4}, "rope_theta"),
                 ({"architectures": ["BigBirdForMultipleChoice"]}, "BigBirdForMultipleChoice"),
             ],
         ),

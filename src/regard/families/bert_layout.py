@@ -60,7 +60,6 @@ FIXED: dict[str, Any] = {
     "use_bfloat16": False,
 }
 IGNORED = IGNORED_KEYS | {
-    "chunk_size_feed_forward",  # saves memory, computes the same
     "sbert_ce_default_activation_function",  # acts on the scores of sentence-transformers
     "sentence_transformers",
 }

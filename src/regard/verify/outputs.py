@@ -70,7 +70,10 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, Output]
         case EncoderDecoder():
             source = _main_input(inputs)
             encoded = model.encode(source, padding_mask)
-            hidden = model.decode(inputs["decoder_input_ids"], encoded)  # [B, T, D]
+            target = inputs["decoder_input_ids"]
+            if model.labels is not None:  # its decoder reads as many tokens as its encoder
+                target = target[:, : source.shape[1]]
+            hidden = model.decode(target, encoded)  # [B, T, D]
             if model.labels is None:
                 logits = model.head(hidden)  # [B, T, V]
             else:
