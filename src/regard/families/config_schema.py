@@ -22,7 +22,8 @@ IGNORED_KEYS = frozenset(
     {
         # Notes of transformers, of training and of old versions.
         "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels",
-        "architectures", "chunk_size_feed_forward", "classif_dropout", "classifier_dropout", "dtype", "extra_pos_embeddings",
+        "architectures", "chunk_size_feed_forward", "classif_dropout", "classifier_dropout",
+        "dtype", "extra_pos_embeddings",
         "finetuning_task", "gradient_checkpointing", "id2label", "init_std", "initializer_range",
         "label2id", "language", "max_sequence_length", "model_type", "name", "name_or_path",
         "num_labels", "output_attentions", "output_hidden_states", "output_past", "prefix",
