@@ -123,7 +123,7 @@ def _row(
 
 def _step_parameters(description: Any) -> float:
     """The parameters that a step reads: the decoder's layers and the head, not the encoder."""
-    if isinstance(description, spec.EncoderDecoder):
+    if description.is_encoder_decoder:
         decoder = spec.Decoder(description.d_model, description.target, description.decoder)
         return float(parameter_count(decoder))
     return float(parameter_count(description))

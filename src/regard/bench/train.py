@@ -113,7 +113,7 @@ def _flops_per_token(description: Any, length: int) -> float:
     In a language model, 12 · layers · d_model · length more for the attention scores, as nanoGPT
     counts them; in short sentences they are few, and left out.
     """
-    if not isinstance(description, spec.Decoder):
+    if description.is_encoder_decoder:
         return 6.0 * parameter_count(description)
     position = description.tokens.position
     lookup_parameters = 0  # learned positions are looked up, not multiplied by

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.presets import transformer_settings
+from regard.families.preset_settings import transformer_settings
 from regard.families.t5_layout import SCHEMA, T5Family
 
 # ------------------------------------------------------------------ presets
@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "3b": {"layers": 24, "d_model": 1024, "heads": 32, "d_k": 128, "d_ff": 16384},
     "11b": {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536},
 }
-_PRESET_DEFAULTS = {
+PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model
     "d_k": 64,
     "decoder_layers": None,  # as many as the encoder has
@@ -32,7 +32,7 @@ def preset(
     name: str, vocabulary: int = 32128, context: int = 512, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size of version 1.0. Positions are distances, so `context` is no part of it."""
-    s = transformer_settings("t5", PRESETS, name, _PRESET_DEFAULTS, changes)
+    s = transformer_settings("t5", PRESETS, name, PRESET_DEFAULTS, changes)
     d_model = s["d_model"]
     dropout = s["dropout"]
     norm = spec.RMSNorm()

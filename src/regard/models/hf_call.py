@@ -16,8 +16,10 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
+from regard.core.context import Context
 from regard.core.head import DistilledHead
 from regard.core.question import question_ends
+from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
 from regard.families import folder as folders
 from regard.model import (
@@ -26,6 +28,10 @@ from regard.model import (
     Encoder,
     EncoderDecoder,
 )
+from regard.models.recorded_outputs import RecordedOutputs
+
+# Arguments of a call that are no inputs.
+OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
 
 class Output(dict[str, Any]):
@@ -56,37 +62,6 @@ class Output(dict[str, Any]):
         return f"Output({', '.join(parts)})"
 
 
-def argument_names(spec: kinds.Model) -> dict[str, bool]:
-    """The arguments that a model takes, in the order of transformers → whether it is required."""
-    match spec:
-        case kinds.DualEncoder():
-            return {"input_ids": True, "pixel_values": True, "attention_mask": False}
-        case kinds.MemoryNetwork():
-            return {"story": True, "question": True, "story_mask": False, "question_mask": False}
-        # Whisper reads spectrograms, all others token ids.
-        case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
-            encoder_input = "input_ids"
-            if isinstance(source, kinds.Spectrogram):
-                encoder_input = "input_features"
-            # A classifier's decoder reads the source again.
-            classifies = isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None
-            return {
-                encoder_input: True,
-                "attention_mask": False,
-                "decoder_input_ids": not classifies,
-                "decoder_attention_mask": False,
-            }
-        case kinds.Encoder(input=kinds.Patches()):
-            # Images have one size: nothing is padded.
-            return {"pixel_values": True}
-        case kinds.Encoder(input=kinds.Waveform()):
-            return {"input_values": True, "attention_mask": False}
-        case kinds.Encoder():
-            return {"input_ids": True, "attention_mask": False, "token_type_ids": False}
-        case _:
-            return {"input_ids": True, "attention_mask": False}
-
-
 def bind_arguments(
     spec: kinds.Model, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> dict[str, Tensor]:
@@ -94,7 +69,7 @@ def bind_arguments(
 
     An argument that the model does not take is an error, and so is a required one that is missing.
     """
-    required = argument_names(spec)
+    required = spec.inputs
     if len(positional) > len(required):
         raise SettingError(
             f"this model takes {len(required)} arguments", f"known: {', '.join(required)}"
@@ -122,24 +97,34 @@ def call(
     spec: kinds.Model,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
+    *,
+    output_hidden_states: bool = False,
+    output_attentions: bool = False,
 ) -> Output:
     """Runs a model on named inputs; the main output tensors, in the order of transformers."""
+    recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
     match model:
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
-            return _call_encoder(model, spec, config, inputs)
+            output = _call_encoder(model, spec, config, inputs, Context(recorded.probe))
+            return Output(output | recorded.of_encoder())
         case Decoder():
-            hidden, _ = model(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))
-            return Output(logits=model.head(hidden))
+            mask = padding_mask(inputs.get("attention_mask"))
+            hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
+            return Output(logits=model.head(hidden), **recorded.of_stack("decoder"))
         case EncoderDecoder():
-            return _call_encoder_decoder(model, config, inputs)
+            return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
-            return _call_dual_encoder(model, inputs)
+            return _call_dual_encoder(model, inputs, recorded)
         case MemoryNetwork():
             story_mask = padding_mask(inputs.get("story_mask"))
             question_mask = padding_mask(inputs.get("question_mask"))
-            hidden, _ = model(inputs["story"], inputs["question"], story_mask, question_mask)
-            return Output(logits=model.head(hidden))
+            story = inputs["story"]
+            question = inputs["question"]
+            context = Context(recorded.probe)
+            hidden, _ = model(story, question, story_mask, question_mask, context)
+            hops = recorded.of_stack("memory") | recorded.cross_attentions("memory")
+            return Output(logits=model.head(hidden), **hops)
 
 
 def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
@@ -160,6 +145,7 @@ def _call_encoder(
     spec: kinds.Encoder,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
+    context: Context,
 ) -> Output:
     main_input = next(iter(inputs.values()))  # ids, pixels or samples: always the first argument
     mask = padding_mask(inputs.get("attention_mask"))
@@ -176,7 +162,7 @@ def _call_encoder(
         positions = torch.arange(main_input.shape[1], device=main_input.device)
         ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
         options["segments"] = (positions > ends).long()
-    hidden, _ = model(main_input, mask, **options)  # [B, T, D]
+    hidden, _ = model(main_input, mask, context, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     without_head = model.head is None and model.labels is None
@@ -184,7 +170,7 @@ def _call_encoder(
         return _hidden_state_output(
             model, spec, hidden, model.input.output_padding_mask(mask), main_input
         )
-    if isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.task == "next":
+    if spec.task == "next":
         return _pretraining_output(model, architecture, hidden, mask, main_input)
     if model.labels is None:
         assert model.head is not None
@@ -201,14 +187,12 @@ def _classifier_output(
         # DeiT: one classifier on the class token, one on the distillation token, and their mean.
         both = model.labels.each(hidden)  # [B, 2, labels]
         return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
-    match spec.labels:
-        case kinds.ClassifierHead(task="answer"):
-            # [B, T, 2]: two scores for each token
-            return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
-        case kinds.ClassifierHead(task="detect"):
-            return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
-        case _:
-            return Output(logits=logits)
+    if spec.task == "answer":
+        # [B, T, 2]: two scores for each token
+        return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
+    if spec.task == "detect":
+        return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
+    return Output(logits=logits)
 
 
 def _hidden_state_output(
@@ -221,7 +205,7 @@ def _hidden_state_output(
     if spec.pool.width is None:
         return Output(last_hidden_state=hidden, pooler_output=vector)
     # A projection to the shared space makes it one tower of CLIP.
-    name = "image_embeds" if isinstance(spec.input, kinds.Patches) else "text_embeds"
+    name = "image_embeds" if spec.main_input_name == "pixel_values" else "text_embeds"
     return Output({name: vector, "last_hidden_state": hidden})
 
 
@@ -243,7 +227,10 @@ def _pretraining_output(
 
 
 def _call_encoder_decoder(
-    model: EncoderDecoder, config: Mapping[str, Any], inputs: Mapping[str, Tensor]
+    model: EncoderDecoder,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
+    recorded: RecordedOutputs,
 ) -> Output:
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
@@ -255,18 +242,31 @@ def _call_encoder_decoder(
     source_mask = None
     if "input_features" not in inputs:
         source_mask = padding_mask(inputs.get("attention_mask"))
+    context = Context(recorded.probe)
     source = next(iter(inputs.values()))
-    encoded = model.encode(source, source_mask)
+    encoded = model.encode(source, source_mask, context)
     target = inputs.get("decoder_input_ids")
-    if target is None:
+    if target is None:  # a classifier's decoder reads the source again
         target = shift_right(source, folders.start_token_id(config))
-    hidden = model.decode(target, encoded)  # [B, T, D]
+    hidden = model.decode(target, encoded, context)  # [B, T, D]
     if model.labels is None:
         logits = model.head(hidden)  # [B, T, V]
     else:
         _check_end_token(model, source)
         logits = model.classes(hidden, source)  # [B, labels]
-    return Output(logits=logits, encoder_last_hidden_state=encoded.hidden)
+    loss = {}
+    if "labels" in inputs:
+        # Labels of -100 are padding. The loss is a mean over all others.
+        labels = inputs["labels"].flatten()
+        loss["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
+    return Output(
+        **loss,
+        logits=logits,
+        **recorded.of_stack("decoder", "decoder_"),
+        **recorded.cross_attentions("decoder"),
+        encoder_last_hidden_state=encoded.hidden,
+        **recorded.of_stack("encoder", "encoder_"),
+    )
 
 
 def shift_right(ids: Tensor, start: int) -> Tensor:
@@ -284,11 +284,20 @@ def _check_end_token(model: EncoderDecoder, ids: Tensor) -> None:
         )
 
 
-def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:
-    texts = model.texts(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))  # [N, D]
-    images = model.images(inputs["pixel_values"])  # [M, D]
+def _call_dual_encoder(
+    model: DualEncoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
+) -> Output:
+    context = Context(recorded.probe)
+    mask = padding_mask(inputs.get("attention_mask"))
+    texts = model.texts(inputs["input_ids"], mask, context)  # [N, D]
+    images = model.images(inputs["pixel_values"], context)  # [M, D]
     # Cosine similarities, scaled by the learned temperature.
     logits = texts @ images.mT * model.scale.exp()  # [N, M]
-    return Output(
+    output = Output(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )
+    # transformers gives the towers' own outputs as well; here, if something of them is asked for.
+    for name, stack in (("text", "text.encoder"), ("vision", "image.encoder")):
+        if recorded.probe.active:
+            output[f"{name}_model_output"] = Output(recorded.of_encoder(stack))
+    return output

@@ -104,11 +104,7 @@ def load_translator(
     model = load(folder, device=device, say=say)
     if isinstance(model, Translator):
         return model
-    spec = model.spec
-    is_text_to_text = isinstance(
-        spec, kinds.EncoderDecoder | kinds.SequenceToSequence
-    ) and isinstance(spec.source, kinds.Tokens)
-    if is_text_to_text:
+    if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
         open_translation_tokenizers(Path(folder))  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
@@ -146,32 +142,27 @@ def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None])
 def _wrap(
     folder: Path, model: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
 ) -> Model:
-    """The user's model of a core model, by the kind of its spec."""
+    """The user's model of a core model, by its class and the input that it takes."""
+    spec: Any = opened.spec  # of the kind that belongs to the core model's class
     config = opened.config
-    # Both are matched, so that a type checker knows the core model's class as well.
-    match model, opened.spec:
-        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() as spec if (
-            opened.ids is not None
-        ):
-            if isinstance(spec, kinds.EncoderDecoder) and isinstance(
-                spec.source, kinds.Spectrogram
-            ):
+    match model:
+        case EncoderDecoder() if opened.ids is not None:
+            if spec.main_input_name == "input_features":
                 return SpeechToText(model, spec, opened.ids, None, config)
             if isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None:
                 return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
-            return Model(model, spec, config)
-        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder() as spec:
+        case Decoder():
             return _language_model(folder, model, spec, config)
-        case Encoder(), kinds.Encoder() as spec:
+        case Encoder():
             return _encoder(model, spec, config)
-        case MemoryNetwork(), kinds.MemoryNetwork() as spec:
+        case MemoryNetwork():
             return MemoryNetworkModel(model, spec, None, config)
-        case DualEncoder(), kinds.DualEncoder() as spec:
+        case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
-    return Model(model, opened.spec, config)
+    return Model(model, spec, config)
 
 
 def _translator(
@@ -215,12 +206,12 @@ def _language_model(
 
 def _encoder(model: Encoder, spec: kinds.Encoder, config: dict[str, Any]) -> Model:
     """An encoder of text, images or speech, by its front end."""
-    match spec.input:
-        case kinds.Tokens():
+    match spec.main_input_name:
+        case "input_ids":
             return TextEncoder(model, spec, None, config)
-        case kinds.Patches():
+        case "pixel_values":
             return ImageEncoder(model, spec, config)
-        case kinds.Waveform() if spec.labels is not None:
+        case "input_values" if spec.labels is not None:
             return CTCModel(model, spec, None, config)
         case _:
             # A bare Wav2Vec2 has no alphabet to transcribe with.

@@ -13,7 +13,7 @@ from rich.text import Text
 from regard import spec
 from regard.memory import amount
 from regard.parameter_count import parameter_count
-from regard.show.dimensions import dimension_letters, kv_cache_size
+from regard.show.dimensions import dimension_letters
 from regard.show.layers import summarize
 from regard.show.resolve import NamedModel
 from regard.show.summary import ModuleSummary
@@ -56,7 +56,7 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     yield _line("", "total", "", "", f"{total:,}", width, style="bold")
     # Of the weights alone: training takes four times as much, and activations.
     yield Text(f"memory       {amount(4 * total)} in float32, {amount(2 * total)} in bfloat16")
-    cached = kv_cache_size(model.spec)
+    cached = model.spec.kv_cache_size
     if cached:  # neither None nor 0: the cache grows with the text
         size = amount(2 * cached)
         yield Text(f"decoding     remembers {cached:,} numbers a token: {size} in bfloat16")
@@ -77,7 +77,7 @@ def data(model: NamedModel) -> dict[str, Any]:
         "architecture": model.architecture,
         "parameters": total,
         "bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "remembered_per_token": kv_cache_size(model.spec),
+        "remembered_per_token": model.spec.kv_cache_size,
         "letters": dimension_letters(model.spec),
         "stations": [_module_data(module) for module in summarize(model.spec)],
         "spec": spec.to_dict(model.spec),

@@ -119,3 +119,8 @@ class DistilledHead:
 
     count: int  # classes
     voters: int = 2  # the class token, trained on labels, and the distillation token, on a teacher
+
+    @property
+    def task(self) -> HeadTask:
+        """Images have one label each."""
+        return "classify"

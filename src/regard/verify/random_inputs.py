@@ -129,7 +129,7 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> Batch:
                 batch = replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
                 return _with_pooled_ends(batch, model.pool, model.target.vocabulary)
             # Targets have another length than sources, so that mixing them up raises an error.
-            length = max(1, _lengths(_max_positions(model.target))[0] - 3)
+            length = max(1, _lengths(model.target.max_length)[0] - 3)
             targets = _random_tokens(model.target.vocabulary, length, pad, generator)
             return replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
         case specs.Decoder() | specs.RecurrentDecoder():
@@ -156,7 +156,7 @@ def _main_inputs(
 ) -> Batch:
     match part:
         case specs.Tokens():
-            lengths = _lengths(_max_positions(part), window)
+            lengths = _lengths(part.max_length, window)
             tokens = _random_tokens(part.vocabulary, lengths[0], pad, generator)
             inputs = {"input_ids": tokens}  # [B, T]
             if part.segments > 1:
@@ -165,7 +165,7 @@ def _main_inputs(
             return Batch(inputs, "input_ids", lengths)
         case specs.Spectrogram():
             # The second convolution has stride 2: two frames a position.
-            length = 2 * (_max_positions(part) or 20)
+            length = 2 * (part.max_length or 20)
             features = torch.randn(ROWS, part.mels, length, generator=generator)  # [B, mels, N]
             return Batch({"input_features": features}, "input_features", (length,) * ROWS)
         case specs.Patches():
@@ -203,12 +203,6 @@ def _waveform_lengths(part: specs.Waveform) -> tuple[int, ...]:
         receptive_field += (convolution.kernel - 1) * stride
         stride *= convolution.stride
     return tuple(receptive_field + stride * (n - 1) + stride // 2 for n in LENGTHS)
-
-
-def _max_positions(part: specs.Tokens | specs.Spectrogram) -> int | None:
-    """How many positions there are, where a table limits them."""
-    tables = specs.LearnedPosition | specs.FixedPosition | specs.AxialPosition
-    return part.position.length if isinstance(part.position, tables) else None
 
 
 def _random_tokens(vocabulary: int, length: int, pad: int, generator: torch.Generator) -> Tensor:
