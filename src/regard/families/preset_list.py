@@ -246,7 +246,7 @@ FAMILIES: dict[str, Family] = {
         small=Size(300),
         base=Size(580),
         large=Size(1200, ROUNDED),
-        xl=Size(3700),
+        xl=Size(3700, ROUNDED),
         xxl=Size(13_000),
     ),
     "bart": Family(
