@@ -25,8 +25,8 @@ def pad_rows(
 ) -> tuple[Tensor, Tensor]:
     """Token ids [B, T] and their padding mask [B, T] (True = token), padded with `pad`.
 
-    Rows of samples become a tensor of their floating-point type. `side` is "right" or "left". T is the longest row's length, or `min_width` if that is more,
-    rounded up to the multiple.
+    `side` is "right" or "left". T is the longest row's length, or `min_width` if that is more,
+    rounded up to the multiple. Rows of samples become a tensor of their floating-point type.
     """
     lengths = np.array([len(row) for row in rows])
     width = round_up(max(min_width, int(lengths.max())), pad_to_multiple_of)
