@@ -174,7 +174,7 @@ def _rounded(millions: int) -> str:
 
 
 def _corrected(millions: int) -> str:
-    return f"the paper's Table 2 is wrong by the authors' own correction, {millions:,} M"
+    return f"Table 2 of the paper miscounts; the authors' release says {millions:,} M"
 
 
 def _renamed(size: str) -> str:

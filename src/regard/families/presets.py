@@ -68,6 +68,14 @@ def about(name: str) -> Preset:
     )
 
 
+def names() -> Iterator[str]:
+    """All names that `preset` takes, with a size and without."""
+    for word in (*FAMILIES, *ALIASES):
+        yield word
+        for size in FAMILIES[ALIASES.get(word, word)].sizes:
+            yield f"{word}:{size}"
+
+
 def listing() -> Iterator[Preset]:
     """All presets, in the order of the list."""
     for name, family in FAMILIES.items():
