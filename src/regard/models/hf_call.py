@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
 from regard.core.head import DistilledHead
+from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
 from regard.model import (
     Decoder,
@@ -24,6 +26,9 @@ from regard.model import (
     EncoderDecoder,
 )
 from regard.models.recorded_outputs import RecordedOutputs
+
+# Arguments of a call that are no inputs.
+OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
 
 class Output(dict[str, Any]):
@@ -229,8 +234,15 @@ def _call_encoder_decoder(
     context = Context(recorded.probe)
     encoded = model.encode(next(iter(inputs.values())), source_mask, context)
     hidden = model.decode(inputs["decoder_input_ids"], encoded, context)  # [B, T, D]
+    logits = model.head(hidden)  # [B, T, V]
+    loss = {}
+    if "labels" in inputs:
+        # Labels of -100 are padding. The loss is a mean over all others.
+        labels = inputs["labels"].flatten()
+        loss["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
     return Output(
-        logits=model.head(hidden),
+        **loss,
+        logits=logits,
         **recorded.of_stack("decoder", "decoder_"),
         **recorded.cross_attentions("decoder"),
         encoder_last_hidden_state=encoded.hidden,
