@@ -12,11 +12,11 @@ from regard import spec
 from regard.builder import build
 from regard.core.positional_encoding import sinusoids
 from regard.families.presets import preset
-from regard.look.position_encodings import Positions, positions
+from regard.look.position_encodings import PositionEncodings, positions
 from regard.models.base import Model
 
 
-def look(name: str, **changes: Any) -> tuple[Any, Positions]:
+def look(name: str, **changes: Any) -> tuple[Any, PositionEncodings]:
     """A preset with random weights everywhere, and the view of its first eight positions."""
     model = preset(name, 50, 32, **changes)
     module: Any = build(model)

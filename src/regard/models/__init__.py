@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.models.base import Model, Output, choose_device
+from regard.models.base import Model, ModelOutput, choose_device
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.image_encoder import ImageEncoder
@@ -21,7 +21,7 @@ __all__ = [
     "ImageEncoder",
     "LanguageModel",
     "Model",
-    "Output",
+    "ModelOutput",
     "SpeechToText",
     "Suspect",
     "Tagged",
