@@ -12,7 +12,7 @@ from regard.builder import build
 from regard.errors import SettingError
 from regard.families import bert, gpt2, transformer
 from regard.families.preset_changes import POSITIONS, RESIDUALS, parse_position
-from regard.families.preset_list import FAMILIES
+from regard.families.preset_list import PRESET_FAMILIES
 from regard.families.presets import preset
 
 WIRINGS = ("transformer:tiny", "t5:tiny", "bart:tiny", "bert:tiny", "roberta:tiny", "gpt2:tiny", "llama:tiny")  # fmt: skip
@@ -58,7 +58,7 @@ def test_positions_of_every_wiring(name: str, word: str) -> None:
 @pytest.mark.parametrize("word", RESIDUALS)
 @pytest.mark.parametrize("name", WIRINGS)
 def test_residuals_of_every_wiring(name: str, word: str) -> None:
-    if word == "parallel" and FAMILIES[name.partition(":")[0]].kind == "encoder-decoder":
+    if word == "parallel" and PRESET_FAMILIES[name.partition(":")[0]].kind == "encoder-decoder":
         with pytest.raises(SettingError, match="no place for cross-attention"):
             preset(name, 50, 32, residual=word)
         return
@@ -95,7 +95,7 @@ def test_attention_of_every_wiring(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [name for name, family in FAMILIES.items() if family.kind in TEXT_KINDS]
+    "family", [name for name, family in PRESET_FAMILIES.items() if family.kind in TEXT_KINDS]
 )
 def test_sizes_and_dropout_of_every_family(family: str) -> None:
     changes: dict[str, Any] = {"d_model": 64, "layers": 3, "dropout": 0.25}
