@@ -8,6 +8,7 @@ from regard.models.dual_encoder import DualEncoderModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
+from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
@@ -22,6 +23,7 @@ __all__ = [
     "LanguageModel",
     "Model",
     "ModelOutput",
+    "SequenceClassifier",
     "SpeechToText",
     "Suspect",
     "Tagged",

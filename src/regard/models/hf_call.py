@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,8 +18,10 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
 from regard.core.head import DistilledHead
+from regard.core.question import question_ends
 from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
+from regard.families import folder as folders
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -110,7 +113,7 @@ def call(
             hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
             return ModelOutput(logits=model.head(hidden), **recorded.of_stack("decoder"))
         case EncoderDecoder():
-            return _call_encoder_decoder(model, inputs, recorded)
+            return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
             return _call_dual_encoder(model, inputs, recorded)
         case MemoryNetwork():
@@ -154,6 +157,11 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
+    elif isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.excludes is not None:
+        # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
+        positions = torch.arange(main_input.shape[1], device=main_input.device)
+        ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
+        options["segments"] = (positions > ends).long()
     hidden, _ = model(main_input, mask, context, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
@@ -219,7 +227,10 @@ def _pretraining_output(
 
 
 def _call_encoder_decoder(
-    model: EncoderDecoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
+    model: EncoderDecoder,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
+    recorded: RecordedOutputs,
 ) -> ModelOutput:
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
@@ -232,9 +243,17 @@ def _call_encoder_decoder(
     if "input_features" not in inputs:
         source_mask = padding_mask(inputs.get("attention_mask"))
     context = Context(recorded.probe)
-    encoded = model.encode(next(iter(inputs.values())), source_mask, context)
-    hidden = model.decode(inputs["decoder_input_ids"], encoded, context)  # [B, T, D]
-    logits = model.head(hidden)  # [B, T, V]
+    source = next(iter(inputs.values()))
+    encoded = model.encode(source, source_mask, context)
+    target = inputs.get("decoder_input_ids")
+    if target is None:  # a classifier's decoder reads the source again
+        target = shift_right(source, folders.start_token_id(config))
+    hidden = model.decode(target, encoded, context)  # [B, T, D]
+    if model.labels is None:
+        logits = model.head(hidden)  # [B, T, V]
+    else:
+        _check_end_token(model, source)
+        logits = model.classes(hidden, source)  # [B, labels]
     loss = {}
     if "labels" in inputs:
         # Labels of -100 are padding. The loss is a mean over all others.
@@ -248,6 +267,21 @@ def _call_encoder_decoder(
         encoder_last_hidden_state=encoded.hidden,
         **recorded.of_stack("encoder", "encoder_"),
     )
+
+
+def shift_right(ids: Tensor, start: int) -> Tensor:
+    """Ids [B, T] behind the start token, without the last of them: what a decoder reads."""
+    return functional.pad(ids[:, :-1], (1, 0), value=start)
+
+
+def _check_end_token(model: EncoderDecoder, ids: Tensor) -> None:
+    """Refuses rows without the end token at which a classifier reads its labels."""
+    end = model.pool.end if model.pool is not None else None
+    if end is not None and not bool((ids == end).any(dim=1).all()):
+        raise SettingError(
+            f"a row has no end token ({end}), at which the labels are read",
+            "end each row of input_ids with it",
+        )
 
 
 def _call_dual_encoder(

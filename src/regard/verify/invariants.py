@@ -124,6 +124,8 @@ def _cached_is_uncached(model: CoreModel, batch: RandomBatch, compare: OutputCom
     name = "cached = uncached"
     if not isinstance(model, EncoderDecoder | Decoder):
         return Finding(name, None, 0.0, "this model does not decode")
+    if isinstance(model, EncoderDecoder) and model.labels is not None:
+        return Finding(name, None, 0.0, "this model classifies")
     with torch.inference_mode():
         if isinstance(model, Decoder):
             tokens = batch.inputs["input_ids"]  # [B, T]

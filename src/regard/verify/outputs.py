@@ -68,8 +68,16 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
         padding_mask = inputs["attention_mask"].bool()  # [B, T]
     match model:
         case EncoderDecoder():
-            encoded = model.encode(_main_input(inputs), padding_mask)
-            logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
+            source = _main_input(inputs)
+            encoded = model.encode(source, padding_mask)
+            target = inputs["decoder_input_ids"]
+            if model.labels is not None:  # its decoder reads as many tokens as its encoder
+                target = target[:, : source.shape[1]]
+            hidden = model.decode(target, encoded)  # [B, T, D]
+            if model.labels is None:
+                logits = model.head(hidden)  # [B, T, V]
+            else:
+                logits = model.classes(hidden, source)  # [B, labels]
             return {
                 "logits": MaskedOutput(logits),
                 "encoder_last_hidden_state": MaskedOutput(encoded.hidden, encoded.padding_mask),

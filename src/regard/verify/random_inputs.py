@@ -123,6 +123,11 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
     match model:
         case specs.EncoderDecoder() | specs.SequenceToSequence():
             batch = _main_inputs(model.source, pad, generator, _window(model.encoder))
+            if isinstance(model, specs.EncoderDecoder) and model.pool is not None:
+                # The decoder of a classifier reads as many tokens as the encoder.
+                targets = _random_tokens(model.target.vocabulary, batch.lengths[0], pad, generator)
+                batch = replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
+                return _with_pooled_ends(batch, model.pool, model.target.vocabulary)
             # Targets have another length than sources, so that mixing them up raises an error.
             length = max(1, _lengths(model.target.max_length)[0] - 3)
             targets = _random_tokens(model.target.vocabulary, length, pad, generator)
@@ -141,8 +146,8 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
             return _story(model, generator)
         case specs.Encoder():
             batch = _main_inputs(model.input, pad, generator, _window(model.stack))
-            if model.pool is not None and isinstance(model.pool.which, specs.EndToken):
-                return _with_end_tokens(batch, model.pool.which, model.tokens.vocabulary)
+            if model.pool is not None and isinstance(model.input, specs.Tokens):
+                return _with_pooled_ends(batch, model.pool, model.input.vocabulary)
             return batch
 
 
@@ -216,10 +221,18 @@ def _story(model: specs.MemoryNetwork, generator: torch.Generator) -> RandomBatc
     return RandomBatch({"story": story, "question": question}, "story", _lengths(sentences))
 
 
-def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -> RandomBatch:
-    """Each row with its end token at the last position before padding and at the very last.
+def _with_pooled_ends(batch: RandomBatch, pool: specs.Pool, vocabulary: int) -> RandomBatch:
+    """The batch with end tokens, if it is at these that the pool looks."""
+    if not isinstance(pool.which, specs.EndToken):
+        return batch
+    return _with_end_tokens(batch, pool.which, vocabulary)
 
-    CLIP pools at the first end token; the others are replaced.
+
+def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -> RandomBatch:
+    """Each row with its end token at the last position before padding.
+
+    CLIP pools at the first end token, and has one at the very last position as well; BART at the
+    last, and transformers wants as many of them in each row. All others are replaced.
     """
     # Without an id CLIP takes the highest one, which its end token has.
     token = vocabulary - 1 if end.token is None else end.token
@@ -227,5 +240,6 @@ def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -
     tokens[tokens == token] = 1 if token == 0 else 0
     last = torch.tensor(batch.lengths) - 1
     tokens[torch.arange(ROWS), last] = token
-    tokens[:, -1] = token
+    if end.which == "first":
+        tokens[:, -1] = token
     return replace(batch, inputs={**batch.inputs, "input_ids": tokens})
