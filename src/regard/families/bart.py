@@ -22,7 +22,7 @@ from regard.families.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.presets import transformer_settings
+from regard.families.preset_settings import transformer_settings
 from regard.families.tensor_table import Rename, Rule, module_rules
 
 _POSITION_OFFSET = 2  # rows of the position table that belong to no position
@@ -35,7 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "base": {"layers": 6, "d_model": 768, "heads": 12},
     "large": {"layers": 12, "d_model": 1024, "heads": 16},
 }
-_PRESET_DEFAULTS = {
+PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model
     "d_k": None,  # d_model / heads
     "decoder_layers": None,  # as many as the encoder has
@@ -50,7 +50,7 @@ def preset(
     name: str, vocabulary: int = 50265, context: int = 1024, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size, any of whose settings can be changed."""
-    s = transformer_settings("bart", PRESETS, name, _PRESET_DEFAULTS, changes)
+    s = transformer_settings("bart", PRESETS, name, PRESET_DEFAULTS, changes)
     dropout = s["dropout"]
     attention = spec.Attention(
         s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])

@@ -27,6 +27,7 @@ from regard.families.bert_layout import (
 from regard.families.block_config import ACTIVATIONS
 from regard.families.classifier_labels import classifier_head
 from regard.families.config_schema import ConfigSchema
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.tensor_table import Rule, Unused
 
 _CLASSIFIER = ClassifierDense("classifier.dense", "gelu_tanh")
@@ -128,3 +129,33 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return [
         Unused(rule.hf, shapes[rule.hf]) if isinstance(rule, Unused) else rule for rule in rules
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Zaheer et al. 2020: RoBERTa's sizes.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "block": 16},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+}
+_PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "activation": "gelu_tanh",
+    "block": 64,  # positions in a block
+    "random_blocks": 3,
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["BigBirdForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+        "block_size": settings["block"],
+        "num_random_blocks": settings["random_blocks"],
+    }
+
+
+preset = ConfigPresets("bigbird", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)

@@ -15,7 +15,7 @@ from typing import Any
 from regard import spec
 from regard.errors import ModelError, did_you_mean
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.presets import transformer_settings
+from regard.families.preset_settings import transformer_settings
 from regard.families.tensor_table import (
     ParameterRule,
     Rename,
@@ -36,7 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "3b": {"layers": 24, "d_model": 1024, "heads": 32, "d_k": 128, "d_ff": 16384},
     "11b": {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536},
 }
-_PRESET_DEFAULTS = {
+PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model
     "d_k": 64,
     "decoder_layers": None,  # as many as the encoder has
@@ -49,7 +49,7 @@ def preset(
     name: str, vocabulary: int = 32128, context: int = 512, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size of version 1.0. Positions are distances, so `context` is no part of it."""
-    s = transformer_settings("t5", PRESETS, name, _PRESET_DEFAULTS, changes)
+    s = transformer_settings("t5", PRESETS, name, PRESET_DEFAULTS, changes)
     d_model = s["d_model"]
     dropout = s["dropout"]
     norm = spec.RMSNorm()

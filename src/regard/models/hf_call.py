@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
+from regard.core.context import Context
 from regard.core.head import DistilledHead
+from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
 from regard.model import (
     Decoder,
@@ -22,6 +25,10 @@ from regard.model import (
     Encoder,
     EncoderDecoder,
 )
+from regard.models.recorded_outputs import RecordedOutputs
+
+# Arguments of a call that are no inputs.
+OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
 
 class Output(dict[str, Any]):
@@ -87,24 +94,34 @@ def call(
     spec: kinds.Model,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
+    *,
+    output_hidden_states: bool = False,
+    output_attentions: bool = False,
 ) -> Output:
     """Runs a model on named inputs; the main output tensors, in the order of transformers."""
+    recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
     match model:
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
-            return _call_encoder(model, spec, config, inputs)
+            output = _call_encoder(model, spec, config, inputs, Context(recorded.probe))
+            return Output(output | recorded.of_encoder())
         case Decoder():
-            hidden, _ = model(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))
-            return Output(logits=model.head(hidden))
+            mask = padding_mask(inputs.get("attention_mask"))
+            hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
+            return Output(logits=model.head(hidden), **recorded.of_stack("decoder"))
         case EncoderDecoder():
-            return _call_encoder_decoder(model, inputs)
+            return _call_encoder_decoder(model, inputs, recorded)
         case DualEncoder():
-            return _call_dual_encoder(model, inputs)
+            return _call_dual_encoder(model, inputs, recorded)
         case MemoryNetwork():
             story_mask = padding_mask(inputs.get("story_mask"))
             question_mask = padding_mask(inputs.get("question_mask"))
-            hidden, _ = model(inputs["story"], inputs["question"], story_mask, question_mask)
-            return Output(logits=model.head(hidden))
+            story = inputs["story"]
+            question = inputs["question"]
+            context = Context(recorded.probe)
+            hidden, _ = model(story, question, story_mask, question_mask, context)
+            hops = recorded.of_stack("memory") | recorded.cross_attentions("memory")
+            return Output(logits=model.head(hidden), **hops)
 
 
 def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
@@ -125,6 +142,7 @@ def _call_encoder(
     spec: kinds.Encoder,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
+    context: Context,
 ) -> Output:
     main_input = next(iter(inputs.values()))  # ids, pixels or samples: always the first argument
     mask = padding_mask(inputs.get("attention_mask"))
@@ -136,7 +154,7 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
-    hidden, _ = model(main_input, mask, **options)  # [B, T, D]
+    hidden, _ = model(main_input, mask, context, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     without_head = model.head is None and model.labels is None
@@ -200,7 +218,9 @@ def _pretraining_output(
 # ------------------------------------------------------------------ two towers or stacks
 
 
-def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -> Output:
+def _call_encoder_decoder(
+    model: EncoderDecoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
+) -> Output:
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
         raise SettingError(
@@ -211,16 +231,39 @@ def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -
     source_mask = None
     if "input_features" not in inputs:
         source_mask = padding_mask(inputs.get("attention_mask"))
-    encoded = model.encode(next(iter(inputs.values())), source_mask)
-    logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
-    return Output(logits=logits, encoder_last_hidden_state=encoded.hidden)
+    context = Context(recorded.probe)
+    encoded = model.encode(next(iter(inputs.values())), source_mask, context)
+    hidden = model.decode(inputs["decoder_input_ids"], encoded, context)  # [B, T, D]
+    logits = model.head(hidden)  # [B, T, V]
+    loss = {}
+    if "labels" in inputs:
+        # Labels of -100 are padding. The loss is a mean over all others.
+        labels = inputs["labels"].flatten()
+        loss["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
+    return Output(
+        **loss,
+        logits=logits,
+        **recorded.of_stack("decoder", "decoder_"),
+        **recorded.cross_attentions("decoder"),
+        encoder_last_hidden_state=encoded.hidden,
+        **recorded.of_stack("encoder", "encoder_"),
+    )
 
 
-def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:
-    texts = model.texts(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))  # [N, D]
-    images = model.images(inputs["pixel_values"])  # [M, D]
+def _call_dual_encoder(
+    model: DualEncoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
+) -> Output:
+    context = Context(recorded.probe)
+    mask = padding_mask(inputs.get("attention_mask"))
+    texts = model.texts(inputs["input_ids"], mask, context)  # [N, D]
+    images = model.images(inputs["pixel_values"], context)  # [M, D]
     # Cosine similarities, scaled by the learned temperature.
     logits = texts @ images.mT * model.scale.exp()  # [N, M]
-    return Output(
+    output = Output(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )
+    # transformers gives the towers' own outputs as well; here, if something of them is asked for.
+    for name, stack in (("text", "text.encoder"), ("vision", "image.encoder")):
+        if recorded.probe.active:
+            output[f"{name}_model_output"] = Output(recorded.of_encoder(stack))
+    return output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -56,6 +56,12 @@ class SpeechToText(TokenizerModel):
     def generation_config(self) -> dict[str, Any]:
         """generation_config.json, or config.json where it is missing."""
         return read_folder_json(self, "generation_config.json") or self.config
+
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        files = dict(super().files())
+        if not self.config:
+            files["config.json"] = folders.describe(self.spec, self.ids)
+        return files
 
     @property
     def seconds(self) -> float:

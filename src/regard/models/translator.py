@@ -21,7 +21,13 @@ from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
-from regard.text.tokenizer import Between, Tokenizer
+from regard.models.token_batches import (
+    framed_rows,
+    padded_inputs,
+    single_texts,
+    smaller_limit,
+)
+from regard.text.tokenizer import Between, Text, Tokenizer
 
 
 class Translator(Model):
@@ -76,6 +82,32 @@ class Translator(Model):
         if not self.config:
             files["config.json"] = folders.describe(self.spec, ids)
         return files
+
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        limit = smaller_limit(max_length, self.spec.source.max_length)
+        sources = single_texts(texts)
+        rows = framed_rows(self.source_tokenizer, sources, limit, truncation, self.say)
+        batch = padded_inputs(rows, self.special_tokens.pad)
+        if targets is not None:
+            limit = smaller_limit(max_length, self.spec.target.max_length)
+            target_texts = single_texts(targets)
+            if len(target_texts) != len(sources):
+                raise DataError(
+                    f"{len(target_texts)} targets for {len(sources)} sources", "give one for each"
+                )
+            labels = framed_rows(self.output_tokenizer, target_texts, limit, truncation, self.say)
+            # Teacher forcing: the decoder reads the labels shifted right, behind the start token.
+            shifted = [[self.start, *row[:-1]] for row in labels]
+            batch["decoder_input_ids"], _ = pad_rows(shifted, self.special_tokens.pad)
+            batch["labels"], _ = pad_rows(labels, IGNORED)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     # ------------------------------------------------------------------ for `regard.look`
 

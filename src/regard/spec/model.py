@@ -79,6 +79,7 @@ def _encoder_decoder_inputs(source: Tokens | Spectrogram) -> dict[str, bool]:
         "attention_mask": False,
         "decoder_input_ids": True,
         "decoder_attention_mask": False,
+        "labels": False,
     }
 
 
