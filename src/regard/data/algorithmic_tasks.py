@@ -94,9 +94,6 @@ class Copying(AlgorithmicTask):
     A length is the number of letters.
     """
 
-    min_length: int = 1
-    max_length: int = 20
-
     kind = "pairs"
 
     def input_count(self, length: int) -> int:
@@ -113,9 +110,6 @@ class Reversing(AlgorithmicTask):
 
     A length is the number of letters.
     """
-
-    min_length: int = 1
-    max_length: int = 20
 
     kind = "pairs"
 
@@ -134,9 +128,6 @@ class Sorting(AlgorithmicTask):
     A length is the number of numbers.
     """
 
-    min_length: int = 1
-    max_length: int = 20
-
     kind = "pairs"
 
     def input_count(self, length: int) -> int:
@@ -154,7 +145,6 @@ class Addition(AlgorithmicTask):
     A length is the number of digits of the longer one.
     """
 
-    min_length: int = 1
     max_length: int = 10
 
     kind = "pairs"
@@ -178,9 +168,6 @@ class AssociativeRecall(AlgorithmicTask):
     Pairs of keys and values, then one of the keys (Ba et al., 2016, section 4.1). A length is the
     number of pairs. No key has two values.
     """
-
-    min_length: int = 1
-    max_length: int = 20
 
     kind = "pairs"
 
@@ -213,7 +200,6 @@ class Parity(AlgorithmicTask):
     A length is the number of bits.
     """
 
-    min_length: int = 1
     max_length: int = 40
 
     kind = "classify"
@@ -234,9 +220,6 @@ class Dyck(AlgorithmicTask):
     A length is half the number of brackets. Half of the words are balanced; the others are nearly
     so, with one bracket replaced or two exchanged, so that counting brackets does not suffice.
     """
-
-    min_length: int = 1
-    max_length: int = 20
 
     kind = "classify"
 

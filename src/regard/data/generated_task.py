@@ -25,8 +25,8 @@ class GeneratedTask(ABC):
     `max_length`.
     """
 
-    min_length: int
-    max_length: int
+    min_length: int = 1
+    max_length: int = 20
 
     # "pairs": input and target sequence; "classify": text and label
     kind: ClassVar[Literal["pairs", "classify"]]
