@@ -24,7 +24,7 @@ from regard.look import drawing, terminal
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.probe_names import stacks
 from regard.look.recording import array
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -43,7 +43,7 @@ InputPosition = Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | S
 
 
 @dataclass(frozen=True)
-class Positions(Result):
+class PositionEncodings(AnalysisResult):
     """The encodings of positions and their dot products.
 
     Where positions are biases of the attention scores, `products` are those, as a mean over the
@@ -87,7 +87,9 @@ class Positions(Result):
 
 
 @torch.no_grad()
-def positions(model: Inspectable, length: int = 32, *, stack: str | None = None) -> Positions:
+def positions(
+    model: Inspectable, length: int = 32, *, stack: str | None = None
+) -> PositionEncodings:
     """The first `length` positions of a stack, by default the first one."""
     core = model.model
     name = stack or next(iter(stacks(core)))
@@ -105,7 +107,7 @@ def positions(model: Inspectable, length: int = 32, *, stack: str | None = None)
         case None, (T5Bias() | Alibi()) as bias:
             mean_bias = bias(numbers, numbers)[0].mean(dim=0)  # [T, T] from [1, H, T, T]
             what = f"what distance adds to the scores in the {name}"
-            return Positions(what, None, array(mean_bias))
+            return PositionEncodings(what, None, array(mean_bias))
         case None, Disentangled() as distances:
             vectors = distances.table
             if distances.norm is not None:
@@ -117,8 +119,8 @@ def positions(model: Inspectable, length: int = 32, *, stack: str | None = None)
             )
 
 
-def _of_vectors(what: str, vectors: Tensor) -> Positions:
-    return Positions(what, array(vectors), array(vectors @ vectors.mT))  # [T, D], [T, T]
+def _of_vectors(what: str, vectors: Tensor) -> PositionEncodings:
+    return PositionEncodings(what, array(vectors), array(vectors @ vectors.mT))  # [T, D], [T, T]
 
 
 def _input_position(model: CoreModel, stack: str) -> InputPosition | None:
