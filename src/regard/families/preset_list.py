@@ -247,7 +247,7 @@ FAMILIES: dict[str, Family] = {
         base=Size(580),
         large=Size(1200, ROUNDED),
         xl=Size(3700, ROUNDED),
-        xxl=Size(13_000),
+        xxl=Size(13_000, ROUNDED),
     ),
     "bart": Family(
         "encoder-decoder",
