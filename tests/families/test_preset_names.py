@@ -11,7 +11,7 @@ from regard import spec
 from regard.builder import build
 from regard.errors import SettingError
 from regard.families import presets
-from regard.families.preset_list import ALIASES, FAMILIES
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.families.presets import about, listing, preset
 from regard.families.registry import FAMILIES as MODEL_TYPES
 from regard.parameter_count import parameter_count
@@ -45,7 +45,9 @@ def test_the_rows_of_gpt_3_are_those_of_its_table() -> None:
         ("13b", 13_000, 40, 5120),
         ("175b", 175_000, 96, 12_288),
     ]
-    assert [row[0] for row in table] == [size for size in FAMILIES["gpt3"].sizes if size != "tiny"]
+    assert [row[0] for row in table] == [
+        size for size in PRESET_FAMILIES["gpt3"].sizes if size != "tiny"
+    ]
     for size, millions, layers, d_model in table:
         model = preset(f"gpt3:{size}")
         assert isinstance(model, spec.Decoder)
@@ -115,18 +117,20 @@ def forward(model: spec.Model) -> torch.Tensor:
                 return module(tokens)[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRESET_FAMILIES)
 def test_every_family_has_a_tiny_size_that_runs(family: str) -> None:
-    assert "tiny" in FAMILIES[family].sizes
-    vocabulary = 61 if FAMILIES[family].kind != "image" else 7
-    context = FAMILIES[family].context if FAMILIES[family].kind in ("image", "ctc") else 64
+    assert "tiny" in PRESET_FAMILIES[family].sizes
+    vocabulary = 61 if PRESET_FAMILIES[family].kind != "image" else 7
+    context = (
+        PRESET_FAMILIES[family].context if PRESET_FAMILIES[family].kind in ("image", "ctc") else 64
+    )
     output = forward(preset(f"{family}:tiny", vocabulary, context))
     assert bool(torch.isfinite(output).all())
 
 
 def test_every_family_that_opens_has_presets() -> None:
     named = {ALIASES.get(kind, kind) for kind in MODEL_TYPES if kind != "regard"}
-    assert named <= FAMILIES.keys()
+    assert named <= PRESET_FAMILIES.keys()
 
 
 def test_mistakes_are_answered() -> None:

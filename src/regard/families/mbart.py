@@ -10,7 +10,7 @@ from regard.families.bart import BartFamily
 from regard.families.fairseq_layout import PRESET_DEFAULTS, preset_config
 from regard.families.preset_settings import ConfigPresets
 
-MBART = BartFamily("mbart", "MBartForConditionalGeneration", spec.PreNorm())
+MBART = BartFamily("mbart", "MBart", spec.PreNorm())
 
 # ------------------------------------------------------------------ presets
 

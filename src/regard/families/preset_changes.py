@@ -257,9 +257,9 @@ def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
 
 
 def _share(model: spec.Model, word: str, length: int) -> spec.Model:
-    _word("share", word, SHARES)
+    share = _word("share", word, SHARES)
     if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
-        return replace(model, share=word, head=_untied_head(model.head, word))
+        return replace(model, share=share, head=_untied_head(model.head, word))
     if isinstance(model, spec.DualEncoder | spec.MemoryNetwork) or model.head is None:
         raise SettingError(
             "this model has no output matrix that could share the embedding", "leave `share` out"

@@ -36,6 +36,7 @@ from regard.families import (
     mistral,
     mixtral,
     mpnet,
+    mt5,
     palm,
     pegasus,
     qwen2,
@@ -77,7 +78,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Family:
+class PresetFamily:
     """The presets of a family: how a size becomes a spec, with the usual vocabulary and context."""
 
     kind: Kind
@@ -104,10 +105,10 @@ def _from_config(
     context: int,
     default: str,
     **sizes: Size,
-) -> Family:
+) -> PresetFamily:
     """A family whose presets are Hugging Face configs."""
     options = _options(make.sizes, make.defaults)
-    return Family(kind, make, options, vocabulary, context, default, sizes)
+    return PresetFamily(kind, make, options, vocabulary, context, default, sizes)
 
 
 _TRANSFORMER_OPTIONS = (
@@ -144,22 +145,22 @@ def _memory_network(size: str, vocabulary: int, context: int, **changes: Any) ->
     return memory_network.preset(size, vocabulary, **changes)
 
 
-def _sequence_to_sequence(name: str) -> Family:
+def _sequence_to_sequence(name: str) -> PresetFamily:
     def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.SequenceToSequence:
         return recurrent.preset(name, size, vocabulary, vocabulary, max_length=context, **changes)
 
     options = _options(recurrent.PRESETS)
     sizes = dict.fromkeys(recurrent.PRESETS, Size())
-    return Family("encoder-decoder", make, options, 37_000, 512, "base", sizes)
+    return PresetFamily("encoder-decoder", make, options, 37_000, 512, "base", sizes)
 
 
-def _recurrent_language_model(cell: recurrent.Cell) -> Family:
+def _recurrent_language_model(cell: recurrent.Cell) -> PresetFamily:
     def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.RecurrentDecoder:
         return recurrent.language_model(cell, size, vocabulary, **changes)
 
     options = _options(recurrent.PRESETS)
     sizes = dict.fromkeys(recurrent.PRESETS, Size())
-    return Family("decoder", make, options, 37_000, 512, "base", sizes)
+    return PresetFamily("decoder", make, options, 37_000, 512, "base", sizes)
 
 
 # ------------------------------------------------------------------ the list
@@ -174,7 +175,7 @@ def _rounded(millions: int) -> str:
 
 
 def _corrected(millions: int) -> str:
-    return f"the paper's Table 2 is wrong by the authors' own correction, {millions:,} M"
+    return f"Table 2 of the paper miscounts; the authors' release says {millions:,} M"
 
 
 def _renamed(size: str) -> str:
@@ -194,9 +195,9 @@ _GPT3_BILLIONS = {
 }
 
 # By the names that people use.
-FAMILIES: dict[str, Family] = {
+PRESET_FAMILIES: dict[str, PresetFamily] = {
     # Encoder–decoders. 37,000 tokens are the joint vocabulary of English and German in 2017.
-    "transformer": Family(
+    "transformer": PresetFamily(
         "encoder-decoder",
         _transformer,
         _TRANSFORMER_OPTIONS,
@@ -210,7 +211,7 @@ FAMILIES: dict[str, Family] = {
             "big": Size(213, "37,000 shared tokens; the paper's 213 M take about 35,800"),
         },
     ),
-    "universal": Family(
+    "universal": PresetFamily(
         "encoder-decoder",
         _universal,
         _TRANSFORMER_OPTIONS,
@@ -219,7 +220,7 @@ FAMILIES: dict[str, Family] = {
         default="base",
         sizes={"tiny": Size(), "base": Size(), "big": Size()},
     ),
-    "t5": Family(
+    "t5": PresetFamily(
         "encoder-decoder",
         t5.preset,
         _options(t5.PRESETS, t5.PRESET_DEFAULTS),
@@ -235,7 +236,20 @@ FAMILIES: dict[str, Family] = {
             "11b": Size(11_000, ROUNDED),
         },
     ),
-    "bart": Family(
+    "mt5": _from_config(
+        "encoder-decoder",
+        mt5.preset,
+        250_112,
+        512,
+        "base",
+        tiny=Size(),
+        small=Size(300),
+        base=Size(580),
+        large=Size(1200, ROUNDED),
+        xl=Size(3700, ROUNDED),
+        xxl=Size(13_000, ROUNDED),
+    ),
+    "bart": PresetFamily(
         "encoder-decoder",
         bart.preset,
         _options(bart.PRESETS, bart.PRESET_DEFAULTS),
@@ -262,7 +276,7 @@ FAMILIES: dict[str, Family] = {
     ),
     # Decoders.
     "gpt1": _from_config("decoder", gpt.preset, 40_478, 512, "base", tiny=Size(), base=Size(117)),
-    "gpt2": Family(
+    "gpt2": PresetFamily(
         "decoder",
         gpt2.preset,
         _GPT_OPTIONS,
@@ -277,7 +291,7 @@ FAMILIES: dict[str, Family] = {
             "xl": Size(1542, _corrected(1558)),
         },
     ),
-    "gpt3": Family(
+    "gpt3": PresetFamily(
         "decoder",
         gpt3.preset,
         _GPT_OPTIONS,
@@ -293,7 +307,7 @@ FAMILIES: dict[str, Family] = {
             **_GPT3_BILLIONS,
         },
     ),
-    "transformer-xl": Family(
+    "transformer-xl": PresetFamily(
         "decoder",
         transformer_xl.preset,
         _options(transformer_xl.PRESETS, transformer_xl.DEFAULTS),
@@ -410,7 +424,7 @@ FAMILIES: dict[str, Family] = {
             "12b": Size(11_846.1, vocabulary=50_688),
         },
     ),
-    "palm": Family(
+    "palm": PresetFamily(
         "decoder",
         palm.preset,
         _options(palm.PRESETS, palm.DEFAULTS),
@@ -425,7 +439,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     # Text encoders.
-    "bert": Family(
+    "bert": PresetFamily(
         "encoder",
         bert.preset,
         _options(bert.PRESETS, bert.DEFAULTS, ("next_sentence",)),
@@ -492,7 +506,7 @@ FAMILIES: dict[str, Family] = {
         xlarge=Size(60, _POOLER),
         xxlarge=Size(235, "without the pooler; with it 223 M, as its released model has"),
     ),
-    "electra": Family(
+    "electra": PresetFamily(
         "encoder",
         _electra,
         _options(electra.PRESETS, bert.DEFAULTS),
@@ -644,7 +658,7 @@ FAMILIES: dict[str, Family] = {
     "rnn-lm": _recurrent_language_model("rnn"),
     "gru-lm": _recurrent_language_model("gru"),
     "lstm-lm": _recurrent_language_model("lstm"),
-    "memory": Family(
+    "memory": PresetFamily(
         "memory network",
         _memory_network,
         _options(memory_network.PRESETS),
@@ -654,7 +668,7 @@ FAMILIES: dict[str, Family] = {
         sizes={"tiny": Size(), "small": Size()},
     ),
     # Names of earlier versions.
-    "gpt": Family(
+    "gpt": PresetFamily(
         "decoder",
         gpt2.preset,
         _GPT_OPTIONS,

@@ -9,7 +9,7 @@ from typing import Any
 from regard import spec
 from regard.errors import ModelError, SettingError, did_you_mean
 from regard.families.preset_changes import CHANGES, with_changes
-from regard.families.preset_list import ALIASES, FAMILIES, Family, Kind
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES, Kind, PresetFamily
 
 TOLERANCE = 0.005  # how far a parameter count may be from the published one without a reason
 
@@ -68,19 +68,29 @@ def about(name: str) -> Preset:
     )
 
 
+def names() -> Iterator[str]:
+    """All names that `preset` takes, with a size and without."""
+    for word in (*PRESET_FAMILIES, *ALIASES):
+        yield word
+        for size in PRESET_FAMILIES[ALIASES.get(word, word)].sizes:
+            yield f"{word}:{size}"
+
+
 def listing() -> Iterator[Preset]:
     """All presets, in the order of the list."""
-    for name, family in FAMILIES.items():
+    for name, family in PRESET_FAMILIES.items():
         for size in family.sizes:
             yield about(f"{name}:{size}")
 
 
-def _find(name: str) -> tuple[Family, str]:
+def _find(name: str) -> tuple[PresetFamily, str]:
     word, _, size = name.partition(":")
     word = ALIASES.get(word, word)
-    if word not in FAMILIES:
-        raise SettingError(f"there is no model {word!r}", did_you_mean(word, [*FAMILIES, *ALIASES]))
-    family = FAMILIES[word]
+    if word not in PRESET_FAMILIES:
+        raise SettingError(
+            f"there is no model {word!r}", did_you_mean(word, [*PRESET_FAMILIES, *ALIASES])
+        )
+    family = PRESET_FAMILIES[word]
     size = size or family.default
     if size not in family.sizes:
         raise SettingError(f"{word} has no size {size!r}", did_you_mean(size, family.sizes))

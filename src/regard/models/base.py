@@ -15,7 +15,7 @@ from regard import spec as kinds
 from regard.builder import CoreModel
 from regard.errors import DataError, SettingError
 from regard.models import saving
-from regard.models.hf_call import OUTPUT_OPTIONS, Output, bind_arguments, call
+from regard.models.hf_call import OUTPUT_OPTIONS, ModelOutput, bind_arguments, call
 from regard.models.precision import cast
 from regard.models.tasks import Tasks
 from regard.parameter_count import parameter_count
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
 
-__all__ = ["Model", "Output", "TokenizerModel", "choose_device", "to_standard_error"]
+__all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
 
 def to_standard_error(text: str) -> None:
@@ -54,7 +54,7 @@ class Model(Tasks):
         self.folder: Path | None = None  # where it was opened from
         self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
-    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> Output:
+    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> ModelOutput:
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
         tensors = bind_arguments(self.spec, inputs, named_inputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,8 +18,10 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
 from regard.core.head import DistilledHead
+from regard.core.question import question_ends
 from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
+from regard.families import folder as folders
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -31,7 +34,7 @@ from regard.models.recorded_outputs import RecordedOutputs
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
 
-class Output(dict[str, Any]):
+class ModelOutput(dict[str, Any]):
     """Output tensors by name, by attribute and by number, like transformers' `ModelOutput`.
 
     `out.logits` is `out["logits"]`, and `out[0]` the first tensor.
@@ -56,7 +59,7 @@ class Output(dict[str, Any]):
             if isinstance(value, Tensor):
                 text = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
             parts.append(f"{name}: {text}")
-        return f"Output({', '.join(parts)})"
+        return f"ModelOutput({', '.join(parts)})"
 
 
 def bind_arguments(
@@ -97,20 +100,20 @@ def call(
     *,
     output_hidden_states: bool = False,
     output_attentions: bool = False,
-) -> Output:
+) -> ModelOutput:
     """Runs a model on named inputs; the main output tensors, in the order of transformers."""
     recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
     match model:
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
             output = _call_encoder(model, spec, config, inputs, Context(recorded.probe))
-            return Output(output | recorded.of_encoder())
+            return ModelOutput(output | recorded.of_encoder())
         case Decoder():
             mask = padding_mask(inputs.get("attention_mask"))
             hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
-            return Output(logits=model.head(hidden), **recorded.of_stack("decoder"))
+            return ModelOutput(logits=model.head(hidden), **recorded.of_stack("decoder"))
         case EncoderDecoder():
-            return _call_encoder_decoder(model, inputs, recorded)
+            return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
             return _call_dual_encoder(model, inputs, recorded)
         case MemoryNetwork():
@@ -121,7 +124,7 @@ def call(
             context = Context(recorded.probe)
             hidden, _ = model(story, question, story_mask, question_mask, context)
             hops = recorded.of_stack("memory") | recorded.cross_attentions("memory")
-            return Output(logits=model.head(hidden), **hops)
+            return ModelOutput(logits=model.head(hidden), **hops)
 
 
 def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
@@ -143,7 +146,7 @@ def _call_encoder(
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
     context: Context,
-) -> Output:
+) -> ModelOutput:
     main_input = next(iter(inputs.values()))  # ids, pixels or samples: always the first argument
     mask = padding_mask(inputs.get("attention_mask"))
     pools_last_token = spec.pool is not None and spec.pool.which == "last"
@@ -154,6 +157,11 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
+    elif isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.excludes is not None:
+        # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
+        positions = torch.arange(main_input.shape[1], device=main_input.device)
+        ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
+        options["segments"] = (positions > ends).long()
     hidden, _ = model(main_input, mask, context, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
@@ -166,61 +174,64 @@ def _call_encoder(
         return _pretraining_output(model, architecture, hidden, mask, main_input)
     if model.labels is None:
         assert model.head is not None
-        return Output(logits=model.head(hidden))
+        return ModelOutput(logits=model.head(hidden))
     return _classifier_output(model, spec, hidden, mask, main_input)
 
 
 def _classifier_output(
     model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
-) -> Output:
+) -> ModelOutput:
     """Logits of a task head: per text, or per token for tagging, answers and detection."""
     logits = model.classes(hidden, mask, inputs)
     if isinstance(model.labels, DistilledHead):
         # DeiT: one classifier on the class token, one on the distillation token, and their mean.
         both = model.labels.each(hidden)  # [B, 2, labels]
-        return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
+        return ModelOutput(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
     if spec.task == "answer":
         # [B, T, 2]: two scores for each token
-        return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
+        return ModelOutput(start_logits=logits[..., 0], end_logits=logits[..., 1])
     if spec.task == "detect":
-        return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
-    return Output(logits=logits)
+        return ModelOutput(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
+    return ModelOutput(logits=logits)
 
 
 def _hidden_state_output(
     model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
-) -> Output:
+) -> ModelOutput:
     """The output of an encoder without a head: hidden states, and the pooled vector."""
     if model.pool is None or spec.pool is None:
-        return Output(last_hidden_state=hidden)
+        return ModelOutput(last_hidden_state=hidden)
     vector = model.pool(hidden, mask, inputs)  # [B, D]
     if spec.pool.width is None:
-        return Output(last_hidden_state=hidden, pooler_output=vector)
+        return ModelOutput(last_hidden_state=hidden, pooler_output=vector)
     # A projection to the shared space makes it one tower of CLIP.
     name = "image_embeds" if spec.main_input_name == "pixel_values" else "text_embeds"
-    return Output({name: vector, "last_hidden_state": hidden})
+    return ModelOutput({name: vector, "last_hidden_state": hidden})
 
 
 def _pretraining_output(
     model: Encoder, architecture: str, hidden: Tensor, mask: Tensor | None, inputs: Tensor
-) -> Output:
+) -> ModelOutput:
     """The heads of BERT's pre-training: masked tokens, next sentence, or both."""
     if model.head is not None and architecture.endswith("ForMaskedLM"):
-        return Output(logits=model.head(hidden))
+        return ModelOutput(logits=model.head(hidden))
     sentence_logits = model.classes(hidden, mask, inputs)
     if model.head is None or architecture.endswith("ForNextSentencePrediction"):
-        return Output(logits=sentence_logits)
+        return ModelOutput(logits=sentence_logits)
     # ALBERT predicts the order of two sentences, and its output has a name of its own.
     name = "sop_logits" if architecture.startswith("Albert") else "seq_relationship_logits"
-    return Output({"prediction_logits": model.head(hidden), name: sentence_logits})
+    return ModelOutput({"prediction_logits": model.head(hidden), name: sentence_logits})
 
 
 # ------------------------------------------------------------------ two towers or stacks
 
 
 def _call_encoder_decoder(
-    model: EncoderDecoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
-) -> Output:
+    model: EncoderDecoder,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
+    recorded: RecordedOutputs,
+) -> ModelOutput:
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
         raise SettingError(
@@ -232,15 +243,23 @@ def _call_encoder_decoder(
     if "input_features" not in inputs:
         source_mask = padding_mask(inputs.get("attention_mask"))
     context = Context(recorded.probe)
-    encoded = model.encode(next(iter(inputs.values())), source_mask, context)
-    hidden = model.decode(inputs["decoder_input_ids"], encoded, context)  # [B, T, D]
-    logits = model.head(hidden)  # [B, T, V]
+    source = next(iter(inputs.values()))
+    encoded = model.encode(source, source_mask, context)
+    target = inputs.get("decoder_input_ids")
+    if target is None:  # a classifier's decoder reads the source again
+        target = shift_right(source, folders.start_token_id(config))
+    hidden = model.decode(target, encoded, context)  # [B, T, D]
+    if model.labels is None:
+        logits = model.head(hidden)  # [B, T, V]
+    else:
+        _check_end_token(model, source)
+        logits = model.classes(hidden, source)  # [B, labels]
     loss = {}
     if "labels" in inputs:
         # Labels of -100 are padding. The loss is a mean over all others.
         labels = inputs["labels"].flatten()
         loss["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
-    return Output(
+    return ModelOutput(
         **loss,
         logits=logits,
         **recorded.of_stack("decoder", "decoder_"),
@@ -250,20 +269,35 @@ def _call_encoder_decoder(
     )
 
 
+def shift_right(ids: Tensor, start: int) -> Tensor:
+    """Ids [B, T] behind the start token, without the last of them: what a decoder reads."""
+    return functional.pad(ids[:, :-1], (1, 0), value=start)
+
+
+def _check_end_token(model: EncoderDecoder, ids: Tensor) -> None:
+    """Refuses rows without the end token at which a classifier reads its labels."""
+    end = model.pool.end if model.pool is not None else None
+    if end is not None and not bool((ids == end).any(dim=1).all()):
+        raise SettingError(
+            f"a row has no end token ({end}), at which the labels are read",
+            "end each row of input_ids with it",
+        )
+
+
 def _call_dual_encoder(
     model: DualEncoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
-) -> Output:
+) -> ModelOutput:
     context = Context(recorded.probe)
     mask = padding_mask(inputs.get("attention_mask"))
     texts = model.texts(inputs["input_ids"], mask, context)  # [N, D]
     images = model.images(inputs["pixel_values"], context)  # [M, D]
     # Cosine similarities, scaled by the learned temperature.
     logits = texts @ images.mT * model.scale.exp()  # [N, M]
-    output = Output(
+    output = ModelOutput(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )
     # transformers gives the towers' own outputs as well; here, if something of them is asked for.
     for name, stack in (("text", "text.encoder"), ("vision", "image.encoder")):
         if recorded.probe.active:
-            output[f"{name}_model_output"] = Output(recorded.of_encoder(stack))
+            output[f"{name}_model_output"] = ModelOutput(recorded.of_encoder(stack))
     return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
-from regard.errors import CheckpointError, ModelError
+from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.model import (
     Decoder,
@@ -29,6 +30,7 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
+from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -55,6 +57,7 @@ def load(
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
     error. `kinds` are the dataclasses of parts from outside the package that the model has.
     """
+    has_listener = say is not None
     say = say or to_standard_error
     # Wrong arguments are errors before anything is read or downloaded.
     torch_device = choose_device(device)
@@ -62,11 +65,14 @@ def load(
     if parameter_dtype is None and torch_device.type == "cuda":
         parameter_dtype = "auto"  # as stored
     path = _find_folder(folder, download, say)
-    try:
-        core_model, opened = folders.open_model(path, dtype=parameter_dtype, kinds=kinds)
-    except CheckpointError as error:
-        weights = _recover_weights(path, error, say)
-        core_model, opened = folders.open_model(path, weights, dtype=parameter_dtype, kinds=kinds)
+    with warnings.catch_warnings():
+        # Keys that nobody knows are reported once: to the caller's `say`, or as Python's warning.
+        if has_listener:
+            warnings.simplefilter("ignore", UnknownKeyWarning)
+        core_model, opened = _open(path, parameter_dtype, kinds, say)
+    if has_listener and opened.unknown_keys:
+        keys = ", ".join(opened.unknown_keys)
+        say(f"ignored keys of {path}/config.json, which nobody knows: {keys}")
     # As transformers' from_pretrained: dropout is off until train() is called.
     core_model.to(torch_device).eval()
     # Position tables are computed, not stored: they follow the parameters.
@@ -75,6 +81,20 @@ def load(
     model.folder = path
     model.say = say
     return model
+
+
+def _open(
+    path: Path,
+    dtype: torch.dtype | Literal["auto"] | None,
+    kinds: Sequence[type],
+    say: Callable[[str], None],
+) -> tuple[CoreModel, folders.ModelFolder]:
+    """The core model of a folder; a run's checkpoint stands in for damaged weights."""
+    try:
+        return folders.open_model(path, dtype=dtype, kinds=kinds)
+    except CheckpointError as error:
+        weights = _recover_weights(path, error, say)
+        return folders.open_model(path, weights, dtype=dtype, kinds=kinds)
 
 
 def load_translator(
@@ -129,6 +149,8 @@ def _wrap(
         case EncoderDecoder() if opened.ids is not None:
             if spec.main_input_name == "input_features":
                 return SpeechToText(model, spec, opened.ids, None, config)
+            if isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None:
+                return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")

@@ -110,6 +110,10 @@ class EncoderDecoder(ModelSpec):
     # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
     # final norm is applied as to the last.
     looks: Literal["last", "matching"] = "last"
+    # Sequence classification (BART): the decoder reads the source once more, and the labels are
+    # scored from its pooled hidden states.
+    pool: Pool | None = None
+    labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
@@ -120,6 +124,11 @@ class EncoderDecoder(ModelSpec):
         # Speech has no vocabulary, and no embedding to share.
         source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
         _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
+        if (self.pool is None) != (self.labels is None):
+            raise ModelError(
+                "the labels of an encoder–decoder are scored from a pooled vector",
+                "give both `pool` and `labels`, or neither",
+            )
         if self.decoder.compressed is not None:
             raise ModelError(
                 "only language models read one segment after the other", "leave `compressed` out"
@@ -149,7 +158,12 @@ class EncoderDecoder(ModelSpec):
 
     @property
     def inputs(self) -> dict[str, bool]:
-        return _encoder_decoder_inputs(self.source)
+        inputs = _encoder_decoder_inputs(self.source)
+        if self.labels is None:
+            return inputs
+        # The decoder of a classifier reads the source, and there are no target tokens to score.
+        del inputs["labels"]
+        return {**inputs, "decoder_input_ids": False}
 
     @property
     def is_encoder_decoder(self) -> bool:
