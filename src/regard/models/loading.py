@@ -204,7 +204,9 @@ def _language_model(
     return language_model
 
 
-def _encoder(model: Encoder, spec: kinds.Encoder, config: dict[str, Any]) -> Model:
+def _encoder(
+    model: Encoder, spec: kinds.Encoder | kinds.RecurrentEncoder, config: dict[str, Any]
+) -> Model:
     """An encoder of text, images or speech, by its front end."""
     match spec.main_input_name:
         case "input_ids":

@@ -296,8 +296,7 @@ def _all_pieces(
         )
     if len(pieces) + len(special_tokens) + 1 > size:
         raise SettingError(
-            f"the text has {len(pieces):,} different {name}, "
-            f"more than the vocabulary of {size:,}",
+            f"the text has {len(pieces):,} different {name}, more than the vocabulary of {size:,}",
             "raise vocabulary, or use tokenizer = 'bpe'",
         )
     unknown_names = SPECIAL_TOKEN_NAMES["unk"]

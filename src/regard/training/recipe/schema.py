@@ -395,9 +395,11 @@ def _add_generated_defaults(values: dict[str, dict[str, Any]]) -> None:
     # The tokens of these tasks have spaces between them.
     values["tokens"].setdefault("tokenizer", "words")
     task = parse_generated_task(values["data"]["generated"])
-    objective = task.kind if task.kind == "classify" else "translate"
-    model = values["model"].get("model")
-    if model is not None and objective_of(model, has_text=True) == "causal":
+    model = values["model"].get("model") or "transformer"
+    objective = "translate"
+    if task.kind == "classify":
+        objective = "classify"
+    elif objective_of(model, has_text=True) == "causal":
         objective = "causal"
     values["train"].setdefault("objective", objective)
 
