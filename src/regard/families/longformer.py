@@ -18,6 +18,7 @@ from regard.families.config_schema import ConfigSchema
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.roberta import ROBERTA
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
+from regard.spec.validation import is_whole
 
 BASE = replace(
     ROBERTA,
@@ -70,11 +71,11 @@ def _one_side(window: Any, layers: int) -> int:
             f"config.json: the windows {window} differ between layers, or are not as many",
             "only one width for all layers is understood",
         )
-    if not isinstance(windows[0], int) or windows[0] < 2 or windows[0] % 2:
+    if not is_whole(windows[0], 2) or windows[0] % 2:
         raise ModelError(
             f"config.json: attention_window cannot be {window!r}", "give an even number"
         )
-    return windows[0] // 2
+    return int(windows[0]) // 2
 
 
 # ------------------------------------------------------------------ tensors

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from regard.errors import ModelError
 from regard.spec.validation import sizes
 
+_WIDEST_HEAD = 2**20
+
 # ------------------------------------------------------------------ mixers
 
 
@@ -225,6 +227,9 @@ class Attention:
                 f"{self.mixer!r} is no attention kernel",
                 "give a part of regard.spec, or a frozen dataclass with `dropout` and `build`",
             )
+        sizes(self, "heads", "groups")
+        # Rotary frequencies are computed for each dimension, also on the meta device.
+        sizes(self, "d_k", "d_v", most=_WIDEST_HEAD)
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(
