@@ -8,7 +8,6 @@ from typing import Literal
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty
 from regard.errors import SettingError
 
-
 _COLDEST = 1e-6  # logits divided by less are infinite
 
 
