@@ -271,8 +271,8 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         is_causal(stack.pattern) or stack.position is not None
     ):
         raise ModelError(
-            "global tokens see what follows, and know no positions",
-            "use an encoder with input positions",
+            "global tokens see what follows, and their projections know no positions",
+            "use an encoder with input positions, or attention `global`, which has one projection",
         )
     if isinstance(mixer, SoftmaxAttention):
         return
