@@ -298,6 +298,13 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
         expected = dict(zip(model.labels, logits.softmax(dim=-1).tolist(), strict=True))  # type: ignore[attr-defined]
         assert found == pytest.approx(expected, abs=1e-6)
     assert model.classify("ab a") == pytest.approx(scores[0], abs=1e-6)  # type: ignore[call-overload]
+    # All in one batch, by the tensors of `tokens`.
+    with torch.inference_mode():
+        logits = model(**model.tokens(texts)).logits
+    for row, found in zip(logits, scores, strict=True):
+        assert row.softmax(dim=-1).max().item() == pytest.approx(max(found.values()), abs=1e-6)
+    with pytest.raises(DataError, match="truncation=True"):
+        model.tokens(texts, max_length=4)
     long = "ab " * 40
     with pytest.raises(DataError, match="cut=True"):
         model.classify(long)

@@ -47,6 +47,11 @@ class ModelSpec(ABC):
         return None
 
     @property
+    def task(self) -> HeadTask | None:
+        """The task of the classification head; None without one."""
+        return None
+
+    @property
     def widths(self) -> dict[str, int]:
         """d_model, under the name of its tower where there are two."""
         return {"": self.d_model}
@@ -166,6 +171,18 @@ class EncoderDecoder(ModelSpec):
     @property
     def kv_cache_size(self) -> int:
         return self.decoder.kv_cache_size
+
+    @property
+    def task(self) -> HeadTask | None:
+        if self.labels is None:
+            return None
+        return self.labels.task
+
+    @property
+    def spectrogram(self) -> Spectrogram:
+        """The front end of a speech model."""
+        assert isinstance(self.source, Spectrogram)
+        return self.source
 
 
 @dataclass(frozen=True)
@@ -292,7 +309,6 @@ class Encoder(ModelSpec):
 
     @property
     def task(self) -> HeadTask | None:
-        """The task of the classification head; None without one."""
         if self.labels is None:
             return None
         return self.labels.task
