@@ -289,7 +289,7 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
     transformers.BartForSequenceClassification(config).eval().save_pretrained(tmp_path / "model")
     model = regard.load(tmp_path / "model")
     assert model.tasks == ["classify"]
-    texts = ["ab a", ("ba", "b b"), "aaab"]
+    texts: list[str | tuple[str, str]] = ["ab a", ("ba", "b b"), "aaab"]
     scores = model.classify(texts)  # type: ignore[arg-type]
     for text, found in zip(texts, scores, strict=True):
         ids = torch.tensor([tokenizer.encode(*([text] if isinstance(text, str) else text)).ids])
