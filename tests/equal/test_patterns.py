@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pattern_cases import mask_patterns
 from regard.core import block_sparse, softmax_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.mask import (
@@ -24,10 +25,7 @@ from regard.core.mask import (
 from regard.core.mask_patterns import (
     BlockLocalMask,
     DilatedMask,
-    DocumentMask,
     GlobalMask,
-    GlobalTokenMask,
-    GraphMask,
     RandomBlockMask,
     StridedMask,
 )
@@ -37,48 +35,7 @@ from regard.core.score_bias import ScoreBias
 LENGTH = 53
 
 
-def documents() -> DocumentMask:
-    return DocumentMask(torch.tensor([[0] * 20 + [1] * 13 + [2] * 20, [0] * 3 + [1] * 50]))
-
-
-def graph() -> GraphMask:
-    edges = torch.randint(0, LENGTH, (150, 3), generator=torch.Generator().manual_seed(1))
-    edges[:, 0] %= 2
-    return GraphMask(edges, LENGTH)
-
-
-def some() -> torch.Tensor:
-    return torch.zeros(2, LENGTH, dtype=torch.bool).index_put(
-        (torch.tensor([0, 0, 1]), torch.tensor([0, 30, 8])), torch.tensor(True)
-    )
-
-
-PATTERNS: dict[str, MaskPattern] = {
-    "window": DilatedMask(5),
-    "causal window": CausalMask(6),
-    "dilated": DilatedMask(3, 4),
-    "dilated causal": DilatedMask(4, 3) & CausalMask(),
-    "strided": StridedMask(7),
-    "strided causal": StridedMask(7) & CausalMask(),
-    "block-local": BlockLocalMask(9),
-    "blocks with neighbours": BlockLocalMask(6, 1),
-    "global": GlobalMask(2),
-    "window and global": DilatedMask(4) | GlobalMask(2, 3),
-    "global tokens": DilatedMask(3) | GlobalTokenMask(some()),
-    "global keys": DilatedMask(3) | GlobalTokenMask(some(), keys_only=True),
-    "random": RandomBlockMask(7, 2, seed=3),
-    "window, global and random": BlockLocalMask(5, 1)
-    | GlobalMask(5, 5)
-    | RandomBlockMask(5, 2, seed=3),
-    "random before": (RandomBlockMask(7, 2, seed=3, before=True) | BlockLocalMask(7))
-    & CausalMask(),
-    "documents": documents(),
-    "documents causal": documents() & CausalMask(),
-    "graph": graph(),
-    "graph and itself": graph() | DilatedMask(1),
-    "not": ~DilatedMask(3),
-    "everything": FullMask(),
-}
+PATTERNS = mask_patterns(LENGTH)
 WEAK = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(2)) < 0.7
 
 

@@ -8,7 +8,7 @@ predicate decides about each pair.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from regard.core.mask import MaskPattern
 
 BLOCK_SIZES = (64, 128, 256)  # that sparse kernels may take
 _COPY_COST = 256  # copying a key to its block costs as much as this many pairs
+
+
+Structure = tuple[Any, ...]  # the class of a pattern, and the structures of its parts
 
 
 class Blocks(NamedTuple):
@@ -35,6 +38,12 @@ class BlockGrid(NamedTuple):
     first_key: int
     keys: int
     step: int
+
+
+def structure(pattern: MaskPattern) -> Structure:
+    """The kinds of patterns that a pattern is composed of, without their sizes and tensors."""
+    parts = [part for part in vars(pattern).values() if isinstance(part, MaskPattern)]
+    return (type(pattern), *(structure(part) for part in parts))
 
 
 def plan_cost(size: int, plan: tuple[Blocks, ...]) -> int:
