@@ -25,6 +25,7 @@ from regard.core.mask import (
 from regard.core.mask_patterns import (
     BlockLocalMask,
     DilatedMask,
+    DocumentMask,
     GlobalMask,
     RandomBlockMask,
     StridedMask,
@@ -191,6 +192,20 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
         softmax_attention.explicit(q, k, v, attention_mask, 0.3, 0.0),
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("length", [256, 300])
+def test_flex_attention_knows_that_rows_differ(length: int) -> None:
+    """A block that is seen whole in the first row is not in the second: none is named so."""
+    documents = torch.zeros(2, length, dtype=torch.long)
+    documents[1, 64:] = 1
+    attention_mask = sight_of(DocumentMask(documents), length)
+    q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
+    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert block_sparse._flex_block_mask(attention_mask, q.device, 2).full_kv_num_blocks is None
 
 
 class Numbers(TorchDispatchMode):

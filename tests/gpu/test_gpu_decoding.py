@@ -94,7 +94,7 @@ def test_a_gpu_finds_what_a_cpu_finds(name: str) -> None:
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(4)], ids=str)
 def test_recorded_searches_in_bfloat16(name: str, strategy: Strategy) -> None:
-    """The same each time; rounding decides otherwise than plain steps in few sentences only."""
+    """The same each time; rounding may decide otherwise than in plain steps."""
     model = MODELS[name]().cuda()
     cast(model, torch.bfloat16)
     plain = tokens_of(run_plainly(model, strategy, 4096))
@@ -102,4 +102,4 @@ def test_recorded_searches_in_bfloat16(name: str, strategy: Strategy) -> None:
     for _ in range(2):
         assert tokens_of(run(model, strategy)) == first
     same = [one[0] == other[0] for one, other in zip(first, plain, strict=True)]
-    assert sum(same) >= 0.75 * len(same)
+    assert sum(same) >= 0.5 * len(same)  # of random weights, which have no clear favourites

@@ -28,7 +28,19 @@ pytestmark = [
 
 LENGTH = 400
 NAMES = list(mask_patterns(LENGTH))
-FORWARD_ONLY = {"strided", "blocks with neighbours", "graph", "random", "global keys"}
+# Compiling a backward pass takes seconds: one for each kind of predicate.
+WITH_GRADIENTS = {
+    "causal window",
+    "dilated causal",
+    "strided",
+    "window and global",
+    "global tokens",
+    "window, global and random",
+    "documents causal",
+    "graph and itself",
+    "not",
+}
+PADDED = ["window", "dilated causal", "window, global and random", "documents", "graph"]
 
 
 @pytest.fixture(autouse=True)
@@ -74,15 +86,17 @@ def assert_equals_the_definition(
         torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sparse_pattern_is_dense_attention_with_its_mask(name: str, padded: bool) -> None:
+def test_a_sparse_pattern_is_dense_attention_with_its_mask(name: str) -> None:
     pattern = mask_patterns(LENGTH, "cuda")[name]
-    if padded:
-        lengths = torch.tensor([[LENGTH], [LENGTH - 133]], device="cuda")
-        pattern = pattern & PaddingMask(torch.arange(LENGTH, device="cuda") < lengths)
-    gradients = not padded and name not in FORWARD_ONLY
-    assert_equals_the_definition(pattern, LENGTH, gradients=gradients)
+    assert_equals_the_definition(pattern, LENGTH, gradients=name in WITH_GRADIENTS)
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_a_sparse_pattern_of_padded_rows(name: str) -> None:
+    lengths = torch.tensor([[LENGTH], [LENGTH - 133]], device="cuda")
+    padding = PaddingMask(torch.arange(LENGTH, device="cuda") < lengths)
+    assert_equals_the_definition(mask_patterns(LENGTH, "cuda")[name] & padding, LENGTH)
 
 
 @pytest.mark.parametrize("name", ["window", "documents causal", "window, global and random"])
@@ -96,7 +110,7 @@ def test_hundreds_of_sizes_need_few_programs() -> None:
     for size in range(20, 120):
         assert_equals_the_definition(DilatedMask(size) | GlobalMask(size), 256 + size, batch=1)
         assert_equals_the_definition(CausalMask(size), 256 + size, batch=1)
-    assert counters["stats"]["unique_graphs"] - before <= 4
+    assert counters["stats"]["unique_graphs"] - before <= 2 * (block_sparse.MAX_CONSTANT_SIZES + 1)
 
 
 def test_no_scores_of_all_pairs_are_made() -> None:

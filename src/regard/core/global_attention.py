@@ -22,6 +22,8 @@ class GlobalPattern(MaskPattern):
     `local` is what ordinary tokens see, global keys included; `visible` what is no padding.
     """
 
+    per_row = True
+
     def __init__(self, local: MaskPattern, visible: MaskPattern, which: Tensor) -> None:
         self.local = local
         self.visible = visible
