@@ -195,6 +195,16 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_asks_no_table_beyond_its_end() -> None:
+    """Blocks of 128 reach further than 300 positions do."""
+    attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | DilatedMask(9), 300)
+    q, k, v = torch.randn(3, 2, 2, 300, 8).unbind()
+    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("length", [256, 300])
 def test_flex_attention_knows_that_rows_differ(length: int) -> None:
     """A block that is seen whole in the first row is not in the second: none is named so."""

@@ -74,7 +74,7 @@ def assert_equals_the_definition(
     inputs = random_inputs(batch, 2, length, dtype)
     exact = [x.detach().double().requires_grad_() for x in inputs]
     results = []
-    for kernel, tensors in ((block_sparse.flex, inputs), (softmax_attention.explicit, exact)):
+    for kernel, tensors in ((block_sparse.attend, inputs), (softmax_attention.explicit, exact)):
         with torch.set_grad_enabled(gradients):
             out = kernel(*tensors, mask, 0.2, 0.0)
             outputs = [out]
@@ -118,7 +118,7 @@ def test_no_scores_of_all_pairs_are_made() -> None:
     length = 16384
     mask = attention_mask(DilatedMask(128) | GlobalMask(3), length, 1)
     inputs = random_inputs(1, 2, length, torch.bfloat16)
-    block_sparse.flex(*inputs, mask, 0.2, 0.0).sum().backward()
+    block_sparse.attend(*inputs, mask, 0.2, 0.0).sum().backward()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     softmax_attention.dispatch(*inputs, mask, 0.2, 0.0).sum().backward()

@@ -29,6 +29,7 @@ from regard.core.mask_blocks import (
     Structure,
     block_plan,
     differs_by_row,
+    is_pointwise,
     sizes,
     structure,
 )
@@ -42,6 +43,21 @@ MAX_FLEX_PROGRAMS = 64  # of one kind for all other sizes: batches of one row, d
 PIECE = (
     1 << 20
 )  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
+) -> Tensor:
+    """The faster of the two kernels: FlexAttention on a GPU, where it can be had."""
+    if q.device.type == "cuda" and dropout == 0 and bias is None and is_pointwise(mask.pattern):
+        return flex(q, k, v, mask, scale, dropout)
+    return blocked(q, k, v, mask, scale, dropout, bias)
 
 
 def blocked(
@@ -300,8 +316,8 @@ class FlexKernel(NamedTuple):
 def flex(
     q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float, dropout: float
 ) -> Tensor:
-    """The same through FlexAttention, which neither drops weights nor takes a bias here:
-    `softmax_attention.dispatch` asks it for neither.
+    """The same through FlexAttention, which neither drops weights nor takes a bias here: `attend`
+    asks it for neither.
 
     Compiled blocks call it as it is: inlined, each pattern would compile the block once more.
     """
@@ -482,7 +498,10 @@ def _is_full_block(
     full = []
     # 64 blocks at a time: [64, H or 1, 128, 128] booleans.
     for query, key in zip(queries.split(64), keys.split(64), strict=True):
-        allowed = allows(batch, head, query[:, None, :, None], key[:, None, None, :])
+        # The last block may be longer than the sequence, and so than a pattern's tables.
+        real_query = query.clamp_max(lengths[0] - 1)
+        real_key = key.clamp_max(lengths[1] - 1)
+        allowed = allows(batch, head, real_query[:, None, :, None], real_key[:, None, None, :])
         exists = (query < lengths[0])[:, None, :, None] & (key < lengths[1])[:, None, None, :]
         full.append((allowed & exists).flatten(1).all(dim=1))
     return torch.cat(full)

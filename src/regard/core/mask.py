@@ -35,6 +35,8 @@ class MaskPattern:
     causal = False
     # Whether it is another one in each row of a batch.
     per_row = False
+    # Whether `allows` is arithmetic on each pair, as compiled kernels need it.
+    pointwise = True
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError

@@ -62,6 +62,11 @@ def differs_by_row(pattern: MaskPattern) -> bool:
     return pattern.per_row or any(differs_by_row(part) for part in _parts(pattern))
 
 
+def is_pointwise(pattern: MaskPattern) -> bool:
+    """Whether a pattern and its parts are arithmetic on each pair."""
+    return pattern.pointwise and all(is_pointwise(part) for part in _parts(pattern))
+
+
 def _parts(pattern: MaskPattern) -> list[MaskPattern]:
     return [part for part in vars(pattern).values() if isinstance(part, MaskPattern)]
 

@@ -308,6 +308,7 @@ class GraphMask(MaskPattern):
     """
 
     per_row = True
+    pointwise = False  # it searches
     edges: Tensor  # [edges, 3] int
     length: int
     codes: Tensor = field(init=False)  # [edges + 1], one sorted number an edge, the last is none
