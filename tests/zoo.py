@@ -157,6 +157,24 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "mt5": (
+        "MT5ForConditionalGeneration",
+        "MT5Config",
+        {
+            "vocab_size": 53,
+            "d_model": 30,
+            "d_kv": 7,
+            "d_ff": 41,
+            "num_layers": 2,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+        },
+    ),
+    "bart, classes": (
+        "BartForSequenceClassification",
+        "BartConfig",
+        {**SEQUENCES, "max_position_embeddings": 32, "num_labels": 3},
+    ),
     "whisper": (
         "WhisperForConditionalGeneration",
         "WhisperConfig",
@@ -235,6 +253,11 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     "electra": ("ElectraForPreTraining", "ElectraConfig", {**ENCODERS, "embedding_size": 20}),
     "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ENCODERS),
     "deberta": ("DebertaV2ForSequenceClassification", "DebertaV2Config", DEBERTA),
+    "bigbird, answers": (
+        "BigBirdForQuestionAnswering",
+        "BigBirdConfig",
+        {**ENCODERS, "block_size": 2, "num_random_blocks": 1, "sep_token_id": 7},
+    ),
     "reformer": (
         "ReformerModelWithLMHead",
         "ReformerConfig",

@@ -152,7 +152,10 @@ def _replace_folder(temporary: Path, folder: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A safetensors file, with a hash of its content in the header."""
+    """A safetensors file, with a hash of its content in the header.
+
+    The same tensors give the same bytes.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -165,6 +168,24 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         # The library wraps an OSError in text: "I/O error: No space left on device (os error 28)".
         code = re.search(r"os error (\d+)", str(error))
         raise OSError(int(code[1]) if code else 0, str(error)) from error
+    _sort_metadata(path)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sorts the metadata in the header of a safetensors file.
+
+    The library writes the tensors in a fixed order, but the metadata in that of a hash table with a
+    random seed.
+    """
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        # The same keys in another order, filled up with spaces as the library does.
+        assert len(text) <= length, "the header has grown"
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def mmap_tensors(path: Path) -> dict[str, Tensor]:

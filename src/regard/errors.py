@@ -37,6 +37,17 @@ class ModelError(RegardError):
     """A model folder or spec that cannot be opened or built."""
 
 
+class UnknownKeyError(ModelError):
+    """A key of config.json that a family's schema does not list."""
+
+    def __init__(self, problem: str, repair: str, key: str) -> None:
+        super().__init__(problem, repair)
+        self.key = key
+
+    def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
+        return type(self), (self.problem, self.repair, self.key)
+
+
 class CheckpointError(RegardError):
     """Training state that is missing or damaged."""
 
@@ -59,6 +70,13 @@ class TrainingInterrupted(RegardError):
 
     def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
         return type(self), (self.problem, self.repair, self.signal_number)
+
+
+# --- warnings ---
+
+
+class UnknownKeyWarning(UserWarning):
+    """Keys of config.json that nobody knows: they are ignored, here as in transformers."""
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

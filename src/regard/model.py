@@ -45,6 +45,8 @@ class EncoderDecoder(nn.Module):
         encoder: EncoderSide,
         decoder: DecoderSide,
         head: LMHead,
+        pool: Pool | None = None,
+        labels: ClassifierHead | DistilledHead | None = None,
     ) -> None:
         super().__init__()
         self.source = source
@@ -52,6 +54,8 @@ class EncoderDecoder(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.head = head
+        self.pool = pool  # this and the next of sequence classification only
+        self.labels = labels
 
     def encode(
         self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
@@ -88,6 +92,13 @@ class EncoderDecoder(nn.Module):
         memory = self.encode(source, padding_mask, context)
         hidden = self.decode(target, memory, context)
         return hidden, context.losses or {}
+
+    def classes(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """Logits of the labels [B, count] from the decoder's hidden states; `target` are the tokens
+        at which the pool looks for the end."""
+        assert self.pool is not None, "this model has no pool"
+        assert self.labels is not None, "this model has no labels"
+        return self.labels(self.pool(hidden, None, target))
 
     def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
         """The state before the first token, for `width` rows (beams) a sentence."""
@@ -164,7 +175,10 @@ class Encoder(nn.Module):
         assert self.labels is not None, "this model has no labels"
         if self.pool is not None and not self.labels.per_token:
             hidden = self.pool(hidden, self.input.output_padding_mask(padding_mask), inputs)
-        return self.labels(hidden)
+        logits = self.labels(hidden)
+        if isinstance(self.labels, ClassifierHead):
+            logits = self.labels.without_question(logits, inputs)
+        return logits
 
 
 # ------------------------------------------------------------------ decoder (language model)

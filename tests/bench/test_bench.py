@@ -20,7 +20,7 @@ from regard import edit
 from regard.bench import decode, forward, load, train
 from regard.bench.models import benchmark_model
 from regard.bench.peers import TRAINABLE
-from regard.bench.report import Report, Row, write_section
+from regard.bench.report import BenchmarkReport, BenchmarkRow, write_section
 from regard.bench.timing import time_in_turns
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens
 from regard.decode.batch_decoding import decode as search
@@ -135,13 +135,13 @@ def test_forward_and_load_are_benchmark_model() -> None:
 def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
     page = tmp_path / "RESULTS.md"
 
-    def result(case: str, rate: float) -> Report:
-        return Report(
+    def result(case: str, rate: float) -> BenchmarkReport:
+        return BenchmarkReport(
             "regard bench x",
             case,
             "here",
             "tokens/s",
-            (Row("regard", rate, 0.1, True), Row("other", 50.0, 0.0)),
+            (BenchmarkRow("regard", rate, 0.1, True), BenchmarkRow("other", 50.0, 0.0)),
         )
 
     write_section(page, result("one", 100.0))

@@ -12,7 +12,7 @@ import torch
 from regard.bench import decode, published, train
 from regard.bench.models import benchmark_model
 from regard.bench.published import MACHINE, PEERS, Figure, split
-from regard.bench.report import Report, Row, write_section
+from regard.bench.report import BenchmarkReport, BenchmarkRow, write_section
 from regard.cli import bench as command
 from regard.errors import SettingError
 
@@ -98,22 +98,24 @@ def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) 
     written = decode.DecodingCase("gpt2-tiny", 1, prompt_length=3, new=4, rounds=1)
     for room, asked in ((train, small), (decode, written)):
         monkeypatch.setattr(room, "accelerator_name", lambda device: MACHINE)
-        report: Report = room.run(asked, ["nanoGPT"], CPU, "bench")  # type: ignore[arg-type]
+        report: BenchmarkReport = room.run(asked, ["nanoGPT"], CPU, "bench")  # type: ignore[arg-type]
         assert [row.name for row in report.rows if row.published] == ["nanoGPT"]
         assert report.rows[0].ours
         assert report.rows[-1].published
 
 
 def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
-    ours, peer = Row("regard", 300.0, 0.1, True), Row("transformers", 100.0, 0.05)
+    ours, peer = BenchmarkRow("regard", 300.0, 0.1, True), BenchmarkRow("transformers", 100.0, 0.05)
     rows, _ = split(
         ["nanoGPT"], train.TrainingCase("gpt2", "equal", 1024, precision="bf16"), MACHINE
     )
-    report = Report("regard bench x", "case", "here", "tokens/s", (ours, peer, *rows))
+    report = BenchmarkReport("regard bench x", "case", "here", "tokens/s", (ours, peer, *rows))
     assert report.fastest == peer
     assert report.as_json()["ratios"] == {"regard": {"transformers": 3.0}}
     assert [row["published"] for row in report.as_json()["rows"]] == ["", "", published.SOURCE]
-    assert Report("regard bench x", "case", "here", "tokens/s", (ours, *rows)).fastest is None
+    assert (
+        BenchmarkReport("regard bench x", "case", "here", "tokens/s", (ours, *rows)).fastest is None
+    )
     write_section(tmp_path / "RESULTS.md", report)
     lines = (tmp_path / "RESULTS.md").read_text().splitlines()
     cells = [
@@ -123,7 +125,7 @@ def test_no_ratio_is_made_to_what_was_not_measured(tmp_path: Path) -> None:
     ]
     assert cells == [["nanoGPT (published)", "506,000", "", "", "56 %"]]
     assert f"published: {published.SOURCE}" in lines
-    alone = Report("regard bench x", "case", "here", "tokens/s", (ours, peer))
+    alone = BenchmarkReport("regard bench x", "case", "here", "tokens/s", (ours, peer))
     assert not any("published" in line for line in alone.lines())
 
 

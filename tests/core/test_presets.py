@@ -14,15 +14,18 @@ from regard.families import (
     bert,
     electra,
     gpt2,
+    gpt3,
     palm,
     t5,
 )
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
 
-# Millions. GPT-3: Table 2.1; PaLM: Table 1; T5: the released checkpoints; BERT, BART, ELECTRA: their papers' round figures.
+# Millions. GPT-2: the corrected counts of its release; GPT-3: Table 2.1; PaLM: Table 1; T5: the released checkpoints;
+# BERT, BART, ELECTRA: their papers' round figures.
 PUBLISHED: list[tuple[Any, str, float, float]] = [
-    (gpt2, "small", 125, 0.01), (gpt2, "medium", 350, 0.02), (gpt2, "large", 760, 0.01), (gpt2, "xl", 1300, 0.02),
+    (gpt2, "small", 125, 0.01), (gpt2, "medium", 350, 0.02), (gpt2, "large", 774, 0.01), (gpt2, "xl", 1558, 0.01),
+    (gpt3, "large", 760, 0.01), (gpt3, "xl", 1300, 0.02),
     (gpt2, "2.7b", 2700, 0.02), (gpt2, "6.7b", 6700, 0.01), (gpt2, "13b", 13000, 0.02), (gpt2, "175b", 175000, 0.01),
     (palm, "8b", 8630, 0.001), (palm, "62b", 62500, 0.001), (palm, "540b", 540350, 0.0001),
     (t5, "small", 60.5, 0.001), (t5, "base", 222.9, 0.001), (t5, "large", 737.7, 0.001), (t5, "3b", 2851.6, 0.001),

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import corpus as module
-from regard.data.corpus import Corpus, Report, prepare, write_columns
+from regard.data.corpus import Corpus, PreparationReport, prepare, write_columns
 from regard.errors import DataError, DiskError
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import translation_tokenizer_from_json
@@ -30,7 +30,7 @@ def tokenizer(side: int) -> Tokenizer:
     return train_tokenizer([pair[side] for pair in PAIRS], "characters", 100)
 
 
-def make(folder: Path, pairs: list[tuple[str, str]], max_length: int = 50) -> Report:
+def make(folder: Path, pairs: list[tuple[str, str]], max_length: int = 50) -> PreparationReport:
     return prepare(iter(pairs), tokenizer(0), tokenizer(1), folder, max_length=max_length)
 
 

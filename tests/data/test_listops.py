@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import labelled
-from regard.data.listops import NAMES, Shape, evaluate, expressions, write_tsv
+from regard.data.listops import NAMES, ListOps, Shape, evaluate, expressions
 from regard.errors import DataError
 
 SMALL = Shape(10, 60, 4, 5)
@@ -53,13 +53,24 @@ def test_splits_and_seeds_are_apart_and_fixed(tmp_path: Path) -> None:
     assert not {text for text, _ in first("train", 0)} & {text for text, _ in first("test", 0)}
     assert first("train", 0) != first("train", 1)
     out = io.StringIO()
-    write_tsv(out, "train", 20, shape=SMALL)
+    ListOps(11, 59, 4, 5).write_tsv(out, "train", 20)
     (tmp_path / "some.tsv").write_text(out.getvalue())
     assert [(e.text, int(e.label)) for e in labelled.classed(tmp_path / "some.tsv")] == first(
         "train", 0
     )
 
 
+def test_longer_expressions_begin_where_those_of_training_end() -> None:
+    task = ListOps(11, 59, 4, 5)
+    for text, value in islice(task.examples("longer"), 10):
+        assert 60 <= len(text.split()) <= 118
+        assert str(evaluate(text)) == value
+
+
 def test_what_cannot_be_grown_is_refused() -> None:
     with pytest.raises(DataError, match="no expression"):
         Shape(depth=3)
+    with pytest.raises(DataError, match="no expression"):
+        ListOps(depth=3)
+    with pytest.raises(DataError, match="at least 2"):
+        ListOps(3, 9, arguments=1)

@@ -35,7 +35,6 @@ from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
 from regard.parameter_count import parameter_count
-from regard.show.dimensions import kv_cache_size
 from regard.show.layers import summarize
 from regard.training.recipe import schema as recipes
 from regard.training.run import run as trained
@@ -197,9 +196,9 @@ def test_equally_many_heads_are_one_block() -> None:
     assert fewer.spec.stack.heads is None
     assert fewer.spec.stack.block.attention.heads == 3
     assert fewer.spec == decoder(spec.Stack(2, with_attention(heads=3), CAUSAL, spec.Rope()))
-    assert kv_cache_size(fewer.spec) == 2 * 3 * (6 + 5)
+    assert fewer.spec.kv_cache_size == 2 * 3 * (6 + 5)
     uneven = prune_heads(held, [("decoder.1.self", 3)])
-    assert kv_cache_size(uneven.spec) == (4 + 3) * (6 + 5)
+    assert uneven.spec.kv_cache_size == (4 + 3) * (6 + 5)
 
 
 def test_tokens_that_see_everything_lose_heads_too() -> None:

@@ -20,9 +20,9 @@ from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import SettingError
 from regard.look import (
+    AnalysisResult,
     AttentionMap,
     Circuit,
-    Result,
     ablation,
     alignment,
     attribution,
@@ -43,10 +43,10 @@ from regard.look import (
 EVIL = '<script>alert("1")</script>'
 
 
-def results() -> dict[str, Result]:
+def results() -> dict[str, AnalysisResult]:
     model = translator()
     run = model.look(TEXT, target=TARGET, ask=["*.weights", "*.embedded", "*.residual"])
-    examples: list[Result] = [
+    examples: list[AnalysisResult] = [
         run.attention("encoder.0.self"),
         run.attention("decoder.1.cross", heads=[1], rows=[0, 3]),
         alignment(run),

@@ -156,8 +156,9 @@ def test_a_type_checker_accepts_the_readme_and_refuses_nonsense(tmp_path: Path) 
         cwd=ROOT,
     )
     # Of the scripts alone: the package itself is checked elsewhere.
-    lines = [line for line in done.stdout.splitlines() if line.startswith(str(tmp_path))]
-    assert [line.split(":")[:2] for line in lines] == [[str(bad), str(n)] for n in (3, 4, 5)], (
-        done.stdout + done.stderr
-    )
+    # By name: mypy repeats the errors of an unchanged file from its cache, old path included.
+    scripts = (good.name, bad.name)
+    lines = [line for line in done.stdout.splitlines() if Path(line.split(":")[0]).name in scripts]
+    places = [(Path(line.split(":")[0]).name, line.split(":")[1]) for line in lines]
+    assert places == [("bad.py", n) for n in ("3", "4", "5")], done.stdout + done.stderr
     assert 'has no attribute "nonsense"' in lines[0]

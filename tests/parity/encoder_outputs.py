@@ -24,7 +24,7 @@ def encoder_outputs(
             "hidden": lambda: hidden,
             "pool": lambda: model.pool(hidden, padding_mask),  # type: ignore[misc]
             "head": lambda: model.head(hidden),  # type: ignore[misc]
-            "labels": lambda: model.classes(hidden, padding_mask),
+            "labels": lambda: model.classes(hidden, padding_mask, tokens),
         }
         return {name: outputs[name]() for name in names}
 

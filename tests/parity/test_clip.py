@@ -183,7 +183,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         return {f"{side}_config": {**config[f"{side}_config"], **changes}}
 
     for change, word in (
-        ({"image_text_hidden_size": 256}, "image_text_hidden_size"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         (tower("text", rope_theta=1.0), "rope_theta"),
         (tower("vision", hidden_act="mish"), "mish"),
         (tower("vision", num_hidden_layers=1), "vision_model.encoder.layers.1"),

@@ -197,7 +197,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "mish"),
         ({"attention_head_size": 5}, "heads of 5"),
         ({"conv_kernel_size": 4}, "odd"),
-        ({"talking_head": True}, "talking_head"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"conv_kernel_size": 3}, "lacks .*conv"),
         ({"num_hidden_layers": 2}, r"encoder\.layer\.2"),
         ({"position_buckets": 5}, "shape"),

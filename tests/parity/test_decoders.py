@@ -139,7 +139,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
             "partial_rotary_factor",
         ),
         ({"hidden_act": "mish"}, "mish"),
-        ({"logit_softcapping": 30.0}, "logit_softcapping"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"num_hidden_layers": 2}, "model.layers.2"),
         ({"intermediate_size": 51}, "shape"),
     ):

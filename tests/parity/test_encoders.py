@@ -418,7 +418,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),
         ({"tie_word_embeddings": False}, "tied"),
-        ({"rotary": True}, "rotary"),
+        ({"rope_theta": 1e4}, "rope_theta"),
         ({"architectures": ["BertLMHeadModel"]}, "BertLMHeadModel"),
         ({"num_attention_heads": 5}, "divide"),
         ({"num_hidden_layers": 2}, "encoder.layer.2"),

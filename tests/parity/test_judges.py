@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"id2label": {"0": "a"}}, "score.weight"),
         ({"architectures": ["LlamaForTokenClassification"]}, "not one over the vocabulary"),
         ({"architectures": ["LlamaForCausalLM"]}, "lm_head.weight"),
-        ({"score_bias": True}, "score_bias"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):

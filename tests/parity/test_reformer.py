@@ -326,7 +326,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"feed_forward_size": 51}, "shape"),
         ({"hidden_act": "mish"}, "mish"),
         ({"architectures": ["ReformerForTokenClassification"]}, "architecture"),
-        ({"local_attention": "wide"}, "local_attention"),
+        ({"chunk_length": 3}, "chunk_length"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):

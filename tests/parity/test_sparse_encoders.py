@@ -12,6 +12,7 @@ import torch
 from encoder_outputs import assert_close, encoder_outputs, write_back
 from safetensors.torch import load_file, save_file
 
+import regard
 from regard import spec as kinds
 from regard.builder import trainable
 from regard.core.context import Context
@@ -66,6 +67,7 @@ TASKS = {
         "ForMaskedLM",
         "ForSequenceClassification",
         "ForTokenClassification",
+        "ForQuestionAnswering",
         "ForPreTraining",
     ],
 }
@@ -226,7 +228,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
                 ({"attention_window": [4, 6, 4]}, "differ between layers"),
                 ({"attention_window": 5}, "even"),
                 ({"attention_window": "wide"}, "even"), ({"onnx_export": True}, "onnx_export"),
-                ({"rotary": 1}, "rotary"),
+                ({"rope_theta": 1e4}, "rope_theta"),
             ],
         ),
         (
@@ -234,8 +236,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
             [
                 ({"use_bias": False}, "use_bias"), ({"attention_type": "sparse"}, "attention_type"),
                 ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"),
-                ({"rotary": 1}, "rotary"),
-                ({"architectures": ["BigBirdForQuestionAnswering"]}, "BigBirdForQuestionAnswering"),
+                ({"rope_theta": 1e4}, "rope_theta"),
+                ({"architectures": ["BigBirdForMultipleChoice"]}, "BigBirdForMultipleChoice"),
             ],
         ),
     ]  # fmt: skip
@@ -267,3 +269,34 @@ def test_another_pattern_is_no_longformer(tmp_path: Path) -> None:
     assert folders.describe(model)["model_type"] == "longformer"
     wide = replace(model, stack=replace(model.stack, pattern=kinds.DilatedMask(2, 3)))
     assert folders.describe(wide)["model_type"] == "regard"
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_bigbird_excludes_the_question_from_its_answers(segments: bool, tmp_path: Path) -> None:
+    """Through the call of transformers: the separator of config.json ends the question, and says
+    the segments where the caller does not."""
+    torch.manual_seed(0)
+    config = transformers.BigBirdConfig(
+        **SIZES, block_size=4, num_random_blocks=1, sep_token_id=9, attn_implementation="eager"
+    )
+    theirs = transformers.BigBirdForQuestionAnswering(config).eval()
+    perturb(theirs)
+    theirs.save_pretrained(tmp_path / "theirs")
+    inputs = batch("BigBird", config)
+    tokens = inputs["tokens"].masked_fill(inputs["tokens"] == 9, 10)
+    tokens[0, 7] = 9
+    tokens[0, 30] = 9
+    tokens[1, 3] = 9  # and none in the last row
+    arguments = {"input_ids": tokens, "attention_mask": inputs["padding_mask"].long()}
+    if segments:
+        arguments["token_type_ids"] = inputs["segments"]
+    model = regard.load(tmp_path / "theirs", say=print)
+    for folder in (tmp_path / "theirs", model.save(tmp_path / "ours")):
+        with torch.inference_mode():
+            expected = theirs(**arguments)
+            found = regard.load(folder, say=print)(**arguments)
+        assert list(found)[:2] == ["start_logits", "end_logits"]
+        for name in ("start_logits", "end_logits"):
+            assert (expected[name][0, 1:8] < -1e5).all()
+            close = torch.isclose(found[name], expected[name], rtol=1e-6, atol=2e-5)
+            assert close[inputs["padding_mask"]].all()

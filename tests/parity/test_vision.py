@@ -164,7 +164,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     for change, word in (
         ({"hidden_act": "mish"}, "mish"),
-        ({"use_swiglu": True}, "use_swiglu"),
+        ({"head_dim": 4}, "head_dim"),
         ({"image_size": [12, 16]}, "image_size"),
         ({"pooler_output_size": 7}, "pooler_output_size"),
         ({"num_attention_heads": 3}, "divide"),

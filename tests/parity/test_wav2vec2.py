@@ -141,7 +141,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     for change, word in (
         ({"add_adapter": True}, "add_adapter"),
         ({"adapter_attn_dim": 16}, "adapter_attn_dim"),
-        ({"position_embeddings_type": "rotary"}, "position_embeddings_type"),
+        ({"rope_parameters": {}}, "rope_parameters"),
         ({"feat_extract_norm": "batch"}, "batch"),
         ({"conv_kernel": [5, 3]}, "conv_kernel"),
         ({"num_conv_pos_embedding_groups": 3}, "groups"),

@@ -100,7 +100,7 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         ({"scale_embedding": True}, "scale_embedding"),
         ({"max_source_positions": 15}, "shape"),
         ({"encoder_layers": 1}, "model.encoder.layers.1"),
-        ({"rope": True}, "rope"),
+        ({"rope_theta": 1e4}, "rope_theta"),
     ],
 )
 def test_what_is_not_understood_is_refused(

@@ -50,8 +50,8 @@ def test_every_family_holds(name: str, tmp_path: Path) -> None:
         skipped = finding.name == "padded = unpadded" and name in PADDED
         decodes = isinstance(model_folder.spec, (spec.Decoder, spec.EncoderDecoder))
         skipped |= finding.name == "cached = uncached" and (
-            not decodes or name == "reformer"
-        )  # which reads anew
+            not decodes or name in ("reformer", "bart, classes")
+        )  # which reads anew; which classifies
         assert finding.verdict == ("skipped" if skipped else "holds"), finding
     finding = parity(tmp_path, model.float(), model_folder)
     assert finding.verdict == "holds", finding

@@ -32,7 +32,7 @@ from regard.core.softmax_attention import SoftmaxAttention
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
-class Convolution(nn.Module):
+class DilatedConvolution(nn.Module):
     """Dilated convolution over positions: centred in an encoder, causal where there is a past."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int) -> None:
@@ -71,7 +71,7 @@ class GatedUnit(nn.Module):
         super().__init__()
         self.dropout = Dropout(dropout)
         # Twice the width: a gated linear unit multiplies one half by the sigmoid of the other.
-        self.convolution = Convolution(d_model, 2 * d_model, kernel, dilation)
+        self.convolution = DilatedConvolution(d_model, 2 * d_model, kernel, dilation)
         self.input_width = d_model  # of the convolution
 
     def forward(
@@ -95,7 +95,7 @@ class BottleneckUnit(nn.Module):
         half = d_model // 2
         self.norms = nn.ModuleList(LayerNorm(width, 1e-5, True) for width in (d_model, half, half))
         self.inner = Linear(d_model, half)
-        self.convolution = Convolution(half, half, kernel, dilation)
+        self.convolution = DilatedConvolution(half, half, kernel, dilation)
         self.outer = Linear(half, d_model)
         self.dropout = Dropout(dropout)
         self.input_width = half

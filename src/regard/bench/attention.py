@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.bench.report import Report, Row
+from regard.bench.report import BenchmarkReport, BenchmarkRow
 from regard.bench.timing import time_in_turns
 from regard.builder import build
 from regard.core.context import Context
@@ -227,15 +227,15 @@ def peak(call: Callable[[], object], device: torch.device) -> int:
 
 def reports(
     case: AttentionCase, measurements: Sequence[Measurement], command: str, machine: str
-) -> list[Report]:
+) -> list[BenchmarkReport]:
     """A report for each length, of forward and backward; full attention is the peer."""
     exponents = {line["kind"]: line for line in measurements if "n" not in line}
     notes = {f"{kind} grows as": _growth(line) for kind, line in exponents.items()}
     sizes = f"{case.heads} heads of {case.d_k}, window {case.window}, forward + backward"
-    all_reports: list[Report] = []
+    all_reports: list[BenchmarkReport] = []
     for length in case.lengths:
         rows = tuple(
-            Row(
+            BenchmarkRow(
                 line["kind"],
                 length / line["seconds"],
                 line["spread"],
@@ -246,7 +246,7 @@ def reports(
             if line.get("n") == length and line["backward"]
         )
         title = f"attention, {length:,} places, {sizes}"
-        all_reports.append(Report(command, title, machine, "places/s", rows, notes))
+        all_reports.append(BenchmarkReport(command, title, machine, "places/s", rows, notes))
     return all_reports
 
 

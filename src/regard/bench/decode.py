@@ -19,7 +19,13 @@ from regard import edit, spec
 from regard.bench import published
 from regard.bench.models import IDS, BenchmarkModel, benchmark_model
 from regard.bench.peers import import_peer
-from regard.bench.report import Report, Row, accelerator_name, machine_name, timing_row
+from regard.bench.report import (
+    BenchmarkReport,
+    BenchmarkRow,
+    accelerator_name,
+    machine_name,
+    timing_row,
+)
 from regard.bench.subprocesses import ContenderProcess
 from regard.bench.timing import Timing, bandwidth, time_in_turns
 from regard.builder import CoreModel
@@ -64,7 +70,7 @@ def run(
     command: str,
     *,
     memory: bool = False,
-) -> Report:
+) -> BenchmarkReport:
     """Times each contender in a process of its own; with `memory`, reports their peaks, too."""
     published_rows, against = published.split(against, case, accelerator_name(device))
     model = benchmark_model(case.model)
@@ -96,7 +102,7 @@ def run(
     ]
     notes = {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
     all_rows = (*rows, *published_rows)
-    return Report(command, str(case), machine_name(device), "tokens/s", all_rows, notes)
+    return BenchmarkReport(command, str(case), machine_name(device), "tokens/s", all_rows, notes)
 
 
 def _row(
@@ -106,7 +112,7 @@ def _row(
     case: DecodingCase,
     limit: float,
     peak: int | None,
-) -> Row:
+) -> BenchmarkRow:
     """A row; ours with its share of the memory bandwidth, which limits small batches.
 
     Every step reads all weights of the decoder once.
@@ -123,7 +129,7 @@ def _row(
 
 def _step_parameters(description: Any) -> float:
     """The parameters that a step reads: the decoder's layers and the head, not the encoder."""
-    if isinstance(description, spec.EncoderDecoder):
+    if description.is_encoder_decoder:
         decoder = spec.Decoder(description.d_model, description.target, description.decoder)
         return float(parameter_count(decoder))
     return float(parameter_count(description))

@@ -14,7 +14,7 @@ from torch import Tensor
 import regard
 from regard.bench.models import benchmark_model
 from regard.bench.peers import import_peer
-from regard.bench.report import Report, machine_name, timing_row
+from regard.bench.report import BenchmarkReport, machine_name, timing_row
 from regard.bench.timing import matrix_rate, time_in_turns
 from regard.parameter_count import parameter_count
 
@@ -32,7 +32,9 @@ class ForwardCase:
         return f"forward {self.model}, batch {self.batch}, {self.length} tokens"
 
 
-def run(case: ForwardCase, against: list[str], device: torch.device, command: str) -> Report:
+def run(
+    case: ForwardCase, against: list[str], device: torch.device, command: str
+) -> BenchmarkReport:
     """Times the model as loaded, the same model frozen, and the peers."""
     model = benchmark_model(case.model)
     torch.manual_seed(0)
@@ -72,4 +74,4 @@ def run(case: ForwardCase, against: list[str], device: torch.device, command: st
         for name, timing in timings.items()
     ]
     notes = {"matrix rate": f"{limit / 1e9:,.0f} GFLOP/s"}
-    return Report(command, str(case), machine_name(device), "tokens/s", tuple(rows), notes)
+    return BenchmarkReport(command, str(case), machine_name(device), "tokens/s", tuple(rows), notes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from regard.bench.models import benchmark_model
-from regard.bench.report import Report, machine_name, timing_row
+from regard.bench.report import BenchmarkReport, machine_name, timing_row
 from regard.bench.subprocesses import time_first_output
 from regard.bench.timing import Timing
 
@@ -29,7 +29,7 @@ class LoadingCase:
         return f"load {self.model}: import, open, first translation of {self.new} tokens"
 
 
-def run(case: LoadingCase, against: list[str], command: str) -> Report:
+def run(case: LoadingCase, against: list[str], command: str) -> BenchmarkReport:
     """Times a fresh process for each round of each contender."""
     names = ["regard"]
     if "transformers" in against:
@@ -53,7 +53,7 @@ def run(case: LoadingCase, against: list[str], command: str) -> Report:
     ]
     notes = {name: _parts(rounds) for name, rounds in times.items()}
     machine = machine_name(torch.device("cpu"))
-    return Report(command, str(case), machine, "times/s", tuple(rows), notes)
+    return BenchmarkReport(command, str(case), machine, "times/s", tuple(rows), notes)
 
 
 def _parts(rounds: list[dict[str, float]]) -> str:

@@ -55,17 +55,11 @@ class BenchmarkModel:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        return isinstance(self.spec, spec.EncoderDecoder)
+        return bool(self.spec.is_encoder_decoder)
 
     @property
     def vocabulary(self) -> int:
-        match self.spec:
-            case spec.EncoderDecoder(target=target):
-                return target.vocabulary
-            case spec.Decoder(tokens=tokens) | spec.Encoder(input=tokens):
-                return tokens.vocabulary  # type: ignore[union-attr]
-            case _:
-                raise AssertionError(self.spec)
+        return int(self.spec.vocab_size)
 
     def build(self, device: torch.device | str = "cpu") -> CoreModel:
         torch.manual_seed(0)  # the same weights in every process

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.bench.report import Row
+from regard.bench.report import BenchmarkRow
 from regard.errors import SettingError
 
 MACHINE = "NVIDIA H200"  # by its driver; its relatives have other names
@@ -51,7 +51,9 @@ PEERS: dict[str, tuple[Figure, ...]] = {
 }
 
 
-def split(against: list[str], case: object, accelerator: str | None) -> tuple[list[Row], list[str]]:
+def split(
+    against: list[str], case: object, accelerator: str | None
+) -> tuple[list[BenchmarkRow], list[str]]:
     """The rows of peers with published figures, and the peers that are left to be measured.
 
     Asking for a figure that is not of this very case and machine is an error.
@@ -60,10 +62,10 @@ def split(against: list[str], case: object, accelerator: str | None) -> tuple[li
     return rows, [peer for peer in against if peer not in PEERS]
 
 
-def _row(peer: str, case: object, accelerator: str | None) -> Row:
+def _row(peer: str, case: object, accelerator: str | None) -> BenchmarkRow:
     for figure in PEERS[peer]:
         if accelerator == MACHINE and _matches(figure, case):
-            return Row(peer, figure.rate, 0.0, share=figure.share, published=SOURCE)
+            return BenchmarkRow(peer, figure.rate, 0.0, share=figure.share, published=SOURCE)
     cases = "; ".join(
         ", ".join(f"{key} {value}" for key, value in figure.case.items()) for figure in PEERS[peer]
     )

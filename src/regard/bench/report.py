@@ -34,7 +34,7 @@ SHARE = "of the limit"
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkRow:
     """One contender of a table.
 
     `ours`: whether ratios to the peers are shown. `share` is that of the machine's limit, measured
@@ -52,23 +52,23 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """One table: the command, the case, the machine, and a row for each contender."""
 
     command: str
     case: str
     machine: str
     unit: str
-    rows: tuple[Row, ...]
+    rows: tuple[BenchmarkRow, ...]
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def peers(self) -> list[Row]:
+    def peers(self) -> list[BenchmarkRow]:
         """The measured rows of other libraries."""
         return [row for row in self.rows if not row.ours and not row.published]
 
     @property
-    def fastest(self) -> Row | None:
+    def fastest(self) -> BenchmarkRow | None:
         return max(self.peers, key=lambda row: row.rate, default=None)
 
     @property
@@ -115,7 +115,7 @@ class Report:
             columns.append(SHARE)
         return columns
 
-    def _cells(self, row: Row, columns: list[str]) -> list[str]:
+    def _cells(self, row: BenchmarkRow, columns: list[str]) -> list[str]:
         """The texts of a row; what it does not have is empty."""
         cells = dict.fromkeys(columns, "")
         cells[""] = f"{row.name} (published)" if row.published else row.name
@@ -131,12 +131,12 @@ class Report:
         return [cells[column] for column in columns]
 
 
-def timing_row(name: str, timing: Timing, *, ours: bool = False, **more: Any) -> Row:
+def timing_row(name: str, timing: Timing, *, ours: bool = False, **more: Any) -> BenchmarkRow:
     """The row of a contender that was timed."""
-    return Row(name, timing.rate, timing.spread, ours, **more)
+    return BenchmarkRow(name, timing.rate, timing.spread, ours, **more)
 
 
-def write_section(page: Path, report: Report) -> None:
+def write_section(page: Path, report: BenchmarkReport) -> None:
     """Writes a report into a page of results, in place of the last one of its case and machine."""
     text = page.read_text(encoding="utf-8") if page.exists() else HEAD
     head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)

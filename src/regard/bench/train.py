@@ -22,7 +22,7 @@ from regard import edit, spec
 from regard.bench import published
 from regard.bench.models import BenchmarkModel, benchmark_model
 from regard.bench.peers import TRAINABLE, Forward
-from regard.bench.report import Report, accelerator_name, machine_name, timing_row
+from regard.bench.report import BenchmarkReport, accelerator_name, machine_name, timing_row
 from regard.bench.timing import matrix_rate, time_in_turns
 from regard.data.batching import Batch, plan
 from regard.data.padding import IGNORED
@@ -71,7 +71,9 @@ class TrainingCase:
         return ", ".join(parts)
 
 
-def run(case: TrainingCase, against: list[str], device: torch.device, command: str) -> Report:
+def run(
+    case: TrainingCase, against: list[str], device: torch.device, command: str
+) -> BenchmarkReport:
     """Times our trainer and the peers', each of them on both kinds of batches."""
     published_rows, against = published.split(against, case, accelerator_name(device))
     model = benchmark_model(case.model)
@@ -104,7 +106,9 @@ def run(case: TrainingCase, against: list[str], device: torch.device, command: s
     theirs = f"{100 * _padding_share(their_batches):.0f} % in theirs"
     notes = {"matrix rate": f"{limit / 1e9:,.0f} GFLOP/s", "padding": f"{ours}, {theirs}"}
     all_rows = (*rows, *published_rows)
-    return Report(command, str(case), machine_name(device), "target tokens/s", all_rows, notes)
+    return BenchmarkReport(
+        command, str(case), machine_name(device), "target tokens/s", all_rows, notes
+    )
 
 
 def _flops_per_token(description: Any, length: int) -> float:
@@ -113,7 +117,7 @@ def _flops_per_token(description: Any, length: int) -> float:
     In a language model, 12 · layers · d_model · length more for the attention scores, as nanoGPT
     counts them; in short sentences they are few, and left out.
     """
-    if not isinstance(description, spec.Decoder):
+    if description.is_encoder_decoder:
         return 6.0 * parameter_count(description)
     position = description.tokens.position
     lookup_parameters = 0  # learned positions are looked up, not multiplied by

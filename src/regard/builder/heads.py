@@ -6,7 +6,7 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.core import embedding, head
+from regard.core import embedding, feedforward, head
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
@@ -23,7 +23,7 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
     end = None
     if isinstance(part.which, spec.EndToken):
         end = part.which.token
-        which = "end"
+        which = "end" if part.which.which == "first" else "last end"
     else:
         which = part.which
     return head.Pool(
@@ -44,9 +44,24 @@ def build_classifier(
     match part:
         case spec.ClassifierHead(count, _, hidden, bias, dropout):
             return head.ClassifierHead(
-                d_model, count, per_token=part.each, hidden=hidden, bias=bias, dropout=dropout
+                d_model,
+                count,
+                per_token=part.each,
+                hidden=hidden,
+                bias=bias,
+                dropout=dropout,
+                feedforward=_feedforward(part.feedforward, d_model),
+                separator=part.excludes.separator if part.excludes else None,
             )
         case spec.DistilledHead(count, voters):
             return head.DistilledHead(d_model, count, voters)
         case _:
             assert_never(part)
+
+
+def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFeedForward | None:
+    if part is None:
+        return None
+    # Dropout acts around the layers, not between them.
+    layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
+    return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)

@@ -22,8 +22,9 @@ def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
             return mask_patterns.BlockLocalMask(block_size, neighbours)
         case spec.GlobalMask(first, last, block_size):
             return mask_patterns.GlobalMask(first, last, block_size)
-        case spec.RandomBlockMask(block_size, count, seed, drawn):
-            return mask_patterns.RandomBlockMask(block_size, count, seed, drawn == "before")
+        case spec.RandomBlockMask(block_size, count, seed, drawn, length):
+            before = drawn == "before"
+            return mask_patterns.RandomBlockMask(block_size, count, seed, before, length)
         case _:
             return _combined_pattern(part)
 

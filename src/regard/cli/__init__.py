@@ -67,7 +67,10 @@ VERBS = {
     ),
     # measuring, and data to begin with
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
-    "data": ("regard.cli.data", "Write the built-in parallel language, so that you can read it."),
+    "data": (
+        "regard.cli.data",
+        "Write generated data: the built-in language, ListOps, sorting, addition and others.",
+    ),
 }
 
 EXAMPLES = """\b

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from regard.data.algorithmic_tasks import TASKS
+from regard.data.generated_task import SPLITS, GeneratedTask
+
 EXAMPLES = """\b
 Examples:
   regard data builtin --split train --lines 20
   regard data builtin --split test --lines 1000 --pronouns > pronouns.tsv
   regard data listops --split test --lines 10000 > test.tsv
+  regard data sorting --max-length 30 --split longer > longer.tsv
+  regard data addition --text > train.txt
 """
 _SETTINGS = {"max_content_width": 110}
 
 
-def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: the options that all generators share."""
-    # In reverse: decorators apply from the innermost outwards.
-    for option in (
-        click.option("--seed", type=int, default=0, show_default=True),
-        click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True),
-        click.option(
-            "--split",
-            type=click.Choice(["train", "valid", "test"]),
-            default="train",
-            show_default=True,
-        ),
-    ):
-        function = option(function)
-    return function
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # In reverse: decorators apply from the innermost outwards.
+        for option in (
+            click.option("--seed", type=int, default=0, show_default=True),
+            click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True),
+            click.option("--split", type=click.Choice(splits), default="train", show_default=True),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 # ------------------------------------------------------------------ one command for each generator
@@ -43,45 +49,46 @@ def command() -> None:
 
 
 @command.command(context_settings=_SETTINGS)
-@_common_options
-@click.option(
-    "--least", type=click.IntRange(min=0), default=500, show_default=True, help="tokens, and more"
-)
-@click.option(
-    "--most", type=click.IntRange(min=2), default=2000, show_default=True, help="tokens, and fewer"
-)
-@click.option(
-    "--depth", type=click.IntRange(min=2), default=10, show_default=True, help="of nested lists"
-)
-@click.option(
-    "--arguments",
-    type=click.IntRange(min=2),
-    default=10,
-    show_default=True,
-    help="of a list, at most",
-)
-def listops(split: str, lines: int, seed: int, **shape: int) -> None:
-    """Write ListOps expressions of Long Range Arena as TSV: expression, tab, its value."""
-    # Each generator is imported by its own command only.
-    from regard.data.listops import Shape, write_tsv
-
-    write_tsv(sys.stdout, split, lines, seed=seed, shape=Shape(**shape))
-
-
-@command.command(context_settings=_SETTINGS)
-@_common_options
+@_common_options("train", "valid", "test")
 def stories(split: str, lines: int, seed: int) -> None:
     """Write stories like bAbI's first two tasks as TSV: story and question, tab, answer."""
+    # Each generator is imported by its own command only.
     from regard.data.babi_stories import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed)
 
 
 @command.command(epilog=EXAMPLES, context_settings=_SETTINGS)
-@_common_options
+@_common_options("train", "valid", "test")
 @click.option("--pronouns", is_flag=True, help="only sentences whose pronoun must be resolved")
 def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
     """Write the built-in English–German language as TSV: source, tab, target."""
     from regard.data.builtin import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed, pronouns=pronouns)
+
+
+# ------------------------------------------------------------------ and for each generated task
+
+
+def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
+    """The command that writes a task, with an option for each of its fields (lengths, depth)."""
+
+    @_common_options(*SPLITS)
+    @click.option("--text", is_flag=True, help="input = target, one text a line, instead of TSV")
+    def write(split: str, lines: int, seed: int, text: bool, **fields: int) -> None:
+        generator = task(**fields)
+        writer = generator.write_text if text else generator.write_tsv
+        writer(sys.stdout, split, lines, seed=seed)
+
+    for field in reversed(dataclasses.fields(task)):
+        flag = "--" + field.name.replace("_", "-")
+        write = click.option(flag, type=int, default=field.default, show_default=True)(write)
+    kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
+    beyond = "The split `longer` has lengths beyond the greatest, up to twice as great."
+    help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"
+    return click.command(name, help=help_text, context_settings=_SETTINGS)(write)
+
+
+for _name, _task in TASKS.items():
+    command.add_command(_task_command(_name, _task))

@@ -13,7 +13,7 @@ from regard.errors import SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from regard.decode.batch_decoding import DecodingSettings
-    from regard.look import Inspectable, Result
+    from regard.look import AnalysisResult, Inspectable
 
 WHAT = {
     "attention": "attention weights, head by head",
@@ -116,7 +116,7 @@ def command(
 # ------------------------------------------------------------------ which view
 
 
-def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
+def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """The view that --what names."""
     if what in _WITHOUT_TEXT:
         return _view_of_weights(model, what)
@@ -125,7 +125,7 @@ def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> 
     return _view_of_many_runs(model, text, what, flags)
 
 
-def _view_of_weights(model: Inspectable, what: str) -> Result:
+def _view_of_weights(model: Inspectable, what: str) -> AnalysisResult:
     """Views of the model itself, or of the built-in language: they need no text."""
     from regard import look as views
 
@@ -138,7 +138,9 @@ def _view_of_weights(model: Inspectable, what: str) -> Result:
             return views.pronoun_circuit(model)
 
 
-def _view_of_one_run(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
+def _view_of_one_run(
+    model: Inspectable, text: str, what: str, flags: dict[str, Any]
+) -> AnalysisResult:
     """Views of what one forward pass computes, recorded by the probes that are asked for."""
     from regard import look as views
 
@@ -160,7 +162,9 @@ def _view_of_one_run(model: Inspectable, text: str, what: str, flags: dict[str, 
             return run.attention(name, heads=heads)
 
 
-def _view_of_many_runs(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> Result:
+def _view_of_many_runs(
+    model: Inspectable, text: str, what: str, flags: dict[str, Any]
+) -> AnalysisResult:
     """Views that differentiate, edit activations, switch heads off, or decode."""
     from regard import look as views
     from regard.model import EncoderDecoder

@@ -8,26 +8,35 @@ import click
 
 EXAMPLES = """\b
 Examples:
-  regard show vaswani:base
-  regard show gpt:175b
-  regard show palm:540b
+  regard show
+  regard show transformer:base
+  regard show gpt3:175b
   regard show runs/builtin
   regard show path/to/llama-70b --json
 """
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", required=False)
+@click.option("--list", "as_list", is_flag=True, help="list all presets, as without a MODEL")
 @click.option("--json", "as_json", is_flag=True, help="the same page as one JSON object")
-def command(model: str, as_json: bool) -> None:
+def command(model: str | None, as_list: bool, as_json: bool) -> None:
     """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
 
     MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a
-    preset such as vaswani:base, or gpt:175b for a size of GPT-3.
+    preset such as transformer:base or gpt3:175b, whose published parameter count is printed too.
+    Without a MODEL, all presets are listed.
     """
-    from regard.show import page
+    from regard.show import listing, page
     from regard.show.resolve import resolve
 
+    if as_list or model is None:
+        if as_json:
+            click.echo(json.dumps(listing.data(), ensure_ascii=False))
+        else:
+            for line in listing.lines():
+                click.echo(line)
+        return
     # Built on the meta device: no weights are read, and any size fits.
     named_model = resolve(model)
     if as_json:

@@ -22,7 +22,7 @@ from regard.model import Decoder, EncoderDecoder
 from regard.verify.invariants import Finding
 from regard.verify.outputs import run
 from regard.verify.parity import float32_comparison
-from regard.verify.random_inputs import Batch, pad_token_id, random_batch
+from regard.verify.random_inputs import RandomBatch, pad_token_id, random_batch
 
 NAME = "here = ctranslate2"
 FLOAT32 = {"device": "cpu", "compute_type": "float32"}
@@ -48,7 +48,11 @@ def compare(
 
 
 def _compare_decoder(
-    generator: Any, vocabulary: list[str], model: Decoder, opened: folders.ModelFolder, batch: Batch
+    generator: Any,
+    vocabulary: list[str],
+    model: Decoder,
+    opened: folders.ModelFolder,
+    batch: RandomBatch,
 ) -> Iterator[Finding]:
     """The logits of all positions.
 
@@ -94,7 +98,7 @@ def _compare_translation(
     vocabularies: Vocabularies,
     model: EncoderDecoder,
     opened: folders.ModelFolder,
-    batch: Batch,
+    batch: RandomBatch,
 ) -> Finding:
     """The log-probability of every target token, and of the end token."""
     assert opened.ids is not None
@@ -125,7 +129,7 @@ def _compare_speech(
     vocabulary: list[str],
     model: EncoderDecoder,
     opened: folders.ModelFolder,
-    batch: Batch,
+    batch: RandomBatch,
 ) -> Iterator[Finding]:
     """The encoder's output for random sound, and the logits of what the decoder then says."""
     whisper = ct2.models.Whisper(str(out), **FLOAT32)

@@ -26,9 +26,9 @@ from regard.families import folder as folders
 from regard.model import Function
 from regard.parameter_count import parameter_count
 from regard.verify.invariants import Finding, OutputPair, with_kernel
-from regard.verify.outputs import Output, forward, run
+from regard.verify.outputs import MaskedOutput, forward, run
 from regard.verify.parity import float32_comparison, padded_batch
-from regard.verify.random_inputs import Batch, front_end
+from regard.verify.random_inputs import RandomBatch, front_end
 
 FILE = "model.onnx"
 # A protocol buffer holds at most 2 GB; beyond this many bytes weights go into a second file.
@@ -58,7 +58,7 @@ def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
 
 def _export(
     model: CoreModel,
-    batch: Batch,
+    batch: RandomBatch,
     dynamic_axes: tuple[Mapping[int, Any], ...],
     opened: folders.ModelFolder,
 ) -> Any:
@@ -175,7 +175,7 @@ def _refuse_fixed_axes(program: Any, dynamic_axes: Sequence[Mapping[int, Any]]) 
 # ------------------------------------------------------------------ dynamic axes
 
 
-def _dynamic_axes(batch: Batch, opened: folders.ModelFolder) -> Iterator[dict[int, Any]]:
+def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[dict[int, Any]]:
     """The dimensions of each input that may change, with their limits."""
     model = opened.spec
     rows = torch.export.Dim("rows")
@@ -219,7 +219,7 @@ def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Fi
     compare_outputs = float32_comparison(model, batch, opened.model_type)
     pairs = []
     for name, tensor in _run_session(session, batch).items():
-        actual = Output(tensor, expected[name].padding_mask)
+        actual = MaskedOutput(tensor, expected[name].padding_mask)
         pairs.append((name, actual.without_padding, expected[name].without_padding))
     pairs_alone: list[OutputPair] = []
     for row in range(len(batch.lengths)):
@@ -236,7 +236,7 @@ def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Fi
     ]
 
 
-def _run_session(session: Any, batch: Batch) -> dict[str, Tensor]:
+def _run_session(session: Any, batch: RandomBatch) -> dict[str, Tensor]:
     names = [output.name for output in session.get_outputs()]
     inputs = {each.name: batch.inputs[each.name].numpy() for each in session.get_inputs()}
     arrays = session.run(None, inputs)

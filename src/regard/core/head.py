@@ -11,10 +11,13 @@ from torch.nn import functional
 from regard import disk
 from regard.core.dropout import Dropout
 from regard.core.embedding import Table
-from regard.core.feedforward import ACTIVATIONS
+from regard.core.feedforward import ACTIVATIONS, FeedForward
 from regard.core.linear import Linear
 from regard.core.norm import Norm
 from regard.core.quantized_linear import PackedWeight
+from regard.core.question import question_ends
+
+_EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
 
 
 class LMHead(nn.Module):
@@ -77,8 +80,9 @@ class Pool(nn.Module):
     """Pooling: [B, T, D] → [B, D], one position or the mean of the tokens, through a dense layer if
     there is an activation.
 
-    `end` is the token that marks the position of "end"; without one it is the highest token of the
-    row. `input_width` is the width of what comes in, where it is not D.
+    `end` is the token that marks the position of "end", the first such token, and of "last end";
+    without one it is the highest token of the row. `input_width` is the width of what comes in,
+    where it is not D.
     """
 
     def __init__(
@@ -130,6 +134,10 @@ class Pool(nn.Module):
             # Older CLIP files name a wrong end token (2): the right one has the highest id.
             marks = tokens if self.end is None else (tokens == self.end).long()
             return x[batch, marks.argmax(dim=1)]
+        if self.which == "last end":
+            assert tokens is not None, "where the end is can only be seen in the tokens"
+            positions = torch.arange(x.shape[1], device=x.device)
+            return x[batch, torch.where(tokens == self.end, positions, 0).amax(dim=1)]
         if self.which == "last":
             positions = torch.arange(x.shape[1], device=x.device)
             last = positions[-1:]
@@ -143,8 +151,24 @@ class Pool(nn.Module):
         return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
 
 
+class HeadFeedForward(nn.Module):
+    """A feed-forward sublayer with residual and post-norm, before the scores: [..., D] → same."""
+
+    def __init__(self, feedforward: FeedForward, norm: Norm, dropout: float) -> None:
+        super().__init__()
+        self.feedforward = feedforward
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.dropout(self.feedforward(self.dropout(x))))
+
+
 class ClassifierHead(nn.Module):
-    """Logits of classes: [..., D] → [..., count]. `per_token`: each position has its own."""
+    """Logits of classes: [..., D] → [..., count]. `per_token`: each position has its own.
+
+    `separator` is the token after a question whose scores are taken out of the competition.
+    """
 
     def __init__(
         self,
@@ -155,18 +179,35 @@ class ClassifierHead(nn.Module):
         hidden: str | None,
         bias: bool,
         dropout: float,
+        feedforward: HeadFeedForward | None = None,
+        separator: int | None = None,
     ) -> None:
         super().__init__()
         self.per_token = per_token
+        self.feedforward = feedforward
+        self.separator = separator
         self.dense = Linear(d_model, d_model) if hidden else None
         self.activation = ACTIVATIONS[hidden] if hidden else None
         self.dropout = Dropout(dropout)
         self.output = Linear(d_model, count, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.feedforward is not None:
+            x = self.feedforward(x)
         if self.dense is not None and self.activation is not None:
             x = self.activation(self.dense(x))
         return self.output(self.dropout(x))
+
+    def without_question(self, logits: Tensor, tokens: Tensor | None) -> Tensor:
+        """Logits [B, T, 2] that no token of the question wins, where a separator is set."""
+        if self.separator is None:
+            return logits
+        assert tokens is not None, "where the question is can only be seen in the tokens"
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        excluded = positions <= question_ends(tokens, self.separator)  # [B, T]
+        # The first token stays: as start and end it says that there is no answer.
+        excluded = excluded & (positions > 0)
+        return logits - _EXCLUDED * excluded[..., None]
 
 
 class DistilledHead(nn.Module):

@@ -35,7 +35,8 @@ class LengthProjection(nn.Module):
         if length > most:
             raise DataError(
                 f"the input has {length} positions, but this model projects at most {most}",
-                "split the text into shorter lines, or train with a larger `length`",
+                "split the text into shorter lines, or train with a larger max_length "
+                "(context, for language models)",
             )
         return self.keys[..., :length]
 

@@ -131,7 +131,8 @@ class GlobalMask(MaskPattern):
 class RandomBlockMask(MaskPattern):
     """BigBird's random blocks: each block of `size` attends to `count` blocks drawn from `seed`.
 
-    Drawn from all blocks of the sequence, or from those `before` it, as decoders need.
+    Drawn from those `before` it, as decoders need; otherwise from all blocks of `length` positions,
+    of which a shorter sequence has only the first, or, without a length, from all of the sequence.
     """
 
     anchored = True
@@ -139,6 +140,7 @@ class RandomBlockMask(MaskPattern):
     count: int
     seed: int
     before: bool = False
+    length: int | None = None
 
     def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
         return _draw_blocks(self, -(-length // self.size), device)
@@ -172,10 +174,12 @@ class BlockTableMask(MaskPattern):
 def _draw_blocks(part: RandomBlockMask, blocks: int, device: torch.device | None) -> BlockTableMask:
     """Each block's draws are its own, so that a longer sequence changes nothing for causal ones."""
     table = torch.full((blocks, part.count), -1, device="cpu")
+    all_blocks = -(-part.length // part.size) if part.length else blocks
     for block in range(blocks):
-        pool = block if part.before else blocks
+        pool = block if part.before else all_blocks
         order = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")
         chosen = order[: part.count]
+        chosen = chosen[chosen < blocks]  # the others lie beyond the end of this sequence
         table[block, : len(chosen)] = chosen
     return BlockTableMask(part.size, table.to(device), table)
 

@@ -107,8 +107,8 @@ class LearnedPosition(nn.Module):
         if length > self.length:
             raise DataError(
                 f"the input has {length} positions, but this model has learnt {self.length}",
-                "split the text into shorter lines, or train with sinusoidal positions or a larger "
-                "`length`",
+                "split the text into shorter lines, or train with position = sinusoidal, "
+                "or with a larger max_length (context, for language models)",
             )
         return self.table[self.offset :]
 

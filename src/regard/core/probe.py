@@ -25,6 +25,7 @@ Edit = Callable[[Tensor], Tensor]
 PARTS = ("weights", "q", "k", "v")  # what can be asked of a recorded attention
 
 
+@runtime_checkable
 class HasWeights(Protocol):
     """An attention kernel that can give its weights."""
 
@@ -113,19 +114,29 @@ NO_PROBE = NullProbe()
 
 class Probe(NullProbe):
     """Collects what matches `wanted`, a list of names with * and ?, and applies `edits` at the
-    points they name."""
+    points they name.
+
+    Recorded tensors have no gradients, unless `gradients` are asked for.
+    """
 
     active = True
 
-    def __init__(self, wanted: Iterable[str] = (), edits: Mapping[str, Edit] | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Iterable[str] = (),
+        edits: Mapping[str, Edit] | None = None,
+        *,
+        gradients: bool = False,
+    ) -> None:
         self.wanted = tuple(wanted)
         self.edits = edits or {}
+        self.gradients = gradients
         self.prefix = ""
         self.tensors: dict[str, Tensor] = {}
         self.attentions: dict[str, AttentionCall] = {}
 
     def scope(self, name: str) -> Probe:
-        inner = Probe(self.wanted, self.edits)
+        inner = Probe(self.wanted, self.edits, gradients=self.gradients)
         inner.prefix = f"{self.prefix}{name}."
         # One collection for all scopes.
         inner.tensors = self.tensors
@@ -137,7 +148,7 @@ class Probe(NullProbe):
         if name in self.edits:
             value = self.edits[name](value)
         if self._wants(name):
-            self.tensors[name] = value.detach()
+            self.tensors[name] = value if self.gradients else value.detach()
         return value
 
     def attention(

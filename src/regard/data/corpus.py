@@ -196,7 +196,7 @@ def _fingerprint(digests: Iterable[str]) -> str:
 
 
 @dataclass
-class Report:
+class PreparationReport:
     """What became of the pairs: how many were kept, and why the others were not."""
 
     max_length: int
@@ -253,13 +253,13 @@ def prepare(
     folder: str | Path,
     *,
     max_length: int,
-) -> Report:
+) -> PreparationReport:
     """Tokenize pairs into a corpus folder, framed by special tokens; report what was skipped.
 
     A pair is skipped, and counted, when a side is empty or longer than `max_length` tokens, special
     tokens included. A corpus that is there already is replaced, once the new one is complete.
     """
-    report = Report(max_length)
+    report = PreparationReport(max_length)
     sides = {"source": source, "target": target}
     write_columns(
         _tokenized_pairs(pairs, source, target, report),
@@ -276,7 +276,10 @@ def prepare(
 
 
 def _tokenized_pairs(
-    pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer, report: Report
+    pairs: Iterable[tuple[str, str]],
+    source: Tokenizer,
+    target: Tokenizer,
+    report: PreparationReport,
 ) -> Iterator[tuple[list[int], list[int]]]:
     numbered = enumerate(pairs, start=1)
     special = len(source.frame(()))  # tokens around a source

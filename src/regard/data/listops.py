@@ -13,13 +13,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO
+from dataclasses import dataclass, replace
 
+from regard.data.generated_task import SPLITS, GeneratedTask, check_split
 from regard.errors import DataError
 
 LISTS = 0.25  # the probability that a node is a list
-SPLITS = ("train", "valid", "test")
 
 
 def _median(values: Sequence[int]) -> int:
@@ -49,6 +48,8 @@ class Shape:
     arguments: int = 10  # of a list, at most
 
     def __post_init__(self) -> None:
+        if self.arguments < 2:
+            raise DataError(f"lists of {self.arguments} arguments", "give at least 2")
         longest = 1  # tokens of a digit; a list has two more than its arguments
         for _ in range(self.depth - 1):
             longest = min(2 + self.arguments * longest, self.most)
@@ -62,7 +63,10 @@ class Shape:
 
 def expressions(split: str, seed: int = 0, shape: Shape | None = None) -> Iterator[tuple[str, int]]:
     """An endless stream of expressions (tokens with spaces between) and their values."""
+    check_split(split)
     shape = shape or Shape()
+    if split == "longer":
+        shape = replace(shape, least=shape.most - 1, most=2 * shape.most - 1)
     rng = random.Random(f"listops {seed} {SPLITS.index(split)}")
     digests: set[bytes] = set()  # of earlier expressions: shorter than the texts
     while True:
@@ -113,9 +117,28 @@ def evaluate(text: str) -> int:
     raise ValueError(f"brackets are open: {text}")
 
 
-def write_tsv(
-    out: IO[str], split: str, lines: int, *, seed: int = 0, shape: Shape | None = None
-) -> None:
-    """Text, tab, label: what `data/labelled` reads."""
-    for _, (text, value) in zip(range(lines), expressions(split, seed, shape), strict=False):
-        out.write(f"{text}\t{value}\n")
+@dataclass(frozen=True)
+class ListOps(GeneratedTask):
+    """ListOps: the value of nested lists of digits.
+
+    A length is the number of tokens.
+    """
+
+    # Long Range Arena's values: more than 500 tokens and fewer than 2,000.
+    min_length: int = 501
+    max_length: int = 1999
+    depth: int = 10
+    arguments: int = 10
+
+    kind = "classify"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.shape()  # refuses lengths that no expression has
+
+    def shape(self) -> Shape:
+        return Shape(self.min_length - 1, self.max_length + 1, self.depth, self.arguments)
+
+    def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
+        for text, value in expressions(split, seed, self.shape()):
+            yield text, str(value)

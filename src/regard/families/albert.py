@@ -7,6 +7,9 @@ its configs have no dropout unless they say so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regard.families.bert_layout import (
     CLASSIFIERS,
     DEFAULTS,
@@ -19,6 +22,7 @@ from regard.families.bert_layout import (
 )
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoder_layer import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 
 ALBERT = BertFamily(
     model_type="albert",
@@ -67,3 +71,34 @@ ALBERT = BertFamily(
     always_projects=True,
     shared_layers=True,
 )
+
+# ------------------------------------------------------------------ presets
+
+# Lan et al. 2020, Table 1. Their last versions dropped nothing.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "heads": 2, "width": 64},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+    "xlarge": {"layers": 24, "d_model": 2048, "heads": 16},
+    "xxlarge": {"layers": 12, "d_model": 4096, "heads": 64},
+}
+_PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "activation": "gelu_tanh",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "width": 128,  # E, of the embeddings
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["AlbertForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "embedding_size": settings["width"],
+        "max_position_embeddings": settings["context"],
+    }
+
+
+preset = ConfigPresets("albert", PRESETS, _PRESET_DEFAULTS, _config, ALBERT.to_spec)

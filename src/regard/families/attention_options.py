@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from regard import spec
 from regard.errors import SettingError
@@ -21,8 +21,7 @@ def _longformer_mask(size: int = 256) -> spec.MaskPattern:
 def _bigbird_mask(size: int = 64, random_blocks: int = 1) -> spec.MaskPattern:
     neighbours = spec.BlockLocalMask(size, 1)
     first_block = spec.GlobalMask(1, 0, size)
-    # Random blocks are drawn among the earlier ones, so that a decoder can use the pattern too.
-    random = spec.RandomBlockMask(size, random_blocks, of="before")
+    random = spec.RandomBlockMask(size, random_blocks)
     return spec.Or(spec.Or(neighbours, first_block), random)
 
 
@@ -93,15 +92,28 @@ def self_attention(
     projection: Literal["apart", "shared"] = "apart"
     if isinstance(mixer, spec.LshAttention):
         projection = "shared"
-    if causal:
-        pattern = _causal(pattern)
+    pattern = _causal(pattern) if causal else _with_random_blocks(pattern, length=length)
     return replace(softmax, mixer=mixer, projection=projection), pattern
 
 
 def _causal(pattern: spec.MaskPattern) -> spec.MaskPattern:
     if pattern == spec.FullMask():
         return spec.CausalMask()
-    return spec.And(spec.CausalMask(), pattern)
+    # What a decoder has seen must stay what it was when the text grows.
+    return spec.And(spec.CausalMask(), _with_random_blocks(pattern, of="before"))
+
+
+def _with_random_blocks(pattern: spec.MaskPattern, **changes: Any) -> spec.MaskPattern:
+    """The pattern with these changes to how BigBird's random blocks are drawn."""
+    match pattern:
+        case spec.RandomBlockMask():
+            return replace(pattern, **changes)
+        case spec.Or(first, second):
+            return spec.Or(
+                _with_random_blocks(first, **changes), _with_random_blocks(second, **changes)
+            )
+        case _:
+            return pattern
 
 
 def parse_compressed_memory(option: str) -> spec.CompressiveMemory:

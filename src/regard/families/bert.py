@@ -17,7 +17,7 @@ from regard.families.bert_layout import (
     LMHeadNames,
 )
 from regard.families.config_schema import ConfigSchema
-from regard.families.presets import transformer_settings
+from regard.families.preset_settings import transformer_settings
 
 # ------------------------------------------------------------------ presets
 

@@ -60,7 +60,6 @@ FIXED: dict[str, Any] = {
     "use_bfloat16": False,
 }
 IGNORED = IGNORED_KEYS | {
-    "chunk_size_feed_forward",  # saves memory, computes the same
     "sbert_ce_default_activation_function",  # acts on the scores of sentence-transformers
     "sentence_transformers",
 }
@@ -144,6 +143,7 @@ class BertFamily:
     pooler: str | None = "pooler.dense"
     classifier_dense: ClassifierDense | None = None
     detection_dense: str | None = None  # ELECTRA's layer before the detection of replaced tokens
+    answer_feedforward: str | None = None  # BigBird's sublayer before the scores of spans
     embedding_projection: str | None = None  # from narrow embeddings to hidden_size
     always_projects: bool = False  # even where embeddings are as wide as the layers
     shared_layers: bool = False  # one layer applied many times (ALBERT)
@@ -325,7 +325,16 @@ class BertFamily:
         # Two: follows or not, where a span starts and where it ends.
         count = label_count(config) if task in ("classify", "tag") else 2
         key = self.classifier_dropout.get(task)
-        return spec.ClassifierHead(count, task, dropout=values[key] if key else 0.0)
+        feedforward = None
+        if task == "answer" and self.answer_feedforward:
+            feedforward = spec.HeadFeedForward(
+                values["intermediate_size"],
+                parse_activation(values["hidden_act"]),
+                spec.LayerNorm(values["layer_norm_eps"]),
+                values["hidden_dropout_prob"],
+            )
+        dropout = values[key] if key else 0.0
+        return spec.ClassifierHead(count, task, dropout=dropout, feedforward=feedforward)
 
     # -------------------------------------------------------------- tensors
 
@@ -397,6 +406,13 @@ class BertFamily:
         rules: list[ParameterRule] = []
         if labels.hidden:
             rules += module_rules("labels.dense", str(self.detection_dense))
+        if labels.feedforward:
+            hf = self.answer_feedforward
+            rules += module_rules(
+                "labels.feedforward.feedforward.inner", f"{hf}.intermediate.dense"
+            )
+            rules += module_rules("labels.feedforward.feedforward.outer", f"{hf}.output.dense")
+            rules += norm_rules("labels.feedforward.norm", f"{hf}.output.LayerNorm")
         return rules + module_rules("labels.output", self.classifiers[labels.task])
 
 

@@ -3,8 +3,8 @@
 Each block sees its neighbours, the first and the last block. Only in training does transformers
 draw random blocks; in evaluation all of them are the first block, which then counts that many times
 more. That is what is computed here, always. Inputs too short for it use full attention.
-Question answering, whose head has a layer of its own, is refused, and so are projections without
-bias.
+The scores of answers come from a feed-forward sublayer of their own. Projections without bias are
+refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from regard.families.bert_layout import (
 )
 from regard.families.block_config import ACTIVATIONS
 from regard.families.classifier_labels import classifier_head
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import ConfigSchema, token_id
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.tensor_table import Rule, Unused
 
+_SEPARATOR = 66  # sep_token_id where config.json does not say it
 _CLASSIFIER = ClassifierDense("classifier.dense", "gelu_tanh")
-_HEADS = {suffix: heads for suffix, heads in HEADS.items() if suffix != "ForQuestionAnswering"}
 BASE = replace(
     BERT,
     model_type="big_bird",
@@ -46,10 +47,15 @@ BASE = replace(
         {},
         IGNORED,
     ),
-    heads={**_HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
-    classifiers={**BERT.classifiers, "classify": "classifier.out_proj"},
+    heads={**HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
+    classifiers={
+        **BERT.classifiers,
+        "classify": "classifier.out_proj",
+        "answer": "qa_classifier.qa_outputs",
+    },
     pooler="pooler",
     classifier_dense=_CLASSIFIER,
+    answer_feedforward="qa_classifier",
 )
 SPEC_TYPES = BASE.SPEC_TYPES
 PREFIX = BASE.PREFIX
@@ -78,6 +84,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         config["block_size"] = bias.size
         config["num_random_blocks"] = bias.times
     config["rescale_embeddings"] = model.tokens.scale
+    labels = classifier_head(model)
+    if labels and labels.excludes:
+        config["sep_token_id"] = labels.excludes.separator
     return config
 
 
@@ -100,7 +109,11 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     if values["attention_type"] == "block_sparse":
         stack = _block_sparse(stack, values["block_size"], values["num_random_blocks"])
     tokens = replace(model.tokens, scale=values["rescale_embeddings"])
-    return replace(model, input=tokens, stack=stack)
+    labels = model.labels
+    if isinstance(labels, spec.ClassifierHead) and labels.task == "answer":
+        separator = token_id(config, "sep_token_id", _SEPARATOR)
+        labels = replace(labels, excludes=spec.QuestionTokens(separator))
+    return replace(model, input=tokens, stack=stack, labels=labels)
 
 
 def _block_sparse(stack: spec.Stack, size: int, random_blocks: int) -> spec.Stack:
@@ -128,3 +141,33 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return [
         Unused(rule.hf, shapes[rule.hf]) if isinstance(rule, Unused) else rule for rule in rules
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Zaheer et al. 2020: RoBERTa's sizes.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "block": 16},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+}
+_PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "activation": "gelu_tanh",
+    "block": 64,  # positions in a block
+    "random_blocks": 3,
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["BigBirdForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+        "block_size": settings["block"],
+        "num_random_blocks": settings["random_blocks"],
+    }
+
+
+preset = ConfigPresets("bigbird", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import ModelError
+from regard.errors import ModelError, UnknownKeyError
 
 # Keys that every config may have, with the one value that an encoder or a decoder alone can have.
 NOT_ENCODER_DECODER: dict[str, Any] = {
@@ -22,7 +22,8 @@ IGNORED_KEYS = frozenset(
     {
         # Notes of transformers, of training and of old versions.
         "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "_num_labels",
-        "architectures", "classif_dropout", "classifier_dropout", "dtype", "extra_pos_embeddings",
+        "architectures", "chunk_size_feed_forward", "classif_dropout", "classifier_dropout",
+        "dtype", "extra_pos_embeddings",
         "finetuning_task", "gradient_checkpointing", "id2label", "init_std", "initializer_range",
         "label2id", "language", "max_sequence_length", "model_type", "name", "name_or_path",
         "num_labels", "output_attentions", "output_hidden_states", "output_past", "prefix",
@@ -83,7 +84,10 @@ class ConfigSchema:
     ignored: frozenset[str] = IGNORED_KEYS
 
     def parse(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The value of every key that is read. A key that is not understood is an error."""
+        """The value of every key that is read.
+
+        A key that is not understood is an error; `folder.reading` decides which of them to ignore.
+        """
         values = {key: _value(config, key, default) for key, default in self.defaults.items()}
         for key, value in values.items():
             if not _is_valid(value, self.defaults[key]):
@@ -102,10 +106,11 @@ class ConfigSchema:
                     "correct the key if it is wrong",
                 )
             if not (key in expected or key in values or key in self.ignored):
-                raise ModelError(
+                raise UnknownKeyError(
                     f"config.json has a key that is not understood: {key}",
                     "remove it if it does not change what the model computes; "
                     "otherwise this model cannot be opened",
+                    key,
                 )
         return values
 
@@ -114,6 +119,19 @@ class ConfigSchema:
         read = {key: value for key, value in config.items() if key in self.defaults}
         others = {key: value for key, value in config.items() if key not in self.defaults}
         return read, others
+
+
+def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
+    """The token id under a key, or the default of the family."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not _is_whole(value) or value < 0:
+        raise ModelError(
+            f"config.json: {key} is {value!r}, not one token's id",
+            "write the id of the token there",
+        )
+    return int(value)
 
 
 def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:

@@ -6,6 +6,7 @@ feed-forward.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from regard.families.bert_layout import (
@@ -18,6 +19,7 @@ from regard.families.bert_layout import (
 )
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoder_layer import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 
 _KEY_NAMES = {
     "hidden_size": "dim",
@@ -67,3 +69,24 @@ DISTILBERT = BertFamily(
     pooler=None,  # the classifier reads the first token itself
     classifier_dense=ClassifierDense("pre_classifier", "relu", input_dropout=False),
 )
+
+# ------------------------------------------------------------------ presets
+
+# Sanh et al. 2019: every second layer of BERT.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "base": {"layers": 6, "d_model": 768, "heads": 12},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    config = encoder_config(settings)
+    return {
+        "architectures": ["DistilBertForMaskedLM"],
+        **{_KEY_NAMES[key]: value for key, value in config.items()},
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+    }
+
+
+preset = ConfigPresets("distilbert", PRESETS, ENCODER_DEFAULTS, _config, DISTILBERT.to_spec)

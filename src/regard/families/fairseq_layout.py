@@ -14,6 +14,7 @@ import torch
 from regard import spec
 from regard.core.positional_encoding import sinusoids
 from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.preset_settings import config_activation
 from regard.families.tensor_table import (
     Constant,
     ParameterRule,
@@ -218,3 +219,33 @@ def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) ->
         Constant(f"model.{side}.embed_positions.weight", table, 1e-5, written)
         for side in ("encoder", "decoder")
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "decoder_layers": None,  # as many as the encoder has
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "feedforward_dropout": 0.0,
+    "activation": "gelu",
+}
+
+
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset, with as many heads and units in the decoder as in the encoder."""
+    return {
+        "d_model": settings["d_model"],
+        "encoder_layers": settings["layers"],
+        "decoder_layers": settings["decoder_layers"] or settings["layers"],
+        "encoder_attention_heads": settings["heads"],
+        "decoder_attention_heads": settings["heads"],
+        "encoder_ffn_dim": settings["d_ff"],
+        "decoder_ffn_dim": settings["d_ff"],
+        "activation_function": config_activation(settings["activation"]),
+        "dropout": settings["dropout"],
+        "attention_dropout": settings["attention_dropout"],
+        "activation_dropout": settings["feedforward_dropout"],
+        "vocab_size": settings["vocabulary"],
+    }

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from regard.families import llama
 from regard.families.block_config import ACTIVATIONS
 from regard.families.llama import LlamaFamily
+from regard.families.preset_settings import ConfigPresets
 
 GEMMA = LlamaFamily(
     model_type="gemma",
@@ -29,4 +34,29 @@ GEMMA = LlamaFamily(
     activations={"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS, "gelu": "gelu_tanh"},
     norm_offset=1.0,  # weights are stored minus 1
     scale_embedding=True,  # by √hidden_size
+)
+
+# ------------------------------------------------------------------ presets
+
+# Gemma Team 2024, Table 1; the small one has a single key head.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 1, "d_ff": 512, "d_k": 32},
+    "2b": {"layers": 18, "d_model": 2048, "heads": 8, "groups": 1, "d_ff": 16384, "d_k": 256},
+    "7b": {"layers": 28, "d_model": 3072, "heads": 16, "d_ff": 24576, "d_k": 256},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    # What Gemma calls gelu is the approximation by tanh, under the name that it writes itself.
+    names = {"gelu_tanh": "gelu_pytorch_tanh"}
+    activation = names.get(settings["activation"], settings["activation"])
+    return {**llama.preset_config(settings), "hidden_act": activation}
+
+
+preset = ConfigPresets(
+    "gemma",
+    PRESETS,
+    {**llama.PRESET_DEFAULTS, "activation": "gelu_tanh", "tied": True},
+    _config,
+    GEMMA.to_spec,
 )

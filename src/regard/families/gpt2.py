@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019) with GPT-3's sizes: presets, and its files in transformers.
+"""GPT-2 (Radford et al. 2019): presets, and its files in transformers.
 
 Pre-norm, learned positions, weights stored as inputs × outputs. GPT is another `GptFamily`, with
 the norms after the sublayers.
@@ -13,11 +13,6 @@ from typing import Any, ClassVar
 import torch
 
 from regard import spec
-from regard.families.attention_options import (
-    parse_attention,
-    parse_compressed_memory,
-    self_attention,
-)
 from regard.families.block_config import (
     ACTIVATIONS,
     activation_name,
@@ -25,7 +20,8 @@ from regard.families.block_config import (
     parse_activation,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.presets import transformer_settings
+from regard.families.gpt_decoder import PRESET_DEFAULTS, decoder
+from regard.families.preset_settings import transformer_settings
 from regard.families.tensor_table import (
     Constant,
     Rename,
@@ -38,28 +34,17 @@ from regard.families.tensor_table import (
 
 # ------------------------------------------------------------------ presets
 
-# GPT-3's sizes (Brown et al. 2020, Table 2.1). The paper prints 24 heads for the fourth and a width
-# of 5140 for the seventh; its own parameter counts are those of the numbers here.
+# The four sizes of Table 2. Those in billions are GPT-3's (`gpt3`), under the names of old recipes.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 4, "d_model": 128, "heads": 4},
     "small": {"layers": 12, "d_model": 768, "heads": 12},
     "medium": {"layers": 24, "d_model": 1024, "heads": 16},
-    "large": {"layers": 24, "d_model": 1536, "heads": 16},
-    "xl": {"layers": 24, "d_model": 2048, "heads": 16},
+    "large": {"layers": 36, "d_model": 1280, "heads": 20},
+    "xl": {"layers": 48, "d_model": 1600, "heads": 25},
     "2.7b": {"layers": 32, "d_model": 2560, "heads": 32},
     "6.7b": {"layers": 32, "d_model": 4096, "heads": 32},
     "13b": {"layers": 40, "d_model": 5120, "heads": 40},
     "175b": {"layers": 96, "d_model": 12288, "heads": 96},
-}
-_PRESET_DEFAULTS = {
-    "d_ff": None,  # 4 d_model
-    "d_k": None,  # d_model / heads
-    "dropout": 0.1,
-    "attention_dropout": None,  # as `dropout`
-    "activation": "gelu_tanh",
-    "attention": "softmax",  # see attention_options
-    "memory": None,  # positions of the segment memory
-    "compressed": None,  # as 64:4, see attention_options
 }
 
 
@@ -69,37 +54,8 @@ def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: A
     With a `memory`, the model reads segments of `context` tokens and has relative positions
     (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
     """
-    s = transformer_settings("gpt", PRESETS, name, _PRESET_DEFAULTS, changes)
-    dropout = s["dropout"]
-    softmax = spec.Attention(
-        s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(_attention_dropout(s))
-    )
-    attention, mask = self_attention(s["attention"], softmax, context, causal=True)
-    feedforward = spec.FeedForward(s["d_ff"], s["activation"])
-    block = spec.Block(attention, feedforward, residual=spec.PreNorm(), dropout=dropout)
-    input_position = None if s["memory"] else spec.LearnedPosition(context)
-    relative_position = spec.RelativeSinusoids() if s["memory"] else None
-    compressed = parse_compressed_memory(s["compressed"]) if s["compressed"] else None
-    stack = spec.Stack(
-        s["layers"],
-        block,
-        mask,
-        relative_position,
-        final=spec.LayerNorm(),
-        memory=s["memory"],
-        compressed=compressed,
-    )
-    tokens = spec.Tokens(vocabulary, input_position, scale=False, dropout=dropout)
-    return spec.Decoder(s["d_model"], tokens, stack)
-
-
-def _attention_dropout(settings: Mapping[str, Any]) -> float:
-    """The dropout of attention weights: as of the rest, unless it is set or impossible."""
-    if settings["attention_dropout"] is not None:
-        return float(settings["attention_dropout"])
-    mixer, _ = parse_attention(settings["attention"])
-    # Linear attention never makes its weights.
-    return 0.0 if isinstance(mixer, spec.LinearAttention) else settings["dropout"]
+    settings = transformer_settings("gpt", PRESETS, name, PRESET_DEFAULTS, changes)
+    return decoder(settings, vocabulary, context)
 
 
 # ------------------------------------------------------------------ files

@@ -14,6 +14,7 @@ import torch
 from regard import spec
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.tensor_table import (
     Constant,
@@ -143,3 +144,40 @@ def _block_rules(model: spec.Decoder, positions: int) -> list[Rule]:
         Unused(f"{hf}.attention.masked_bias"),
         inv_freq_rule(model, f"{hf}.attention.rotary_emb.inv_freq"),
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# GPT-NeoX-20B (Black et al. 2022), and the sizes of Pythia (Biderman et al. 2023, Table 1).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
+    "20b": {"layers": 44, "d_model": 6144, "heads": 64},
+}
+PYTHIA: dict[str, dict[str, Any]] = {
+    "tiny": PRESETS["tiny"],
+    "70m": {"layers": 6, "d_model": 512, "heads": 8},
+    "160m": {"layers": 12, "d_model": 768, "heads": 12},
+    "410m": {"layers": 24, "d_model": 1024, "heads": 16},
+    "1b": {"layers": 16, "d_model": 2048, "heads": 8},
+    "1.4b": {"layers": 24, "d_model": 2048, "heads": 16},
+    "2.8b": {"layers": 32, "d_model": 2560, "heads": 32},
+    "6.9b": {"layers": 32, "d_model": 4096, "heads": 32},
+    "12b": {"layers": 36, "d_model": 5120, "heads": 40},
+}
+PRESET_DEFAULTS = {**ENCODER_DEFAULTS, "dropout": 0.0, "attention_dropout": 0.0}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    config = encoder_config(settings)
+    # GPT-NeoX's names of BERT's keys.
+    config["hidden_dropout"] = config.pop("hidden_dropout_prob")
+    config["attention_dropout"] = config.pop("attention_probs_dropout_prob")
+    return {
+        **config,
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+    }
+
+
+preset = ConfigPresets("gpt-neox", PRESETS, PRESET_DEFAULTS, _preset_config, to_spec)
+pythia = ConfigPresets("pythia", PYTHIA, PRESET_DEFAULTS, _preset_config, to_spec)

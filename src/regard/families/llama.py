@@ -13,6 +13,7 @@ from regard import spec
 from regard.errors import ModelError
 from regard.families.block_config import ACTIVATIONS, activation_name, parse_activation
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.preset_settings import ConfigPresets, config_activation
 from regard.families.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.tensor_table import (
     Rule,
@@ -186,3 +187,61 @@ class LlamaFamily:
 
 
 LLAMA = LlamaFamily("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})
+
+# ------------------------------------------------------------------ presets
+
+# LLaMA (Touvron et al. 2023a, Table 2), LLaMA 2 (2023b), and LLaMA 3 (Dubey et al. 2024).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_ff": 352},
+    "7b": {"layers": 32, "d_model": 4096, "heads": 32, "d_ff": 11008},
+    "13b": {"layers": 40, "d_model": 5120, "heads": 40, "d_ff": 13824},
+    "33b": {"layers": 60, "d_model": 6656, "heads": 52, "d_ff": 17920},
+    "65b": {"layers": 80, "d_model": 8192, "heads": 64, "d_ff": 22016},
+}
+PRESETS_2: dict[str, dict[str, Any]] = {
+    **{size: PRESETS[size] for size in ("tiny", "7b", "13b")},
+    "70b": {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 28672},
+}
+PRESETS_3: dict[str, dict[str, Any]] = {
+    "tiny": {**PRESETS["tiny"], "groups": 2},
+    "8b": {"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336},
+    "70b": PRESETS_2["70b"],
+    "405b": {"layers": 126, "d_model": 16384, "heads": 128, "groups": 8, "d_ff": 53248},
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "groups": None,  # key heads; as many as query heads
+    "attention_dropout": 0.0,
+    "activation": "silu",
+    "base": 1e4,  # of the rotations
+    "eps": 1e-6,
+    "tied": False,
+}
+_DEFAULTS_2: dict[str, Any] = {**PRESET_DEFAULTS, "eps": 1e-5}
+
+
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset, for the relatives of LLaMA too."""
+    return {
+        "vocab_size": settings["vocabulary"],
+        "hidden_size": settings["d_model"],
+        "intermediate_size": settings["d_ff"],
+        "num_hidden_layers": settings["layers"],
+        "num_attention_heads": settings["heads"],
+        "num_key_value_heads": settings["groups"] or settings["heads"],
+        "head_dim": settings["d_k"],
+        "hidden_act": config_activation(settings["activation"]),
+        "rms_norm_eps": settings["eps"],
+        "attention_dropout": settings["attention_dropout"],
+        "tie_word_embeddings": settings["tied"],
+        "max_position_embeddings": settings["context"],
+        "rope_theta": settings["base"],
+    }
+
+
+preset = ConfigPresets("llama", PRESETS, PRESET_DEFAULTS, preset_config, LLAMA.to_spec)
+preset_2 = ConfigPresets("llama2", PRESETS_2, _DEFAULTS_2, preset_config, LLAMA.to_spec)
+preset_3 = ConfigPresets(
+    "llama3", PRESETS_3, {**_DEFAULTS_2, "base": 5e5}, preset_config, LLAMA.to_spec
+)

@@ -15,6 +15,7 @@ from regard import spec
 from regard.errors import ModelError
 from regard.families.bert_layout import DEFAULTS, FIXED, IGNORED
 from regard.families.config_schema import ConfigSchema
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.roberta import ROBERTA
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
 
@@ -90,3 +91,31 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         [model.d_model] * 3,
     )
     return [*BASE.tensor_table(model, positions), *per_layer(model.stack.layers, global_rules)]
+
+
+# ------------------------------------------------------------------ presets
+
+# Beltagy et al. 2020: RoBERTa's sizes; `window` counts both sides.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "window": 32},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["LongformerForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "layer_norm_eps": 1e-5,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+        "max_position_embeddings": settings["context"] + 2,
+        "attention_window": settings["window"],
+    }
+
+
+preset = ConfigPresets(
+    "longformer", PRESETS, {**ENCODER_DEFAULTS, "window": 512}, _preset_config, to_spec
+)

@@ -11,16 +11,19 @@ from regard.families.config_schema import ConfigSchema
 from regard.families.fairseq_layout import (
     DEFAULTS,
     FIXED,
+    PRESET_DEFAULTS,
     SINUSOIDS,
     SYNONYMS,
     TIED_NAMES,
     Share,
     encoder_decoder,
     logits_bias_rule,
+    preset_config,
     sinusoid_rules,
     stack_keys,
     stack_rules,
 )
+from regard.families.preset_settings import ConfigPresets
 from regard.families.tensor_table import Rename, Rule
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Tokens)
@@ -111,3 +114,21 @@ def _embedding_rules(share: str) -> list[Rule]:
         Rename("target.table.weight", target),
         Rename("head.table.weight", output),
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# The size of OPUS-MT's models (Tiedemann and Thottingal 2020).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
+    "base": {"layers": 6, "d_model": 512, "heads": 8},
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**preset_config(settings), "scale_embedding": True, "regard_head_bias": False}
+
+
+preset = ConfigPresets(
+    "marian", PRESETS, {**PRESET_DEFAULTS, "activation": "silu"}, _preset_config, to_spec
+)

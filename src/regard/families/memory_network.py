@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.presets import preset_settings
+from regard.families.preset_settings import preset_settings
 
 # `tiny` is a little wider than the 20 of the paper.
 PRESETS: dict[str, dict[str, int]] = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regard import spec
 from regard.families.bert_layout import (
     CLASSIFIERS,
@@ -13,6 +16,7 @@ from regard.families.bert_layout import (
 )
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoder_layer import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.roberta import LM_HEAD
 
 MPNET = BertFamily(
@@ -38,3 +42,25 @@ MPNET = BertFamily(
     position_offset=2,  # transformers fixes the padding token's id at 1
     relative_bias=spec.T5Bias(32, 128),
 )
+
+# ------------------------------------------------------------------ presets
+
+# Song et al. 2020, in the size of BERT's base.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["MPNetForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "layer_norm_eps": 1e-5,
+        # Two rows of the table belong to no position.
+        "max_position_embeddings": settings["context"] + 2,
+    }
+
+
+preset = ConfigPresets("mpnet", PRESETS, ENCODER_DEFAULTS, _config, MPNET.to_spec)

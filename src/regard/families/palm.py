@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.presets import transformer_settings
+from regard.families.preset_settings import transformer_settings
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 4, "d_model": 128, "heads": 4, "d_k": 32},
@@ -17,7 +17,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "62b": {"layers": 64, "d_model": 8192, "heads": 32},
     "540b": {"layers": 118, "d_model": 18432, "heads": 48},
 }
-_DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
+DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
 
 
 def preset(
@@ -27,7 +27,7 @@ def preset(
 
     The embeddings are shared with the output, whose logits are scaled by d_model^-½ (Section 2).
     """
-    s = transformer_settings("palm", PRESETS, name, _DEFAULTS, changes)
+    s = transformer_settings("palm", PRESETS, name, DEFAULTS, changes)
     norm = spec.LayerNorm(bias=False)
     attention = spec.Attention(
         s["heads"],

@@ -14,15 +14,18 @@ from regard.families.config_schema import ConfigSchema
 from regard.families.fairseq_layout import (
     DEFAULTS,
     FIXED,
+    PRESET_DEFAULTS,
     SINUSOIDS,
     SYNONYMS,
     TIED_NAMES,
     encoder_decoder,
     logits_bias_rule,
+    preset_config,
     sinusoid_rules,
     stack_keys,
     stack_rules,
 )
+from regard.families.preset_settings import ConfigPresets
 from regard.families.tensor_table import Rename, Rule
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Tokens)
@@ -75,3 +78,22 @@ def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
         logits_bias_rule(model),
         *sinusoid_rules(model, positions, written=True),
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Zhang et al. 2020, Section 6.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 16, "d_model": 1024, "heads": 16},
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**preset_config(settings), "scale_embedding": True, "regard_head_bias": False}
+
+
+preset = ConfigPresets(
+    "pegasus", PRESETS, {**PRESET_DEFAULTS, "activation": "relu"}, _preset_config, to_spec
+)

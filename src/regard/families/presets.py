@@ -1,48 +1,97 @@
-"""Presets: named sizes of a family, any of whose settings can be changed."""
+"""Presets by name: `preset("gpt2:xl")` is a spec, `about("gpt2:xl")` what is published of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import SettingError, did_you_mean
+from regard import spec
+from regard.errors import ModelError, SettingError, did_you_mean
+from regard.families.preset_changes import CHANGES, with_changes
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES, Kind, PresetFamily
 
-Presets = Mapping[str, Mapping[str, Any]]
-
-
-def preset_settings(
-    family: str,
-    presets: Presets,
-    name: str,
-    defaults: Mapping[str, Any],
-    changes: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The settings of a preset: defaults, the preset's values over them, `changes` over both."""
-    if name not in presets:
-        raise SettingError(f"{family} has no preset {name!r}", did_you_mean(name, presets))
-    options = {**defaults, **presets[name]}
-    for key in changes:
-        if key not in options:
-            raise SettingError(f"{family} has no option {key!r}", did_you_mean(key, options))
-    return {**options, **changes}
+TOLERANCE = 0.005  # how far a parameter count may be from the published one without a reason
 
 
-def transformer_settings(
-    family: str,
-    presets: Presets,
-    name: str,
-    defaults: Mapping[str, Any],
-    changes: Mapping[str, Any],
-) -> Any:
-    """`preset_settings` of a Transformer, where d_k and d_ff follow from d_model unless set."""
-    settings = preset_settings(family, presets, name, defaults, changes)
-    d_model = settings["d_model"]
-    heads = settings["heads"]
-    if settings["d_k"] is None and d_model % heads:
+@dataclass(frozen=True)
+class Preset:
+    """An entry of the list: a name with its size, and what is known of it."""
+
+    name: str  # as `gpt2:xl`
+    kind: Kind
+    vocabulary: int
+    context: int
+    published: float | None  # millions of parameters
+    reason: str
+
+
+def preset(
+    name: str, vocabulary: int | None = None, context: int | None = None, **changes: Any
+) -> spec.Model:
+    """The spec of `NAME:SIZE`, or of a family's usual size for `NAME`.
+
+    Without a `vocabulary` or `context` they are those of the paper. The context is the longest
+    input, where the model has a longest one; for images it is their side, and the vocabulary are
+    the classes. `changes` are sizes of the family (d_model, d_ff, heads, layers, …), and those of
+    `preset_changes` (attention, position, residual, share, …), which hold for every wiring.
+    """
+    family, size = _find(name)
+    family_changes = {key: value for key, value in changes.items() if key in family.options}
+    other_changes = {key: value for key, value in changes.items() if key not in family.options}
+    for key in other_changes:
+        if key not in CHANGES:
+            known = {*family.options, *CHANGES}
+            raise SettingError(f"{name} has no option {key!r}", did_you_mean(key, known))
+    row = family.sizes[size]
+    vocabulary = vocabulary or row.vocabulary or family.vocabulary
+    context = context or row.context or family.context
+    try:
+        model = family.make(size, vocabulary, context, **family_changes)
+    except ModelError as error:
+        # What the parts of a spec refuse comes from a setting here.
+        raise SettingError(error.problem, error.repair) from None
+    return with_changes(model, context, other_changes)
+
+
+def about(name: str) -> Preset:
+    """What is known of a preset: its kind, its usual sizes, its published parameter count."""
+    family, size = _find(name)
+    row = family.sizes[size]
+    return Preset(
+        f"{name.partition(':')[0]}:{size}",
+        family.kind,
+        row.vocabulary or family.vocabulary,
+        row.context or family.context,
+        row.published,
+        row.reason,
+    )
+
+
+def names() -> Iterator[str]:
+    """All names that `preset` takes, with a size and without."""
+    for word in (*PRESET_FAMILIES, *ALIASES):
+        yield word
+        for size in PRESET_FAMILIES[ALIASES.get(word, word)].sizes:
+            yield f"{word}:{size}"
+
+
+def listing() -> Iterator[Preset]:
+    """All presets, in the order of the list."""
+    for name, family in PRESET_FAMILIES.items():
+        for size in family.sizes:
+            yield about(f"{name}:{size}")
+
+
+def _find(name: str) -> tuple[PresetFamily, str]:
+    word, _, size = name.partition(":")
+    word = ALIASES.get(word, word)
+    if word not in PRESET_FAMILIES:
         raise SettingError(
-            f"d_model {d_model} does not divide by {heads} heads", "change one of them"
+            f"there is no model {word!r}", did_you_mean(word, [*PRESET_FAMILIES, *ALIASES])
         )
-    # The usual proportions: heads share out d_model, the feed-forward is four times as wide.
-    settings["d_k"] = settings["d_k"] or d_model // heads
-    settings["d_ff"] = settings["d_ff"] or 4 * d_model
-    return settings
+    family = PRESET_FAMILIES[word]
+    size = size or family.default
+    if size not in family.sizes:
+        raise SettingError(f"{word} has no size {size!r}", did_you_mean(size, family.sizes))
+    return family, size

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from regard import spec
 from regard.errors import SettingError, did_you_mean
-from regard.families.presets import preset_settings
+from regard.families.preset_settings import preset_settings
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "layers": 1, "dropout": 0.3},

@@ -29,6 +29,7 @@ from regard.families import (
     mbart,
     mistral,
     mpnet,
+    mt5,
     native,
     pegasus,
     qwen2,
@@ -78,7 +79,8 @@ FAMILIES: dict[str, Family] = {
     "pegasus": pegasus,
     "bart": bart.BART,
     "mbart": mbart.MBART,
-    "t5": t5,
+    "t5": t5.T5,
+    "mt5": mt5.MT5,
     "whisper": whisper,
     # Decoders, each with its sequence classifier.
     "gpt2": WithSequenceClassifier(gpt2.GPT2, "GPT2"),

@@ -6,7 +6,9 @@ layer of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from regard.families.bert_layout import (
     CLASSIFIERS,
@@ -18,6 +20,7 @@ from regard.families.bert_layout import (
     LMHeadNames,
 )
 from regard.families.config_schema import ConfigSchema
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 
 LM_HEAD = LMHeadNames(
     dense="lm_head.dense",
@@ -44,3 +47,33 @@ CAMEMBERT = replace(
     schema=ConfigSchema(SEGMENT_DEFAULTS, FIXED, {}, IGNORED),
 )
 XLM_ROBERTA = replace(CAMEMBERT, model_type="xlm-roberta", class_prefix="XLMRoberta")
+
+# ------------------------------------------------------------------ presets
+
+# Liu et al. 2019; Martin et al. 2020; Conneau et al. 2020. All have the same layers.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+}
+
+
+def _presets(family: BertFamily) -> ConfigPresets:
+    def config(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "architectures": [f"{family.class_prefix}ForMaskedLM"],
+            **encoder_config(settings),
+            "vocab_size": settings["vocabulary"],
+            "layer_norm_eps": 1e-5,
+            "type_vocab_size": 1,
+            # Two rows of the table belong to no position: those up to the padding token's id.
+            "pad_token_id": 1,
+            "max_position_embeddings": settings["context"] + 2,
+        }
+
+    return ConfigPresets(family.model_type, PRESETS, ENCODER_DEFAULTS, config, family.to_spec)
+
+
+preset = _presets(ROBERTA)
+camembert_preset = _presets(CAMEMBERT)
+xlm_roberta_preset = _presets(XLM_ROBERTA)

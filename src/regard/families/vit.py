@@ -21,6 +21,7 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoder_layer import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 
 _SCHEMA = ConfigSchema(
@@ -182,3 +183,38 @@ def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]
 
 
 VIT = VitFamily("vit", "ViT", ("cls",))
+
+# ------------------------------------------------------------------ presets
+
+# Dosovitskiy et al. 2021, Table 1; the two smallest are those of Touvron et al. 2021 (DeiT).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 12, "d_model": 192, "heads": 3},
+    "small/16": {"layers": 12, "d_model": 384, "heads": 6},
+    "base/16": {"layers": 12, "d_model": 768, "heads": 12},
+    "base/32": {"layers": 12, "d_model": 768, "heads": 12, "patch": 32},
+    "large/16": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large/32": {"layers": 24, "d_model": 1024, "heads": 16, "patch": 32},
+    "huge/14": {"layers": 32, "d_model": 1280, "heads": 16, "patch": 14},
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "patch": 16,  # side, in pixels
+    "channels": 3,
+}
+
+
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset: the vocabulary are classes, the context is the image's side."""
+    return {
+        "architectures": ["ViTForImageClassification"],
+        **encoder_config(settings),
+        "image_size": settings["context"],
+        "patch_size": settings["patch"],
+        "num_channels": settings["channels"],
+        **label_names(settings["vocabulary"]),
+    }
+
+
+preset = ConfigPresets("vit", PRESETS, PRESET_DEFAULTS, preset_config, VIT.to_spec)

@@ -14,11 +14,14 @@ from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.fairseq_layout import (
     DEFAULTS,
     FIXED,
+    PRESET_DEFAULTS,
     SYNONYMS,
     encoder_decoder,
+    preset_config,
     stack_keys,
     stack_rules,
 )
+from regard.families.preset_settings import ConfigPresets
 from regard.families.tensor_table import Rename, Rule, module_rules
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Spectrogram)
@@ -132,3 +135,33 @@ def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
         Rename("target.position.table", "model.decoder.embed_positions.weight"),
         *stack_rules(model),
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Radford et al. 2022, Table 1.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 384, "heads": 6},
+    "base": {"layers": 6, "d_model": 512, "heads": 8},
+    "small": {"layers": 12, "d_model": 768, "heads": 12},
+    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large": {"layers": 32, "d_model": 1280, "heads": 20},
+}
+_PRESET_DEFAULTS: dict[str, Any] = {
+    **PRESET_DEFAULTS,
+    "dropout": 0.0,
+    "mels": 80,
+    "frames": 1500,  # of 30 seconds, after the second convolution
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **preset_config(settings),
+        "num_mel_bins": settings["mels"],
+        "max_source_positions": settings["frames"],
+        "max_target_positions": settings["context"],
+    }
+
+
+preset = ConfigPresets("whisper", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)

@@ -24,35 +24,35 @@ from regard.look.head_ablation import Ablation, ablation, right
 from regard.look.head_importance import Importance, importance
 from regard.look.head_roles import Roles, roles
 from regard.look.inspectable import Inspectable, MediaInput
-from regard.look.kv_cache_growth import Cache, cache
+from regard.look.kv_cache_growth import KVCacheGrowth, cache
 from regard.look.logit_lens import Lens, lens
 from regard.look.model_inputs import batch
-from regard.look.position_encodings import Positions, positions
+from regard.look.position_encodings import PositionEncodings, positions
 from regard.look.probe_names import heads, probes
 from regard.look.pronoun_choices import Choices, chosen_right, pronouns
 from regard.look.pronoun_circuits import Referents, pronoun_circuit, referents
 from regard.look.recording import AttentionMap, Look, look
-from regard.look.result import Result
+from regard.look.result import AnalysisResult
 
 __all__ = [
     "Ablation",
     "Alignment",
+    "AnalysisResult",
     "AttentionMap",
     "Attribution",
     "BeamTree",
-    "Cache",
     "Choices",
     "Circuit",
     "Entropy",
     "Importance",
     "Inspectable",
+    "KVCacheGrowth",
     "Lens",
     "Look",
     "MediaInput",
     "Patching",
-    "Positions",
+    "PositionEncodings",
     "Referents",
-    "Result",
     "Roles",
     "Rollout",
     "Steps",

@@ -17,12 +17,12 @@ from regard.look.inspectable import CoreModel, Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import array
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
-class Patching(Result):
+class Patching(AnalysisResult):
     """The logit of `answer` in the corrupted run, with one residual patched from the clean run.
 
     From it the logit of `instead` is subtracted, if there is one; both are read at the output

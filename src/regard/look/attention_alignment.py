@@ -10,11 +10,11 @@ import numpy as np
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.recording import Look, mean_over_heads, recorded_attentions
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 
 
 @dataclass(frozen=True)
-class Alignment(Result):
+class Alignment(AnalysisResult):
     """The cross-attention of each target token; `links` are its strongest source tokens."""
 
     source: tuple[str, ...]

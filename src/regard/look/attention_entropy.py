@@ -12,7 +12,7 @@ from regard.core.probe import AttentionCall
 from regard.look import drawing, terminal
 from regard.look.probe_names import attentions
 from regard.look.recording import Look, array, recorded_attentions, weights_in_chunks
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 
 COLLAPSED = 0.95  # share of all attention on one key, above which a head has collapsed
 UNIFORM = 0.98  # share of the highest entropy, above which a head attends uniformly
@@ -20,7 +20,7 @@ IDLE = 0.1  # share of the layer's mean output norm, below which a head is idle
 
 
 @dataclass(frozen=True)
-class Entropy(Result):
+class Entropy(AnalysisResult):
     """The mean entropy of each head's attention, and what is conspicuous about it.
 
     `nats` is the entropy, `share` its ratio to the highest possible one. `favourite` is the share

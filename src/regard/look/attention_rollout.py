@@ -8,11 +8,11 @@ import numpy as np
 
 from regard.look import drawing, terminal
 from regard.look.recording import Look, mean_over_heads, recorded_attentions
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 
 
 @dataclass(frozen=True)
-class Rollout(Result):
+class Rollout(AnalysisResult):
     """How much of each input position reaches each position of the last layer.
 
     It is what would reach it if attention were all that moves information.

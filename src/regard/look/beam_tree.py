@@ -18,7 +18,7 @@ from regard.look.decoding_steps import input_title
 from regard.look.generation import translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 
 Fate = Literal["open", "finished", "pruned", "left", "best"]
 SIGNS: dict[Fate, str] = {"open": " ", "finished": "●", "pruned": "✗", "left": "·", "best": "★"}
@@ -43,7 +43,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class BeamTree(Result):
+class BeamTree(AnalysisResult):
     """Every prefix that a beam search considered.
 
     `nodes[0]` is the empty prefix; parents come before their children.

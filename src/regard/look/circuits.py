@@ -15,10 +15,10 @@ from regard.errors import DataError
 from regard.look import drawing, terminal
 from regard.look.head_ablation import right
 from regard.look.inspectable import Inspectable
-from regard.look.model_inputs import Batch
+from regard.look.model_inputs import LabelledBatch
 from regard.look.probe_names import Head, heads
 from regard.look.pronoun_choices import Choices, chosen_right
-from regard.look.result import Array, Result, json_key, json_name
+from regard.look.result import AnalysisResult, Array, json_key, json_name
 
 SCREEN = 64  # texts that every set is tried on; only a set that does well there is tried on all
 SLACK = 0.15  # by which an accuracy on so few texts may differ from that on all
@@ -26,7 +26,7 @@ LISTED = 12  # heads whose single ablations are shown
 
 
 @dataclass(frozen=True)
-class Circuit(Result):
+class Circuit(AnalysisResult):
     """The smallest set of heads whose ablation removes an ability and leaves the rest.
 
     The ability is a choice between words, the rest are other texts to be written exactly.
@@ -104,7 +104,7 @@ class Circuit(Result):
 def circuit(
     model: Inspectable,
     ability: Choices,
-    rest: Batch,
+    rest: LabelledBatch,
     *,
     near: float = 0.55,
     keep: float = 0.9,
@@ -124,7 +124,7 @@ def circuit(
     def accuracy(off: Sequence[Head], choices: Choices = ability) -> float:
         return float(chosen_right(model, choices, off).mean())
 
-    def rest_accuracy(off: Sequence[Head], texts: Batch = rest) -> float:
+    def rest_accuracy(off: Sequence[Head], texts: LabelledBatch = rest) -> float:
         return float(right(model, texts, off).mean())
 
     baseline = accuracy([])

@@ -17,7 +17,7 @@ from regard.look import drawing, terminal
 from regard.look.generation import translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodingStep:
     """The token that was taken at one step, and the candidates there were."""
 
     token: str
@@ -43,12 +43,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Steps(Result):
+class Steps(AnalysisResult):
     """Greedy decoding or sampling: at each step the most probable tokens and the one taken."""
 
     text: str
     output: str
-    steps: tuple[Step, ...]
+    steps: tuple[DecodingStep, ...]
 
     note = "The token that was taken, then the likeliest ones with their probability."
 
@@ -98,7 +98,7 @@ def steps(
     settings = strategy
     if not isinstance(settings, DecodingSettings):
         settings = DecodingSettings(settings or Greedy())
-    recorded: list[Step] = []
+    recorded: list[DecodingStep] = []
 
     def watch(event: BeamStep | TokenStep) -> None:
         if not isinstance(event, TokenStep):
@@ -116,7 +116,7 @@ def input_title(text: Input) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) -> Step:
+def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) -> DecodingStep:
     logits = event.logits[:1]  # [1, V]
     probabilities = logits.softmax(dim=-1)[0]  # [V]
     taken = int(event.tokens[0])
@@ -137,4 +137,4 @@ def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) ->
         for i, token in zip(ids, tokens, strict=True)
         if probabilities[i] > 0  # banned tokens are no candidates
     )
-    return Step(model.output_tokenizer.tokens([taken])[0], taken, candidates)
+    return DecodingStep(model.output_tokenizer.tokens([taken])[0], taken, candidates)

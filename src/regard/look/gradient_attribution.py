@@ -16,14 +16,14 @@ from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
-from regard.look.result import Array, Result, json_key
+from regard.look.result import AnalysisResult, Array, json_key
 from regard.model import Decoder, Encoder, EncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
 
 
 @dataclass(frozen=True)
-class Attribution(Result):
+class Attribution(AnalysisResult):
     """The gradient of each predicted token's logit times the embedding of each input token."""
 
     predictions: tuple[str, ...] = field(metadata=json_key("said"))

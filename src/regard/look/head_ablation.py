@@ -14,15 +14,15 @@ from regard.core.probe import Probe
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
-from regard.look.model_inputs import IGNORED, Batch, batch
+from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
-from regard.look.result import Array, Result, json_key
+from regard.look.result import AnalysisResult, Array, json_key
 from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
-class Ablation(Result):
+class Ablation(AnalysisResult):
     """What is lost when each head alone is ablated.
 
     Of a model that writes, the rise of its loss in nats a token; of others, the distance by which
@@ -100,7 +100,7 @@ def ablation(
     return Ablation(tuple(attention_names), effect, measure, None)
 
 
-def ablated_logits(model: Inspectable, data: Batch, off: Sequence[Head] = ()) -> Tensor:
+def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Tensor:
     """The output of a model on a batch with some heads ablated; zero at padding."""
     core = model.model
     with evaluation_mode(core):
@@ -123,7 +123,7 @@ def _relative_distance(output: Tensor, changed: Tensor) -> float:
     return (torch.linalg.vector_norm(changed - output) / norm).item()
 
 
-def loss(model: Inspectable, data: Batch, off: Sequence[Head] = ()) -> float:
+def loss(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> float:
     """The cross-entropy of the labels in nats a token, with some heads ablated."""
     logits = ablated_logits(model, data, off).float()
     return functional.cross_entropy(
@@ -131,7 +131,7 @@ def loss(model: Inspectable, data: Batch, off: Sequence[Head] = ()) -> float:
     ).item()
 
 
-def right(model: Inspectable, data: Batch, off: Sequence[Head] = ()) -> Array:
+def right(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Array:
     """[B] whether greedy decoding writes each target exactly, found by one forward pass.
 
     It does if at every position of the target its next token has the highest logit of those that

@@ -14,17 +14,17 @@ from regard.core.probe import Edit, Probe
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
-from regard.look.model_inputs import IGNORED, Batch, batch
+from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, attentions
 from regard.look.recording import array
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import Decoder, EncoderDecoder
 
 ROWS = 32  # texts in a batch
 
 
 @dataclass(frozen=True)
-class Importance(Result):
+class Importance(AnalysisResult):
     """Σ |ξ ∂loss/∂ξ| over all positions, where ξ = 1 is a gate on a head's output (Michel 2019).
 
     The heads of each attention are scaled to a norm of 1 together, so that layers can be compared.
@@ -106,7 +106,7 @@ def importance(
     return Importance(tuple(totals), values)
 
 
-def _gate_gradients(model: CoreModel, data: Batch) -> dict[str, Tensor]:
+def _gate_gradients(model: CoreModel, data: LabelledBatch) -> dict[str, Tensor]:
     """Of each attention [H]: Σ |∂loss/∂gate|, where each head and position has a gate of 1.
 
     The derivative by such a gate is the output of the head times the gradient of that output.
@@ -142,7 +142,7 @@ def _gate_gradients(model: CoreModel, data: Batch) -> dict[str, Tensor]:
     return sums
 
 
-def _predicted_labels(logits: Tensor, data: Batch) -> Tensor:
+def _predicted_labels(logits: Tensor, data: LabelledBatch) -> Tensor:
     """The model's own predictions: [B] of a classifier, [B, T] with padding left out."""
     best = logits.detach().argmax(dim=-1)
     if best.ndim == 1:

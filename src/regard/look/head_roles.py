@@ -22,14 +22,14 @@ from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import batch
 from regard.look.probe_names import Head, stacks
 from regard.look.recording import array
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import EncoderDecoder
 
 POSITIONAL = ("previous token", "next token", "first token")
 
 
 @dataclass(frozen=True)
-class Roles(Result):
+class Roles(AnalysisResult):
     """The mean attention of each head to the word that a role points to.
 
     `chance` is what uniform attention would give, `best` the strongest head of each role.

@@ -22,12 +22,12 @@ from regard.look.inspectable import (
     special_tokens_for,
     token_ids,
 )
-from regard.look.result import Array, Result, json_key
+from regard.look.result import AnalysisResult, Array, json_key
 from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
-class Cache(Result):
+class KVCacheGrowth(AnalysisResult):
     """The bytes of the KV cache, over all layers.
 
     `used` counts self-attention's part after each step; `source` is cross-attention's, which does
@@ -67,7 +67,7 @@ class Cache(Result):
         return terminal.table(rows, width=width)
 
 
-def cache(model: Inspectable, text: Input, *, length: int = 16) -> Cache:
+def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth:
     """The growth of the KV cache over the first `length` tokens of a greedy output."""
     core = model.model
     if not isinstance(core, EncoderDecoder | Decoder):
@@ -103,7 +103,7 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> Cache:
             source += _bytes(layer.cross_attention)
     reserved = sum(_bytes(layer.self_attention) for layer in state.layers)
     parts = {f"decoder.{i}": used_bytes(layer) for i, layer in enumerate(state.layers)}
-    return Cache(tuple(tokens), tuple(used), source, reserved, parts)
+    return KVCacheGrowth(tuple(tokens), tuple(used), source, reserved, parts)
 
 
 def _input_tensor(model: Inspectable, text: Input) -> Tensor:

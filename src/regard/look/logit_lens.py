@@ -15,12 +15,12 @@ from regard.look.forward import evaluation_mode
 from regard.look.inspectable import CoreModel
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import Look, array
-from regard.look.result import Array, Result, json_key
+from regard.look.result import AnalysisResult, Array, json_key
 from regard.model import DualEncoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
-class Lens(Result):
+class Lens(AnalysisResult):
     """What the model would predict if it stopped after each layer: the most probable tokens."""
 
     layers: tuple[str, ...]

@@ -130,7 +130,7 @@ def _front_end(model: CoreModel) -> nn.Module | None:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LabelledBatch:
     """Texts padded at the end; `labels` are the token ids to predict, −1 where there are none."""
 
     inputs: Tensor  # [B, S]
@@ -138,12 +138,12 @@ class Batch:
     decoder_inputs: Tensor | None  # [B, T]
     labels: Tensor  # [B, T]
 
-    def first(self, count: int) -> Batch:
+    def first(self, count: int) -> LabelledBatch:
         """Its first few texts."""
         decoder_inputs = None
         if self.decoder_inputs is not None:
             decoder_inputs = self.decoder_inputs[:count]
-        return Batch(
+        return LabelledBatch(
             self.inputs[:count],
             self.padding_mask[:count],
             decoder_inputs,
@@ -151,7 +151,9 @@ class Batch:
         )
 
 
-def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | None = None) -> Batch:
+def batch(
+    model: Inspectable, texts: Sequence[str], targets: Sequence[str] | None = None
+) -> LabelledBatch:
     """A padded batch of texts, with the targets of an encoder–decoder as labels.
 
     A language model's labels are the texts themselves, shifted by one.
@@ -165,7 +167,7 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     if not isinstance(model.model, EncoderDecoder):
         labels = torch.full_like(inputs, IGNORED)
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
-        return Batch(inputs, padding_mask, None, labels)
+        return LabelledBatch(inputs, padding_mask, None, labels)
     if targets is None:
         raise DataError("an encoder–decoder needs the targets of its texts", "give pairs of texts")
     target_rows = [model.output_tokenizer.input_ids(text) for text in targets]
@@ -175,4 +177,6 @@ def batch(model: Inspectable, texts: Sequence[str], targets: Sequence[str] | Non
     labels, _ = pad_rows([[*prompt_labels, *ids] for ids in target_rows], IGNORED)
     # Teacher forcing: the decoder reads what it should have predicted one position before.
     decoder_inputs, _ = pad_rows([[*start_ids, *ids[:-1]] for ids in target_rows], 0)
-    return Batch(inputs, padding_mask, decoder_inputs.to(model.device), labels.to(model.device))
+    return LabelledBatch(
+        inputs, padding_mask, decoder_inputs.to(model.device), labels.to(model.device)
+    )

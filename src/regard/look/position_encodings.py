@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from regard.baselines.memory_network import MemoryNetwork
+from regard.core.attention import Attention
 from regard.core.embedding import Embedding
 from regard.core.frontend import Patches, Spectrogram
 from regard.core.positional_encoding import (
@@ -16,15 +18,25 @@ from regard.core.positional_encoding import (
     LearnedPosition,
     Sinusoidal,
     Sinusoidal2D,
+    sinusoids,
 )
-from regard.core.relative_position import Alibi, Disentangled, T5Bias
+from regard.core.relative_position import (
+    Alibi,
+    Disentangled,
+    LayerPosition,
+    RelativeKeys,
+    RelativeSinusoids,
+    T5Bias,
+)
 from regard.core.rotary import Rope
+from regard.core.stack import Stack
+from regard.core.universal_transformer import UniversalStack
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.probe_names import stacks
 from regard.look.recording import array
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -43,7 +55,7 @@ InputPosition = Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | S
 
 
 @dataclass(frozen=True)
-class Positions(Result):
+class PositionEncodings(AnalysisResult):
     """The encodings of positions and their dot products.
 
     Where positions are biases of the attention scores, `products` are those, as a mean over the
@@ -87,12 +99,19 @@ class Positions(Result):
 
 
 @torch.no_grad()
-def positions(model: Inspectable, length: int = 32, *, stack: str | None = None) -> Positions:
+def positions(
+    model: Inspectable, length: int = 32, *, stack: str | None = None
+) -> PositionEncodings:
     """The first `length` positions of a stack, by default the first one."""
     core = model.model
     name = stack or next(iter(stacks(core)))
     numbers = torch.arange(length, device=model.device)
-    match _input_position(core, name), stacks(core)[name].position:
+    part = stacks(core)[name]
+    match _input_position(core, name), part.position:
+        case Sinusoidal2D() as grid, _:
+            # Of the patches, row by row; the class token in front has none.
+            what = f"sines and cosines of row and column added at the input of the {name}"
+            return _of_vectors(what, grid.rows(length)[:length].float())
         case Sinusoidal() | LearnedPosition() | FixedPosition() | AxialPosition() as table, _:
             kind = TABLES[type(table)]
             vectors = table.rows(length)[:length].float()  # [T, D]
@@ -105,36 +124,87 @@ def positions(model: Inspectable, length: int = 32, *, stack: str | None = None)
         case None, (T5Bias() | Alibi()) as bias:
             mean_bias = bias(numbers, numbers)[0].mean(dim=0)  # [T, T] from [1, H, T, T]
             what = f"what distance adds to the scores in the {name}"
-            return Positions(what, None, array(mean_bias))
+            return PositionEncodings(what, None, array(mean_bias))
         case None, Disentangled() as distances:
             vectors = distances.table
             if distances.norm is not None:
                 vectors = distances.norm(vectors)
             return _of_vectors(f"vectors of distances in the {name}", vectors[:length])
-        case _:
-            raise SettingError(
-                f"the {name} of this model knows nothing of places", "look at another stack"
-            )
+    concatenated = _concatenated_position(core, name)
+    if concatenated is not None:
+        what = f"sinusoidal vectors next to the embeddings at the input of the {name}"
+        return _of_vectors(what, concatenated.rows(length)[:length].float())
+    if isinstance(part, UniversalStack) and part.universal.timing:
+        vectors = sinusoids(numbers, part.universal.d_model, "halves", 10_000.0).float()
+        return _of_vectors(f"sinusoidal vectors added at each step of the {name}", vectors)
+    of_layers = [attention.relative for attention in _self_attentions(part)]
+    if any(relative is not None for relative in of_layers):
+        return _of_layers(of_layers, numbers, name)
+    raise SettingError(f"the {name} of this model knows nothing of places", "look at another stack")
 
 
-def _of_vectors(what: str, vectors: Tensor) -> Positions:
-    return Positions(what, array(vectors), array(vectors @ vectors.mT))  # [T, D], [T, T]
+def _of_layers(
+    parts: Sequence[LayerPosition | None], numbers: Tensor, name: str
+) -> PositionEncodings:
+    """PositionEncodings with parameters in each layer: the mean over the layers."""
+    terms = []
+    for part in parts:
+        match part:
+            case RelativeKeys():
+                # What is added to a score is q · a; its size is that of a, whatever the query.
+                distance = (numbers[:, None] - numbers[None, :]).clamp(
+                    -part.distance, part.distance
+                )
+                sizes = part.table.float().norm(dim=-1)  # [2k + 1]
+                terms.append(sizes[distance + part.distance])  # [T, T]
+                what = f"length of Shaw's vector of each distance in the {name}"
+            case RelativeSinusoids():
+                # Term (d) of Dai et al. 2019, Section 3.3: v · W r, for no query at all.
+                heads, _, width = part.position.shape
+                query = part.position.new_zeros(1, heads, len(numbers), width)
+                _, scores = part(query, numbers, numbers)  # [1, H, T, T]
+                terms.append(scores[0].float().mean(dim=0) / width**0.5)
+                what = f"what distance alone adds to the scores (Transformer-XL) in the {name}"
+            case None:
+                pass
+    return PositionEncodings(what, None, array(torch.stack(terms).mean(dim=0)))
+
+
+def _self_attentions(part: nn.Module) -> list[Attention]:
+    """The self-attention of each block of a stack; cross-attention knows no positions."""
+    if not isinstance(part, Stack):
+        return []
+    return [block.attention for block in part.blocks if isinstance(block.attention, Attention)]
+
+
+def _of_vectors(what: str, vectors: Tensor) -> PositionEncodings:
+    return PositionEncodings(what, array(vectors), array(vectors @ vectors.mT))  # [T, D], [T, T]
 
 
 def _input_position(model: CoreModel, stack: str) -> InputPosition | None:
     """The position encoding that is added to the embeddings of a stack."""
-    match model:
-        case EncoderDecoder():
-            front_end = model.source if stack == "encoder" else model.target
-        case Encoder():
-            front_end = model.input
-        case Decoder():
-            front_end = model.tokens
-        case DualEncoder():
-            tower = model.text if stack.startswith("text") else model.image
-            front_end = tower.input
-        case MemoryNetwork():
-            return None
+    front_end = _front_end(model, stack)
     if isinstance(front_end, Embedding | Spectrogram | Patches):
         return front_end.position
     return None
+
+
+def _concatenated_position(model: CoreModel, stack: str) -> Sinusoidal | None:
+    """The position encoding that is concatenated with the embeddings of a stack."""
+    front_end = _front_end(model, stack)
+    return front_end.concatenated if isinstance(front_end, Embedding) else None
+
+
+def _front_end(model: CoreModel, stack: str) -> nn.Module | None:
+    match model:
+        case EncoderDecoder():
+            return model.source if stack == "encoder" else model.target
+        case Encoder():
+            return model.input
+        case Decoder():
+            return model.tokens
+        case DualEncoder():
+            tower = model.text if stack.startswith("text") else model.image
+            return tower.input
+        case MemoryNetwork():
+            return None

@@ -13,7 +13,7 @@ from regard.errors import DataError
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
 from regard.look.head_ablation import ablation_probe
 from regard.look.inspectable import Inspectable, decoder_start
-from regard.look.model_inputs import Batch, batch
+from regard.look.model_inputs import LabelledBatch, batch
 from regard.look.probe_names import Head
 from regard.look.recording import array
 from regard.look.result import Array
@@ -23,7 +23,7 @@ from regard.look.result import Array
 class Choices:
     """Texts with several tokens to choose from at one position; the first option is right."""
 
-    data: Batch
+    data: LabelledBatch
     positions: tuple[int, ...]  # of the choice in each text's decoder
     options: tuple[tuple[int, ...], ...]  # token ids
 

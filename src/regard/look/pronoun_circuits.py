@@ -17,18 +17,18 @@ from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.head_ablation import right
 from regard.look.head_roles import word_positions
 from regard.look.inspectable import Inspectable
-from regard.look.model_inputs import Batch, batch
+from regard.look.model_inputs import LabelledBatch, batch
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.look.pronoun_choices import chosen_right, pronouns
 from regard.look.recording import array
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import EncoderDecoder
 
 WORDS = ("what it stands for", "the other noun", "it", "the adjective")
 
 
 @dataclass(frozen=True)
-class Referents(Result):
+class Referents(AnalysisResult):
     """The mean attention of each head from a pronoun to each of `words`.
 
     In the encoder it is from "it"; in cross-attention from where its translation is predicted.
@@ -165,7 +165,7 @@ def pronoun_circuit(
     )
 
 
-def _sample(model: Inspectable, split: str, count: int) -> tuple[list[Sentence], Batch]:
+def _sample(model: Inspectable, split: str, count: int) -> tuple[list[Sentence], LabelledBatch]:
     """Sentences of a split with a pronoun to resolve, and a batch of others."""
     others = list(islice((s for s in sentences(split) if s.triple is None), count))
     data = batch(model, [s.source for s in others], [s.target for s in others])

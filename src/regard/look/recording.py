@@ -18,14 +18,14 @@ from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
-from regard.look.result import Array, Result
+from regard.look.result import AnalysisResult, Array
 from regard.model import EncoderDecoder
 
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
 
 
 @dataclass(frozen=True)
-class AttentionMap(Result):
+class AttentionMap(AnalysisResult):
     """The attention weights of some heads and queries of one attention; each row sums to 1."""
 
     name: str

@@ -19,7 +19,7 @@ else:
     Array = np.ndarray
 
 
-class Result:
+class AnalysisResult:
     """What an analysis returns; abstract, its subclasses are frozen dataclasses.
 
     `note` says how to read the result, on the page and below the table of a terminal.

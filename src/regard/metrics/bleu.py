@@ -1,20 +1,107 @@
-"""BLEU, chrF and exact match of translations, by sacreBLEU, with its signatures."""
+"""BLEU (Papineni et al., 2002) and chrF (Popović, 2015) by sacreBLEU, with its signatures."""
 
 from __future__ import annotations
 
+import functools
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from regard.errors import DataError, SettingError
+from numpy.typing import ArrayLike
+
+from regard.errors import SettingError
+from regard.metrics.exact_match import ExactMatch
+from regard.metrics.metric import Array, Metric
+
+
+class SacrebleuMetric(Metric):
+    """A metric of sacreBLEU, from its statistics per segment.
+
+    A signature says how sacreBLEU computed a score (Post, 2018).
+    """
+
+    @abstractmethod
+    def _sacrebleu(self) -> Any:
+        """The object of sacreBLEU that computes it."""
+
+    def signature(self) -> str:
+        return str(self._sacrebleu().get_signature())
+
+    # These methods of sacreBLEU are those that its own significance tests are built on. They have
+    # underscores, but no public method gives the statistics of chrF.
+    def counts(self, predictions: Sequence[str], references: Sequence[str]) -> ArrayLike:
+        # sacreBLEU takes a list of reference sets; here there is one.
+        return self._sacrebleu()._extract_corpus_statistics(list(predictions), [list(references)])
+
+    def score(self, totals: Array) -> float:
+        return float(self._sacrebleu()._compute_score_from_stats(totals.tolist()).score)
+
+
+@dataclass(frozen=True)
+class Bleu(SacrebleuMetric):
+    """BLEU; `tokenize` is the name of one of sacreBLEU's tokenizers (13a, none, intl, ...)."""
+
+    tokenize: str = "13a"
+
+    name = "bleu"
+
+    def __post_init__(self) -> None:
+        self._sacrebleu()  # refuses unknown tokenizers before anything is decoded
+
+    def _sacrebleu(self) -> Any:
+        return _bleu(self.tokenize)
+
+
+@dataclass(frozen=True)
+class Chrf(SacrebleuMetric):
+    """chrF over character n-grams; with a `word_order` of 2, chrF++ (Popović, 2017)."""
+
+    word_order: int = 0
+
+    name = "chrf"
+
+    def _sacrebleu(self) -> Any:
+        return _chrf(self.word_order)
+
+
+# Cached, because a bootstrap asks for them at each resample.
+
+
+@functools.cache
+def _bleu(tokenize: str) -> Any:
+    metrics = _import_sacrebleu()
+    try:
+        # `force` only silences a warning: already tokenized text is the caller's choice, and the
+        # signature says so.
+        bleu = metrics.BLEU(tokenize=tokenize, force=True)
+    except (AssertionError, KeyError, ValueError):
+        tokenizers = ", ".join(sorted(metrics.BLEU.TOKENIZERS))
+        raise SettingError(
+            f"sacreBLEU has no tokenizer {tokenize!r}", f"known: {tokenizers}"
+        ) from None
+    bleu.num_refs = 1  # for the signature, which may be asked for before any score
+    return bleu
+
+
+@functools.cache
+def _chrf(word_order: int) -> Any:
+    chrf = _import_sacrebleu().CHRF(word_order=word_order)
+    chrf.num_refs = 1
+    return chrf
+
+
+def _import_sacrebleu() -> Any:
+    try:
+        from sacrebleu import metrics
+    except ImportError:
+        raise SettingError("scoring needs the package sacrebleu", "pip install sacrebleu") from None
+    return metrics
 
 
 @dataclass(frozen=True)
 class TranslationScore:
-    """Corpus-level scores from 0 to 100.
-
-    A signature says how sacreBLEU computed a score (Post, 2018): only scores with equal signatures
-    can be compared.
-    """
+    """Corpus-level scores of translations from 0 to 100, with sacreBLEU's signatures."""
 
     bleu: float
     chrf: float
@@ -26,35 +113,13 @@ class TranslationScore:
 def translation_score(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a"
 ) -> TranslationScore:
-    """Scores of `hypotheses` against one reference each.
-
-    `tokenize` is the name of one of sacreBLEU's tokenizers (13a, none, intl, ...).
-    """
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{len(hypotheses)} translations but {len(references)} references",
-            "give files with the same number of lines",
-        )
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError:
-        raise SettingError("scoring needs the package sacrebleu", "pip install sacrebleu") from None
-    try:
-        # `force` only silences a warning: already tokenized text is the caller's choice, and the
-        # signature says so.
-        bleu = BLEU(tokenize=tokenize, force=True)
-    except (AssertionError, KeyError, ValueError):
-        tokenizers = ", ".join(sorted(BLEU.TOKENIZERS))
-        raise SettingError(
-            f"sacreBLEU has no tokenizer {tokenize!r}", f"known: {tokenizers}"
-        ) from None
-    chrf = CHRF()
-    exact = sum(h == r for h, r in zip(hypotheses, references, strict=True))
+    """BLEU, chrF and exact match of `hypotheses` against one reference each."""
+    bleu = Bleu(tokenize)
+    chrf = Chrf()
     return TranslationScore(
-        # sacreBLEU takes a list of reference sets; here there is one.
-        bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,
-        chrf=chrf.corpus_score(list(hypotheses), [list(references)]).score,
-        exact_match=100.0 * exact / max(1, len(references)),
-        signature=str(bleu.get_signature()),
-        chrf_signature=str(chrf.get_signature()),
+        bleu=bleu.compute(hypotheses, references),
+        chrf=chrf.compute(hypotheses, references),
+        exact_match=ExactMatch().compute(hypotheses, references),
+        signature=bleu.signature(),
+        chrf_signature=chrf.signature(),
     )

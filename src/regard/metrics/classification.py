@@ -1,10 +1,94 @@
-"""Accuracy and macro-averaged F1 of classes."""
+"""Accuracy, top-k accuracy and macro-averaged F1 of classes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regard.errors import SettingError
+from regard.metrics.metric import Array, Metric, percent
+
+
+@dataclass(frozen=True)
+class Accuracy(Metric):
+    """Accuracy: the share of examples whose predicted class is the label."""
+
+    name = "accuracy"
+
+    def signature(self) -> str:
+        return "examples whose predicted class is the label"
+
+    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
+        return [(p == r, 1) for p, r in zip(predictions, references, strict=True)]
+
+    def score(self, totals: Array) -> float:
+        return percent(*totals)
+
+
+@dataclass(frozen=True)
+class TopKAccuracy(Metric):
+    """Top-k accuracy: predictions are the classes of an example in order, the likeliest first."""
+
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise SettingError(f"top-k accuracy with k = {self.k}", "give a k of at least 1")
+
+    @property
+    def name(self) -> str:
+        return f"top_{self.k}"
+
+    def signature(self) -> str:
+        return f"examples whose label is among the first {self.k} predicted classes"
+
+    def counts(self, predictions: Sequence[Sequence[Any]], references: Sequence[Any]) -> ArrayLike:
+        return [
+            (label in list(ranking[: self.k]), 1)
+            for ranking, label in zip(predictions, references, strict=True)
+        ]
+
+    def score(self, totals: Array) -> float:
+        return percent(*totals)
+
+
+@dataclass(frozen=True)
+class MacroF1(Metric):
+    """Macro F1: the mean F1 of the classes that are predicted or are labels.
+
+    F1 of a class is 2 × correct / (predicted + labelled), the harmonic mean of precision and
+    recall. There are two columns for each class that occurs in the examples of the call, so
+    systems to be compared are counted in one call (`significance.system_statistics`).
+    """
+
+    name = "f1"
+
+    def signature(self) -> str:
+        return "macro F1: the mean over classes of 2 × correct / (predicted + labelled)"
+
+    def counts(self, predictions: Sequence[Hashable], references: Sequence[Hashable]) -> ArrayLike:
+        classes = {label: i for i, label in enumerate(dict.fromkeys([*references, *predictions]))}
+        predicted = np.array([classes[label] for label in predictions])
+        labels = np.array([classes[label] for label in references])
+        examples = np.arange(len(labels))
+        correct = np.zeros((len(labels), len(classes)))
+        occurrences = np.zeros((len(labels), len(classes)))
+        correct[examples, labels] = predicted == labels
+        occurrences[examples, labels] += 1
+        occurrences[examples, predicted] += 1
+        return np.concatenate([correct, occurrences], axis=1)
+
+    def score(self, totals: Array) -> float:
+        correct, occurrences = np.split(totals, 2)
+        # A class has an F1 if it occurs on either side; a resample may lack some.
+        present = occurrences > 0
+        if not present.any():
+            return 0.0
+        return float(100.0 * np.mean(2 * correct[present] / occurrences[present]))
 
 
 @dataclass(frozen=True)
@@ -29,17 +113,9 @@ class ClassificationAgainstMajority(ClassificationScore):
 def classification_score(
     predictions: Sequence[int | str], labels: Sequence[int | str]
 ) -> ClassificationScore:
-    """Accuracy, and F1 as the mean over the classes that are predicted or are labels.
-
-    F1 of a class is 2 × correct / (predicted + labelled), the harmonic mean of precision and
-    recall.
-    """
-    correct = Counter(
-        label for guess, label in zip(predictions, labels, strict=True) if guess == label
+    """Accuracy and macro F1."""
+    return ClassificationScore(
+        accuracy=Accuracy().compute(predictions, labels),
+        f1=MacroF1().compute(predictions, labels),
+        examples=len(labels),
     )
-    # Predicted plus labelled: a class has an F1 if it occurs on either side.
-    totals = Counter(predictions) + Counter(labels)
-    f1_of_classes = [2 * correct[name] / totals[name] for name in totals]
-    accuracy = correct.total() / max(1, len(labels))
-    macro_f1 = sum(f1_of_classes) / max(1, len(f1_of_classes))
-    return ClassificationScore(100.0 * accuracy, 100.0 * macro_f1, len(labels))

@@ -3,9 +3,69 @@
 from __future__ import annotations
 
 import string
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from numpy.typing import ArrayLike
+
+from regard.metrics.metric import Array, Metric, percent
+
+
+class AnswerMetric(Metric):
+    """The mean over questions of a comparison of answers' words.
+
+    A reference is an answer, or several of which the best match counts.
+    """
+
+    @abstractmethod
+    def compare(self, predicted: list[str], expected: list[str]) -> float:
+        """From 0 to 1, from the words of the normalized answers."""
+
+    def counts(
+        self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]
+    ) -> ArrayLike:
+        rows = []
+        for prediction, reference in zip(predictions, references, strict=True):
+            answers = [reference] if isinstance(reference, str) else reference
+            words = normalize_answer(prediction)
+            best = max(self.compare(words, normalize_answer(answer)) for answer in answers)
+            rows.append((best, 1))
+        return rows
+
+    def score(self, totals: Array) -> float:
+        return percent(*totals)
+
+
+@dataclass(frozen=True)
+class AnswerExactMatch(AnswerMetric):
+    """Exact match of normalized answers."""
+
+    name = "answer_exact_match"
+
+    def signature(self) -> str:
+        return "SQuAD's exact match: equal without case, punctuation and articles"
+
+    def compare(self, predicted: list[str], expected: list[str]) -> float:
+        return float(predicted == expected)
+
+
+@dataclass(frozen=True)
+class AnswerF1(AnswerMetric):
+    """F1 over the words of normalized answers."""
+
+    name = "answer_f1"
+
+    def signature(self) -> str:
+        return "SQuAD's F1 over words without case, punctuation and articles, mean over questions"
+
+    def compare(self, predicted: list[str], expected: list[str]) -> float:
+        if not predicted or not expected:  # "no answer" is right only if none is expected
+            return float(predicted == expected)
+        # Multisets: a word that occurs twice counts twice. F1 as in `classification.MacroF1`.
+        common = (Counter(predicted) & Counter(expected)).total()
+        return 2 * common / (len(predicted) + len(expected))
 
 
 @dataclass(frozen=True)
@@ -19,23 +79,11 @@ class AnswerScore:
 
 def answer_score(predictions: Sequence[str], answers: Sequence[str]) -> AnswerScore:
     """Exact match and word-level F1 of normalized answers, averaged over the examples."""
-    exact = 0.0
-    f1 = 0.0
-    for prediction, answer in zip(predictions, answers, strict=True):
-        predicted_words = normalize_answer(prediction)
-        answer_words = normalize_answer(answer)
-        exact += predicted_words == answer_words
-        f1 += _word_f1(predicted_words, answer_words)
-    count = max(1, len(answers))
-    return AnswerScore(100.0 * exact / count, 100.0 * f1 / count, len(answers))
-
-
-def _word_f1(predicted: list[str], expected: list[str]) -> float:
-    if not predicted or not expected:  # "no answer" is right only if none is expected
-        return float(predicted == expected)
-    # Multisets: a word that occurs twice counts twice. F1 as in classification_score.
-    common = (Counter(predicted) & Counter(expected)).total()
-    return 2 * common / (len(predicted) + len(expected))
+    return AnswerScore(
+        exact_match=AnswerExactMatch().compute(predictions, answers),
+        f1=AnswerF1().compute(predictions, answers),
+        examples=len(answers),
+    )
 
 
 def normalize_answer(text: str) -> list[str]:

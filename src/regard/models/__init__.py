@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from regard.models.base import Model, Output, choose_device
+from regard.models.base import Model, ModelOutput, choose_device
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
+from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
@@ -21,7 +22,8 @@ __all__ = [
     "ImageEncoder",
     "LanguageModel",
     "Model",
-    "Output",
+    "ModelOutput",
+    "SequenceClassifier",
     "SpeechToText",
     "Suspect",
     "Tagged",

@@ -15,11 +15,11 @@ from regard import spec as kinds
 from regard.builder import CoreModel
 from regard.errors import DataError, SettingError
 from regard.models import saving
-from regard.models.hf_call import Output, bind_arguments, call
+from regard.models.hf_call import OUTPUT_OPTIONS, ModelOutput, bind_arguments, call
 from regard.models.precision import cast
 from regard.models.tasks import Tasks
 from regard.parameter_count import parameter_count
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Text, Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
 
-__all__ = ["Model", "Output", "TokenizerModel", "choose_device", "to_standard_error"]
+__all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
 
 def to_standard_error(text: str) -> None:
@@ -40,8 +40,9 @@ class Model(Tasks):
     """A core model with its spec and the config.json that it came with; made by `regard.load`.
 
     Called with Hugging Face's argument names it returns the same main tensors under the same names.
-    As there, the caller decides about gradients: `with torch.inference_mode():` where none are
-    needed.
+    As there, `output_hidden_states` adds the embeddings and the output of each layer,
+    `output_attentions` the attention weights of each layer [B, H, T, S], and the caller decides
+    about gradients: `with torch.inference_mode():` where none are needed.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class Model(Tasks):
         self.folder: Path | None = None  # where it was opened from
         self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
-    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | None) -> Output:
+    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> ModelOutput:
+        # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
+        options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
         tensors = bind_arguments(self.spec, inputs, named_inputs)
-        return call(self.model, self.spec, self.config, tensors)
+        return call(self.model, self.spec, self.config, tensors, **options)
 
     def __repr__(self) -> str:
         """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""
@@ -63,6 +66,24 @@ class Model(Tasks):
         dtype = str(self.dtype).removeprefix("torch.")
         name = type(self).__name__
         return f"{name}({self.family}, {size} parameters, {dtype}, {self.device})"
+
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """The padded tensors of texts that the call takes: `model(**model.tokens(texts))`.
+
+        They are on the model's device, under transformers' names: input_ids and attention_mask,
+        token_type_ids where the model has segments (a text may then be a pair, as a tuple); of an
+        encoder–decoder with `targets` also decoder_input_ids and labels. A text with more than
+        `max_length` tokens, or than the model has positions, is an error, or is truncated with a
+        message if `truncation`.
+        """
+        raise no_tokenizer()
 
     @property
     def family(self) -> str:
@@ -210,6 +231,11 @@ class TokenizerModel(Model):
             self._tokenizer = open_encoder_tokenizer(self.folder)
         return self._tokenizer
 
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        if self._tokenizer is None:
+            return {}
+        return self._tokenizer.files()
+
     @property
     def accepts_text(self) -> bool:
         try:
@@ -220,6 +246,13 @@ class TokenizerModel(Model):
     @property
     def input_tokenizer(self) -> Tokenizer:
         return self.tokenizer
+
+
+def no_targets() -> SettingError:
+    """The error of a model that reads one sequence and is given targets as well."""
+    return SettingError(
+        "this model reads one sequence, and no targets", "give `targets` to an encoder–decoder"
+    )
 
 
 def no_tokenizer() -> SettingError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -57,6 +58,11 @@ class CTCModel(Model):
                 )
             self._decoder = CTCDecoder.open(self.folder)
         return self._decoder
+
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        if self._decoder is None:
+            return {}
+        return self._decoder.files()
 
     @cached_property
     def do_normalize(self) -> bool:

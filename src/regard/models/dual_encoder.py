@@ -18,6 +18,7 @@ from regard.models.base import TokenizerModel
 from regard.models.image_encoder import image_input, map_images, open_preparation
 from regard.models.labels import Scores, label_scores
 from regard.models.text_encoder import TextEncoder
+from regard.text.tokenizer import Text
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
@@ -46,6 +47,17 @@ class DualEncoderModel(TokenizerModel):
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data)
+
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        encoder = self.text_encoder
+        return encoder.tokens(texts, max_length, truncation=truncation, targets=targets)
 
     def embed_text(self, text: str | Sequence[str]) -> Tensor:
         """The unit vector of a text, [D], or [N, D] for a list."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +29,7 @@ def prunable_attentions(model: Model) -> dict[str, int]:
 
     Of a block that several layers share (ALBERT, Universal Transformer), only the first is listed.
     """
-    spec_stacks = _spec_stacks(model.spec)
+    spec_stacks = model.spec.stacks
     heads: dict[str, int] = {}
     visited: set[int] = set()
     for name, part in attentions(model.model).items():  # type: ignore[arg-type]
@@ -95,49 +94,11 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
         if not remaining:
             raise SettingError(f"no head of {name} would be left", "leave at least one")
         edit.prune(parts[name], torch.tensor(remaining))
-    pruned.spec = _update_spec(model.spec, stacks(pruned.model))  # type: ignore[arg-type]
+    pruned_stacks: dict[str, Any] = stacks(pruned.model)  # type: ignore[arg-type,assignment]
+    pruned.spec = model.spec.with_stacks(
+        {name: _count_heads(spec, pruned_stacks[name]) for name, spec in model.spec.stacks.items()}
+    )
     return pruned
-
-
-def _spec_stacks(spec: kinds.Model) -> dict[str, Any]:
-    """The specs of a model's stacks under the names of `regard.look`.
-
-    Recurrent models and memory networks have none, and no heads to prune.
-    """
-    match spec:
-        case kinds.EncoderDecoder():
-            return {"encoder": spec.encoder, "decoder": spec.decoder}
-        case kinds.Encoder():
-            return {"encoder": spec.stack}
-        case kinds.Decoder():
-            return {"decoder": spec.stack}
-        case kinds.DualEncoder():
-            return {"text.encoder": spec.text.stack, "image.encoder": spec.image.stack}
-        case _:
-            return {}
-
-
-def _update_spec(spec: Any, pruned: dict[str, Any]) -> Any:
-    """The spec with the numbers of heads that the pruned stacks have."""
-    match spec:
-        case kinds.EncoderDecoder():
-            return replace(
-                spec,
-                encoder=_count_heads(spec.encoder, pruned["encoder"]),
-                decoder=_count_heads(spec.decoder, pruned["decoder"]),
-            )
-        case kinds.DualEncoder():
-            text_stack = _count_heads(spec.text.stack, pruned["text.encoder"])
-            image_stack = _count_heads(spec.image.stack, pruned["image.encoder"])
-            return replace(
-                spec,
-                text=replace(spec.text, stack=text_stack),
-                image=replace(spec.image, stack=image_stack),
-            )
-        case _:
-            # An encoder or a decoder alone has one stack.
-            (stack,) = pruned.values()
-            return replace(spec, stack=_count_heads(spec.stack, stack))
 
 
 def _count_heads(spec: kinds.Stack, stack: Stack) -> kinds.Stack:

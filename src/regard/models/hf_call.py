@@ -9,22 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
+from regard.core.context import Context
 from regard.core.head import DistilledHead
+from regard.core.question import question_ends
+from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
+from regard.families import folder as folders
 from regard.model import (
     Decoder,
     DualEncoder,
     Encoder,
     EncoderDecoder,
 )
+from regard.models.recorded_outputs import RecordedOutputs
+
+# Arguments of a call that are no inputs.
+OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
 
-class Output(dict[str, Any]):
+class ModelOutput(dict[str, Any]):
     """Output tensors by name, by attribute and by number, like transformers' `ModelOutput`.
 
     `out.logits` is `out["logits"]`, and `out[0]` the first tensor.
@@ -49,36 +59,7 @@ class Output(dict[str, Any]):
             if isinstance(value, Tensor):
                 text = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
             parts.append(f"{name}: {text}")
-        return f"Output({', '.join(parts)})"
-
-
-def argument_names(spec: kinds.Model) -> dict[str, bool]:
-    """The arguments that a model takes, in the order of transformers → whether it is required."""
-    match spec:
-        case kinds.DualEncoder():
-            return {"input_ids": True, "pixel_values": True, "attention_mask": False}
-        case kinds.MemoryNetwork():
-            return {"story": True, "question": True, "story_mask": False, "question_mask": False}
-        # Whisper reads spectrograms, all others token ids.
-        case kinds.EncoderDecoder(source=source) | kinds.SequenceToSequence(source=source):
-            encoder_input = "input_ids"
-            if isinstance(source, kinds.Spectrogram):
-                encoder_input = "input_features"
-            return {
-                encoder_input: True,
-                "attention_mask": False,
-                "decoder_input_ids": True,
-                "decoder_attention_mask": False,
-            }
-        case kinds.Encoder(input=kinds.Patches()):
-            # Images have one size: nothing is padded.
-            return {"pixel_values": True}
-        case kinds.Encoder(input=kinds.Waveform()):
-            return {"input_values": True, "attention_mask": False}
-        case kinds.Encoder():
-            return {"input_ids": True, "attention_mask": False, "token_type_ids": False}
-        case _:
-            return {"input_ids": True, "attention_mask": False}
+        return f"ModelOutput({', '.join(parts)})"
 
 
 def bind_arguments(
@@ -88,7 +69,7 @@ def bind_arguments(
 
     An argument that the model does not take is an error, and so is a required one that is missing.
     """
-    required = argument_names(spec)
+    required = spec.inputs
     if len(positional) > len(required):
         raise SettingError(
             f"this model takes {len(required)} arguments", f"known: {', '.join(required)}"
@@ -116,24 +97,34 @@ def call(
     spec: kinds.Model,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
-) -> Output:
+    *,
+    output_hidden_states: bool = False,
+    output_attentions: bool = False,
+) -> ModelOutput:
     """Runs a model on named inputs; the main output tensors, in the order of transformers."""
+    recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
     match model:
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
-            return _call_encoder(model, spec, config, inputs)
+            output = _call_encoder(model, spec, config, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_encoder())
         case Decoder():
-            hidden, _ = model(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))
-            return Output(logits=model.head(hidden))
+            mask = padding_mask(inputs.get("attention_mask"))
+            hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
+            return ModelOutput(logits=model.head(hidden), **recorded.of_stack("decoder"))
         case EncoderDecoder():
-            return _call_encoder_decoder(model, inputs)
+            return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
-            return _call_dual_encoder(model, inputs)
+            return _call_dual_encoder(model, inputs, recorded)
         case MemoryNetwork():
             story_mask = padding_mask(inputs.get("story_mask"))
             question_mask = padding_mask(inputs.get("question_mask"))
-            hidden, _ = model(inputs["story"], inputs["question"], story_mask, question_mask)
-            return Output(logits=model.head(hidden))
+            story = inputs["story"]
+            question = inputs["question"]
+            context = Context(recorded.probe)
+            hidden, _ = model(story, question, story_mask, question_mask, context)
+            hops = recorded.of_stack("memory") | recorded.cross_attentions("memory")
+            return ModelOutput(logits=model.head(hidden), **hops)
 
 
 def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
@@ -154,7 +145,8 @@ def _call_encoder(
     spec: kinds.Encoder,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
-) -> Output:
+    context: Context,
+) -> ModelOutput:
     main_input = next(iter(inputs.values()))  # ids, pixels or samples: always the first argument
     mask = padding_mask(inputs.get("attention_mask"))
     pools_last_token = spec.pool is not None and spec.pool.which == "last"
@@ -165,7 +157,12 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
-    hidden, _ = model(main_input, mask, **options)  # [B, T, D]
+    elif isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.excludes is not None:
+        # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
+        positions = torch.arange(main_input.shape[1], device=main_input.device)
+        ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
+        options["segments"] = (positions > ends).long()
+    hidden, _ = model(main_input, mask, context, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     without_head = model.head is None and model.labels is None
@@ -173,65 +170,68 @@ def _call_encoder(
         return _hidden_state_output(
             model, spec, hidden, model.input.output_padding_mask(mask), main_input
         )
-    if isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.task == "next":
+    if spec.task == "next":
         return _pretraining_output(model, architecture, hidden, mask, main_input)
     if model.labels is None:
         assert model.head is not None
-        return Output(logits=model.head(hidden))
+        return ModelOutput(logits=model.head(hidden))
     return _classifier_output(model, spec, hidden, mask, main_input)
 
 
 def _classifier_output(
     model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
-) -> Output:
+) -> ModelOutput:
     """Logits of a task head: per text, or per token for tagging, answers and detection."""
     logits = model.classes(hidden, mask, inputs)
     if isinstance(model.labels, DistilledHead):
         # DeiT: one classifier on the class token, one on the distillation token, and their mean.
         both = model.labels.each(hidden)  # [B, 2, labels]
-        return Output(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
-    match spec.labels:
-        case kinds.ClassifierHead(task="answer"):
-            # [B, T, 2]: two scores for each token
-            return Output(start_logits=logits[..., 0], end_logits=logits[..., 1])
-        case kinds.ClassifierHead(task="detect"):
-            return Output(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
-        case _:
-            return Output(logits=logits)
+        return ModelOutput(logits=logits, cls_logits=both[:, 0], distillation_logits=both[:, 1])
+    if spec.task == "answer":
+        # [B, T, 2]: two scores for each token
+        return ModelOutput(start_logits=logits[..., 0], end_logits=logits[..., 1])
+    if spec.task == "detect":
+        return ModelOutput(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
+    return ModelOutput(logits=logits)
 
 
 def _hidden_state_output(
     model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
-) -> Output:
+) -> ModelOutput:
     """The output of an encoder without a head: hidden states, and the pooled vector."""
     if model.pool is None or spec.pool is None:
-        return Output(last_hidden_state=hidden)
+        return ModelOutput(last_hidden_state=hidden)
     vector = model.pool(hidden, mask, inputs)  # [B, D]
     if spec.pool.width is None:
-        return Output(last_hidden_state=hidden, pooler_output=vector)
+        return ModelOutput(last_hidden_state=hidden, pooler_output=vector)
     # A projection to the shared space makes it one tower of CLIP.
-    name = "image_embeds" if isinstance(spec.input, kinds.Patches) else "text_embeds"
-    return Output({name: vector, "last_hidden_state": hidden})
+    name = "image_embeds" if spec.main_input_name == "pixel_values" else "text_embeds"
+    return ModelOutput({name: vector, "last_hidden_state": hidden})
 
 
 def _pretraining_output(
     model: Encoder, architecture: str, hidden: Tensor, mask: Tensor | None, inputs: Tensor
-) -> Output:
+) -> ModelOutput:
     """The heads of BERT's pre-training: masked tokens, next sentence, or both."""
     if model.head is not None and architecture.endswith("ForMaskedLM"):
-        return Output(logits=model.head(hidden))
+        return ModelOutput(logits=model.head(hidden))
     sentence_logits = model.classes(hidden, mask, inputs)
     if model.head is None or architecture.endswith("ForNextSentencePrediction"):
-        return Output(logits=sentence_logits)
+        return ModelOutput(logits=sentence_logits)
     # ALBERT predicts the order of two sentences, and its output has a name of its own.
     name = "sop_logits" if architecture.startswith("Albert") else "seq_relationship_logits"
-    return Output({"prediction_logits": model.head(hidden), name: sentence_logits})
+    return ModelOutput({"prediction_logits": model.head(hidden), name: sentence_logits})
 
 
 # ------------------------------------------------------------------ two towers or stacks
 
 
-def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -> Output:
+def _call_encoder_decoder(
+    model: EncoderDecoder,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
+    recorded: RecordedOutputs,
+) -> ModelOutput:
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
         raise SettingError(
@@ -242,16 +242,62 @@ def _call_encoder_decoder(model: EncoderDecoder, inputs: Mapping[str, Tensor]) -
     source_mask = None
     if "input_features" not in inputs:
         source_mask = padding_mask(inputs.get("attention_mask"))
-    encoded = model.encode(next(iter(inputs.values())), source_mask)
-    logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
-    return Output(logits=logits, encoder_last_hidden_state=encoded.hidden)
+    context = Context(recorded.probe)
+    source = next(iter(inputs.values()))
+    encoded = model.encode(source, source_mask, context)
+    target = inputs.get("decoder_input_ids")
+    if target is None:  # a classifier's decoder reads the source again
+        target = shift_right(source, folders.start_token_id(config))
+    hidden = model.decode(target, encoded, context)  # [B, T, D]
+    if model.labels is None:
+        logits = model.head(hidden)  # [B, T, V]
+    else:
+        _check_end_token(model, source)
+        logits = model.classes(hidden, source)  # [B, labels]
+    loss = {}
+    if "labels" in inputs:
+        # Labels of -100 are padding. The loss is a mean over all others.
+        labels = inputs["labels"].flatten()
+        loss["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
+    return ModelOutput(
+        **loss,
+        logits=logits,
+        **recorded.of_stack("decoder", "decoder_"),
+        **recorded.cross_attentions("decoder"),
+        encoder_last_hidden_state=encoded.hidden,
+        **recorded.of_stack("encoder", "encoder_"),
+    )
 
 
-def _call_dual_encoder(model: DualEncoder, inputs: Mapping[str, Tensor]) -> Output:
-    texts = model.texts(inputs["input_ids"], padding_mask(inputs.get("attention_mask")))  # [N, D]
-    images = model.images(inputs["pixel_values"])  # [M, D]
+def shift_right(ids: Tensor, start: int) -> Tensor:
+    """Ids [B, T] behind the start token, without the last of them: what a decoder reads."""
+    return functional.pad(ids[:, :-1], (1, 0), value=start)
+
+
+def _check_end_token(model: EncoderDecoder, ids: Tensor) -> None:
+    """Refuses rows without the end token at which a classifier reads its labels."""
+    end = model.pool.end if model.pool is not None else None
+    if end is not None and not bool((ids == end).any(dim=1).all()):
+        raise SettingError(
+            f"a row has no end token ({end}), at which the labels are read",
+            "end each row of input_ids with it",
+        )
+
+
+def _call_dual_encoder(
+    model: DualEncoder, inputs: Mapping[str, Tensor], recorded: RecordedOutputs
+) -> ModelOutput:
+    context = Context(recorded.probe)
+    mask = padding_mask(inputs.get("attention_mask"))
+    texts = model.texts(inputs["input_ids"], mask, context)  # [N, D]
+    images = model.images(inputs["pixel_values"], context)  # [M, D]
     # Cosine similarities, scaled by the learned temperature.
     logits = texts @ images.mT * model.scale.exp()  # [N, M]
-    return Output(
+    output = ModelOutput(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )
+    # transformers gives the towers' own outputs as well; here, if something of them is asked for.
+    for name, stack in (("text", "text.encoder"), ("vision", "image.encoder")):
+        if recorded.probe.active:
+            output[f"{name}_model_output"] = ModelOutput(recorded.of_encoder(stack))
+    return output

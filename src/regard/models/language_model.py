@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
@@ -19,10 +20,16 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.metrics.perplexity import corpus_nll
 from regard.model import Decoder
-from regard.models.base import TokenizerModel
+from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.models.token_batches import (
+    framed_rows,
+    padded_inputs,
+    single_texts,
+    smaller_limit,
+)
 from regard.text.streaming import StreamingDecoder
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Text, Tokenizer
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 _DEFAULT_NEW_TOKENS = 100
@@ -53,6 +60,8 @@ class LanguageModel(TokenizerModel):
         tokenizer: Tokenizer | None,
         config: dict[str, Any] | None = None,
     ) -> None:
+        if tokenizer is not None:
+            tokenizer = tokenizer.for_prompts()
         super().__init__(model, spec, tokenizer, config)
         eos_token_id = self.config.get("eos_token_id")
         if eos_token_id is None:
@@ -80,10 +89,23 @@ class LanguageModel(TokenizerModel):
     @property
     def positions(self) -> int | None:
         """The context length in tokens; None where positions are unlimited."""
-        position = self.spec.tokens.position
-        if isinstance(position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition):
-            return position.length
-        return None
+        return self.spec.tokens.max_length
+
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        if targets is not None:
+            raise no_targets()
+        limit = smaller_limit(max_length, self.positions)
+        rows = framed_rows(self.tokenizer, single_texts(texts), limit, truncation, self.say)
+        # Whatever stands in the padding, the mask hides it.
+        batch = padded_inputs(rows, self.tokenizer.special_token_id("pad") or 0)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     # ------------------------------------------------------------------ generation
 

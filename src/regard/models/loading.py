@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
-from regard.errors import CheckpointError, ModelError
+from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.model import (
     Decoder,
@@ -29,6 +30,7 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
+from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -55,6 +57,7 @@ def load(
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
     error. `kinds` are the dataclasses of parts from outside the package that the model has.
     """
+    has_listener = say is not None
     say = say or to_standard_error
     # Wrong arguments are errors before anything is read or downloaded.
     torch_device = choose_device(device)
@@ -62,11 +65,14 @@ def load(
     if parameter_dtype is None and torch_device.type == "cuda":
         parameter_dtype = "auto"  # as stored
     path = _find_folder(folder, download, say)
-    try:
-        core_model, opened = folders.open_model(path, dtype=parameter_dtype, kinds=kinds)
-    except CheckpointError as error:
-        weights = _recover_weights(path, error, say)
-        core_model, opened = folders.open_model(path, weights, dtype=parameter_dtype, kinds=kinds)
+    with warnings.catch_warnings():
+        # Keys that nobody knows are reported once: to the caller's `say`, or as Python's warning.
+        if has_listener:
+            warnings.simplefilter("ignore", UnknownKeyWarning)
+        core_model, opened = _open(path, parameter_dtype, kinds, say)
+    if has_listener and opened.unknown_keys:
+        keys = ", ".join(opened.unknown_keys)
+        say(f"ignored keys of {path}/config.json, which nobody knows: {keys}")
     # As transformers' from_pretrained: dropout is off until train() is called.
     core_model.to(torch_device).eval()
     # Position tables are computed, not stored: they follow the parameters.
@@ -77,6 +83,20 @@ def load(
     return model
 
 
+def _open(
+    path: Path,
+    dtype: torch.dtype | Literal["auto"] | None,
+    kinds: Sequence[type],
+    say: Callable[[str], None],
+) -> tuple[CoreModel, folders.ModelFolder]:
+    """The core model of a folder; a run's checkpoint stands in for damaged weights."""
+    try:
+        return folders.open_model(path, dtype=dtype, kinds=kinds)
+    except CheckpointError as error:
+        weights = _recover_weights(path, error, say)
+        return folders.open_model(path, weights, dtype=dtype, kinds=kinds)
+
+
 def load_translator(
     folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
 ) -> Translator:
@@ -84,11 +104,7 @@ def load_translator(
     model = load(folder, device=device, say=say)
     if isinstance(model, Translator):
         return model
-    spec = model.spec
-    is_text_to_text = isinstance(
-        spec, kinds.EncoderDecoder | kinds.SequenceToSequence
-    ) and isinstance(spec.source, kinds.Tokens)
-    if is_text_to_text:
+    if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
         open_translation_tokenizers(Path(folder))  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
@@ -126,30 +142,27 @@ def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None])
 def _wrap(
     folder: Path, model: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
 ) -> Model:
-    """The user's model of a core model, by the kind of its spec."""
+    """The user's model of a core model, by its class and the input that it takes."""
+    spec: Any = opened.spec  # of the kind that belongs to the core model's class
     config = opened.config
-    # Both are matched, so that a type checker knows the core model's class as well.
-    match model, opened.spec:
-        case EncoderDecoder(), kinds.EncoderDecoder() | kinds.SequenceToSequence() as spec if (
-            opened.ids is not None
-        ):
-            if isinstance(spec, kinds.EncoderDecoder) and isinstance(
-                spec.source, kinds.Spectrogram
-            ):
+    match model:
+        case EncoderDecoder() if opened.ids is not None:
+            if spec.main_input_name == "input_features":
                 return SpeechToText(model, spec, opened.ids, None, config)
+            if isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None:
+                return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
-            return Model(model, spec, config)
-        case Decoder(), kinds.Decoder() | kinds.RecurrentDecoder() as spec:
+        case Decoder():
             return _language_model(folder, model, spec, config)
-        case Encoder(), kinds.Encoder() as spec:
+        case Encoder():
             return _encoder(model, spec, config)
-        case MemoryNetwork(), kinds.MemoryNetwork() as spec:
+        case MemoryNetwork():
             return MemoryNetworkModel(model, spec, None, config)
-        case DualEncoder(), kinds.DualEncoder() as spec:
+        case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
-    return Model(model, opened.spec, config)
+    return Model(model, spec, config)
 
 
 def _translator(
@@ -193,12 +206,12 @@ def _language_model(
 
 def _encoder(model: Encoder, spec: kinds.Encoder, config: dict[str, Any]) -> Model:
     """An encoder of text, images or speech, by its front end."""
-    match spec.input:
-        case kinds.Tokens():
+    match spec.main_input_name:
+        case "input_ids":
             return TextEncoder(model, spec, None, config)
-        case kinds.Patches():
+        case "pixel_values":
             return ImageEncoder(model, spec, config)
-        case kinds.Waveform() if spec.labels is not None:
+        case "input_values" if spec.labels is not None:
             return CTCModel(model, spec, None, config)
         case _:
             # A bare Wav2Vec2 has no alphabet to transcribe with.

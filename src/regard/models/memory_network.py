@@ -11,9 +11,10 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.errors import DataError, SettingError
-from regard.models.base import TokenizerModel
+from regard.models.base import TokenizerModel, no_targets
 from regard.models.labels import Scores, label_scores
-from regard.text.tokenizer import Tokenizer
+from regard.models.token_batches import single_texts, texts_to_truncate
+from regard.text.tokenizer import Text, Tokenizer
 
 _SENTENCE = re.compile(r"[^.?!]*[^.?!\s][^.?!]*")
 _PADDING = -1
@@ -39,6 +40,26 @@ class MemoryNetworkModel(TokenizerModel):
                 'write it like "Mary sleeps. Who sleeps?"',
             )
         return [encoding.ids for encoding in encodings]
+
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """The tensors of stories whose last sentence is the question."""
+        if targets is not None:
+            raise no_targets()
+        stories = [self.sentence_ids(text) for text in single_texts(texts)]
+        for story in stories:
+            # Tokens of a sentence: its end may be cut off, its words are a set.
+            for i in texts_to_truncate([len(s) for s in story], max_length, truncation, self.say):
+                story[i] = story[i][:max_length]
+        names = ("story", "question", "story_mask", "question_mask")
+        inputs = MemoryNetwork.split_inputs(pad_stories(stories).to(self.device))
+        return dict(zip(names, inputs, strict=True))
 
     def answer(self, question: str, story: str) -> Scores:
         """Word → probability of being the answer, likeliest first."""

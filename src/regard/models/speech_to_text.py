@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -57,12 +57,19 @@ class SpeechToText(TokenizerModel):
         """generation_config.json, or config.json where it is missing."""
         return read_folder_json(self, "generation_config.json") or self.config
 
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        files = dict(super().files())
+        if not self.config:
+            files["config.json"] = folders.describe(self.spec, self.ids)
+        return files
+
     @property
     def seconds(self) -> float:
         """The length of a window; longer recordings are transcribed window by window."""
-        assert isinstance(self.spec.source.position, kinds.FixedPosition)
+        positions = self.spec.source.max_length
+        assert positions is not None  # Whisper has a table of sinusoids
         # The second convolution of the front end has stride 2: two frames a position.
-        return self.spec.source.position.length * 2 * _FEATURES["hop_length"] / RATE
+        return positions * 2 * _FEATURES["hop_length"] / RATE
 
     @property
     def languages(self) -> list[str]:
@@ -164,10 +171,9 @@ class SpeechToText(TokenizerModel):
         """The texts of recordings with one decoder prompt; their windows form one batch."""
         windows = [window.to(self.dtype) for recording in recordings for window in recording]
         max_tokens = _DEFAULT_MAX_TOKENS
-        position = self.spec.target.position
-        if isinstance(position, kinds.LearnedPosition):
+        if self.spec.target.max_length is not None:
             # Whisper has 448 learned target positions; the prompt takes some of them.
-            max_tokens = position.length - len(prompt)
+            max_tokens = self.spec.target.max_length - len(prompt)
         frames = windows[0].shape[-1]
         settings = DecodingSettings(
             strategy or Greedy(), Limit(0.0, max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames

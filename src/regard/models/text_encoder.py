@@ -5,7 +5,7 @@ Each method takes one text or a list; a list is batched by length, and its resul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NoReturn, overload
 
@@ -14,10 +14,12 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
-from regard.models.base import TokenizerModel
+from regard.models.base import TokenizerModel, no_targets
+from regard.models.hf_call import padding_mask
 from regard.models.labels import Scores, label_names, label_scores
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.spans import (
@@ -30,6 +32,7 @@ from regard.models.spans import (
     replaced_tokens,
     tagged_words,
 )
+from regard.models.token_batches import padded_inputs, smaller_limit, texts_to_truncate
 from regard.text.tokenizer import Text
 
 # hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
@@ -59,7 +62,7 @@ class TextEncoder(TokenizerModel):
     @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
-        if not isinstance(self.spec.labels, kinds.ClassifierHead):
+        if self.spec.labels is None:
             self._cannot("classes")
         return label_names(self.config, self.spec.labels.count)
 
@@ -69,15 +72,22 @@ class TextEncoder(TokenizerModel):
         methods = ["embed"]
         if self.spec.head:
             methods.append("fill")
-        labels = self.spec.labels
-        if isinstance(labels, kinds.ClassifierHead) and labels.task in _METHODS:
-            methods.append(_METHODS[labels.task])
+        if self.spec.task in _METHODS:
+            methods.append(_METHODS[self.spec.task])
         return methods
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
-        if self._tokenizer is None:
-            return {}
-        return self._tokenizer.files()
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        if targets is not None:
+            raise no_targets()
+        repair = "split them, or say truncation=True"
+        return self._batch(self._encode(_as_list(texts)[0], truncation, max_length, repair))
 
     # -------------------------------------------------------------- sentence vectors
 
@@ -273,7 +283,7 @@ class TextEncoder(TokenizerModel):
 
     def _require(self, task: kinds.HeadTask) -> None:
         """Raises `ModelError` unless the head is one for this task."""
-        if not isinstance(self.spec.labels, kinds.ClassifierHead) or self.spec.labels.task != task:
+        if self.spec.task != task:
             self._cannot(_METHODS[task])
 
     def _cannot(self, method: str) -> NoReturn:
@@ -284,13 +294,14 @@ class TextEncoder(TokenizerModel):
 
     def _positions(self) -> int | None:
         """The maximum number of tokens; None where positions are unlimited."""
-        position = self.spec.tokens.position
-        if isinstance(position, kinds.LearnedPosition | kinds.FixedPosition | kinds.AxialPosition):
-            return position.length
-        return None
+        return self.spec.tokens.max_length
 
     def _encode(
-        self, texts: Sequence[Text], cut: bool = False, max_length: int | None = None
+        self,
+        texts: Sequence[Text],
+        cut: bool = False,
+        max_length: int | None = None,
+        repair: str = "split them, or say cut=True where the method has it",
     ) -> list[Encoding]:
         """Token ids of texts, with special tokens.
 
@@ -298,24 +309,11 @@ class TextEncoder(TokenizerModel):
         truncated if `cut`.
         """
         encodings = self.tokenizer.encode_with_template(texts)
-        limits = [limit for limit in (max_length, self._positions()) if limit is not None]
-        if not limits:
-            return encodings
-        limit = min(limits)
-        too_long = [i for i, encoding in enumerate(encodings) if len(encoding) > limit]
+        limit = smaller_limit(max_length, self._positions())
+        lengths = [len(encoding) for encoding in encodings]
+        too_long = texts_to_truncate(lengths, limit, cut, self.say, repair)
         if not too_long:
             return encodings
-        problem = (
-            f"{len(too_long)} of {len(encodings)} texts have more than the {limit} tokens "
-            "that this model reads"
-        )
-        if not cut:
-            first = too_long[0]
-            raise DataError(
-                f"{problem}; the first is text {first + 1}, which has {len(encodings[first])}",
-                "split them, or say cut=True where the method has it",
-            )
-        self.say(f"{problem}; their ends are cut off")
         truncated = self.tokenizer.encode_with_template([texts[i] for i in too_long], limit)
         for i, encoding in zip(too_long, truncated, strict=True):
             encodings[i] = encoding
@@ -340,22 +338,22 @@ class TextEncoder(TokenizerModel):
 
     def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
         """Runs one batch through the encoder and a head."""
-        length = max(len(encoding) for encoding in encodings)
-        pad_id = self.tokenizer.special_token_id("pad") or 0  # masked, so any id will do
-        rows = [encoding.ids + [pad_id] * (length - len(encoding)) for encoding in encodings]
-        ids = torch.tensor(rows, device=self.device)  # [B, T]
-        padding_mask = None
-        if any(len(encoding) < length for encoding in encodings):
-            lengths = torch.tensor([len(encoding) for encoding in encodings], device=self.device)
-            # [B, T], True at tokens
-            padding_mask = torch.arange(length, device=self.device) < lengths[:, None]
+        batch = self._batch(encodings)
+        mask = padding_mask(batch["attention_mask"])
         options = {}
+        if "token_type_ids" in batch:
+            options["segments"] = batch["token_type_ids"]
+        hidden, _ = self.model(batch["input_ids"], mask, **options)  # [B, T, D]
+        return head(hidden, mask, batch["input_ids"])
+
+    def _batch(self, encodings: Sequence[Encoding]) -> dict[str, Tensor]:
+        """The padded tensors of the call, on the model's device."""
+        pad_token_id = self.tokenizer.special_token_id("pad") or 0  # masked, so any id will do
+        batch = padded_inputs([encoding.ids for encoding in encodings], pad_token_id)
         # RoBERTa has one segment: its embedding is the same for all tokens, and no input.
         if self.spec.tokens.segments > 1:
-            segments = [one.type_ids + [0] * (length - len(one)) for one in encodings]
-            options["segments"] = torch.tensor(segments, device=self.device)
-        hidden, _ = self.model(ids, padding_mask, **options)  # [B, T, D]
-        return head(hidden, padding_mask, ids)
+            batch["token_type_ids"], _ = pad_rows([one.type_ids for one in encodings], 0)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
 
 def _as_list(texts: Any) -> tuple[list[Any], bool]:

@@ -21,7 +21,13 @@ from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
-from regard.text.tokenizer import Between, Tokenizer
+from regard.models.token_batches import (
+    framed_rows,
+    padded_inputs,
+    single_texts,
+    smaller_limit,
+)
+from regard.text.tokenizer import Between, Text, Tokenizer
 
 
 class Translator(Model):
@@ -76,6 +82,32 @@ class Translator(Model):
         if not self.config:
             files["config.json"] = folders.describe(self.spec, ids)
         return files
+
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        limit = smaller_limit(max_length, self.spec.source.max_length)
+        sources = single_texts(texts)
+        rows = framed_rows(self.source_tokenizer, sources, limit, truncation, self.say)
+        batch = padded_inputs(rows, self.special_tokens.pad)
+        if targets is not None:
+            limit = smaller_limit(max_length, self.spec.target.max_length)
+            target_texts = single_texts(targets)
+            if len(target_texts) != len(sources):
+                raise DataError(
+                    f"{len(target_texts)} targets for {len(sources)} sources", "give one for each"
+                )
+            labels = framed_rows(self.output_tokenizer, target_texts, limit, truncation, self.say)
+            # Teacher forcing: the decoder reads the labels shifted right, behind the start token.
+            shifted = [[self.start, *row[:-1]] for row in labels]
+            batch["decoder_input_ids"], _ = pad_rows(shifted, self.special_tokens.pad)
+            batch["labels"], _ = pad_rows(labels, IGNORED)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     # ------------------------------------------------------------------ for `regard.look`
 
@@ -164,10 +196,9 @@ class Translator(Model):
         sources = [prefix + ids for ids in self.encode([lines[i] for i in rows])]
         line_numbers = [before + i for i in rows]
         self._check_lengths(sources, line_numbers)
-        target_position = self.spec.target.position
-        # The decoder has no positions beyond those it has learned.
-        if isinstance(target_position, kinds.LearnedPosition):
-            limit = replace(settings.limit, maximum=target_position.length)
+        # The decoder has no positions beyond those of its table.
+        if self.spec.target.max_length is not None:
+            limit = replace(settings.limit, maximum=self.spec.target.max_length)
             settings = replace(settings, limit=limit)
         decoded = decode(self.model, sources, special_tokens, settings, progress, keys=line_numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
@@ -197,17 +228,17 @@ class Translator(Model):
 
     def _check_lengths(self, sources: list[list[int]], line_numbers: list[int]) -> None:
         """Raises `DataError` if learned positions do not reach, before anything is computed."""
-        position = self.spec.source.position
-        if not isinstance(position, kinds.LearnedPosition):
+        max_length = self.spec.source.max_length
+        if max_length is None:
             return
         too_long = [
             number + 1
             for number, ids in zip(line_numbers, sources, strict=True)
-            if len(ids) > position.length
+            if len(ids) > max_length
         ]
         if too_long:
             raise DataError(
-                f"{len(too_long)} lines have more than the {position.length} tokens this model "
+                f"{len(too_long)} lines have more than the {max_length} tokens this model "
                 f"has positions for, the first is line {too_long[0]}",
                 "split these lines into sentences",
             )

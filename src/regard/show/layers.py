@@ -58,10 +58,15 @@ def _encoder_decoder(
         _encoder_or_decoder(model, "encoder", counts.under("encoder")),
         ModuleSummary("memory", "what the decoder looks at", "[B, S, D]"),
     )
+    if isinstance(model, spec.EncoderDecoder) and model.labels is not None:
+        head = iter(_classifier(model, counts))
+    else:
+        vocabulary = model.target.vocabulary
+        head = _lm_head(model.head, vocabulary, d_model, counts.under("head"), tied=tied)
     decoder = (
         *_front_end(model.target, d_model, "T", counts.under("target"), target_note),
         _encoder_or_decoder(model, "decoder", counts.under("decoder")),
-        *_lm_head(model.head, model.target.vocabulary, d_model, counts.under("head"), tied=tied),
+        *head,
     )
     return [
         ModuleSummary("encoder side", children=encoder),
@@ -109,6 +114,14 @@ def _encoder(model: spec.Encoder, counts: ParameterCounts) -> list[ModuleSummary
         vocabulary = model.tokens.vocabulary
         head_counts = counts.under("head")
         modules += _lm_head(model.head, vocabulary, width, head_counts, tied=model.tied)
+    return [*modules, *_classifier(model, counts)]
+
+
+def _classifier(
+    model: spec.Encoder | spec.EncoderDecoder, counts: ParameterCounts
+) -> list[ModuleSummary]:
+    """The pooled vector and the classification head."""
+    modules = []
     if model.pool is not None:
         shape = f"[B, {model.pool.width:,}]" if model.pool.width else "[B, D]"  # one vector a row
         modules.append(ModuleSummary("pool", wording.pool(model.pool), shape, counts["pool"]))

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from regard import spec
+from regard.families.presets import Preset
 from regard.memory import amount
 from regard.parameter_count import parameter_count
-from regard.show.dimensions import dimension_letters, kv_cache_size
+from regard.show.dimensions import dimension_letters
 from regard.show.layers import summarize
 from regard.show.resolve import NamedModel
 from regard.show.summary import ModuleSummary
@@ -54,9 +55,15 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     yield Text("─" * width, style="dim")
     total = parameter_count(model.spec)
     yield _line("", "total", "", "", f"{total:,}", width, style="bold")
+    if model.preset is not None and model.preset.published is not None:
+        text = f"published    {published_count(model.preset.published)}"
+        if model.preset.reason:
+            text += f": {model.preset.reason}"
+        for line in textwrap.wrap(text, width, subsequent_indent=" " * 13):
+            yield Text(line)
     # Of the weights alone: training takes four times as much, and activations.
     yield Text(f"memory       {amount(4 * total)} in float32, {amount(2 * total)} in bfloat16")
-    cached = kv_cache_size(model.spec)
+    cached = model.spec.kv_cache_size
     if cached:  # neither None nor 0: the cache grows with the text
         size = amount(2 * cached)
         yield Text(f"decoding     remembers {cached:,} numbers a token: {size} in bfloat16")
@@ -64,6 +71,13 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     legend = " · ".join(f"{letter} {meaning}" for letter, meaning in letters.items())
     for line in textwrap.wrap(f"letters      {legend}", width, subsequent_indent=" " * 13):
         yield Text(line, style="dim")
+
+
+def published_count(millions: float) -> str:
+    """A published number of parameters as one writes it: `110 M`, `6.7 B`."""
+    if millions >= 1000:
+        return f"{millions / 1000:,.4g} B"
+    return f"{millions:g} M"
 
 
 def data(model: NamedModel) -> dict[str, Any]:
@@ -76,12 +90,20 @@ def data(model: NamedModel) -> dict[str, Any]:
         "family": model.family,
         "architecture": model.architecture,
         "parameters": total,
+        "published": published_data(model.preset),
         "bytes": {"float32": 4 * total, "bfloat16": 2 * total},
-        "remembered_per_token": kv_cache_size(model.spec),
+        "remembered_per_token": model.spec.kv_cache_size,
         "letters": dimension_letters(model.spec),
         "stations": [_module_data(module) for module in summarize(model.spec)],
         "spec": spec.to_dict(model.spec),
     }
+
+
+def published_data(preset: Preset | None) -> dict[str, Any] | None:
+    """The published parameter count of a preset, and why ours differs; None if there is none."""
+    if preset is None or preset.published is None:
+        return None
+    return {"parameters": round(preset.published * 1e6), "reason": preset.reason or None}
 
 
 def _module_data(module: ModuleSummary) -> dict[str, Any]:

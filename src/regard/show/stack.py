@@ -33,7 +33,15 @@ def summarize_stack(
             text += f"; what leaves: {wording.named(part.compressed)}"
         compression = _in_all_blocks(part, counts, "attention.compression")
         children.append(ModuleSummary("memory", text, "", compression))
+    if part.universal is not None and part.universal.timing:
+        text = "sines and cosines of position and of step, added before each step"
+        children.append(ModuleSummary("positions, steps", text, shape))
     children += _blocks(part, d_model, counts, length, memory)
+    if part.universal is not None and part.universal.halts:
+        # Adaptive computation time (Dehghani et al. 2019, Section 2.2).
+        threshold = 1 - part.universal.least
+        text = f"each position stops when its probabilities reach {threshold:g}: {d_model:,} → 1"
+        children.append(ModuleSummary("halting", text, f"[B, {length}, 1]", counts["universal"]))
     if part.beside is not None:  # DeBERTa v2
         activation = wording.activation(part.beside.activation)
         text = f"norm(first block + {activation}(convolution over {part.beside.width}))"
@@ -41,7 +49,7 @@ def summarize_stack(
     if part.final is not None:
         text = wording.norm(part.final)
         children.append(ModuleSummary("last norm", text, shape, counts["final_norm"]))
-    # What is left is no part of one layer: Linformer's shared projections, adaptive halting.
+    # What is left is no part of one layer: Linformer's shared projections.
     shared = counts.total - sum(child.parameters for child in children)
     return ModuleSummary(name, "", shape, shared, tuple(children))
 

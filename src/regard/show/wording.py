@@ -131,10 +131,20 @@ def position(part: Any) -> str:
             return f"learned, {length:,} positions"  # BERT, GPT
         case spec.FixedPosition(length):
             return f"fixed, {length:,} positions, not trained"  # Whisper's encoder
+        case spec.ConcatenatedPosition(width):
+            return f"{width} sines and cosines, next to the embedding, both mapped to D"
         case spec.AxialPosition(shape, widths):
             axes = zip(shape, widths, strict=True)
             tables = " and ".join(f"{count:,} × {width:,}" for count, width in axes)
             return f"learned for each axis, {tables}, {part.length:,} positions"
+        case spec.ConvPosition(kernel, groups):
+            return f"a convolution over {kernel} positions, {groups} groups"
+        case _:
+            return _stack_position(part)
+
+
+def _stack_position(part: Any) -> str:
+    match part:
         case spec.Rope():
             return _rope(part)
         case spec.T5Bias(count, distance):
@@ -144,8 +154,12 @@ def position(part: Any) -> str:
         case spec.Disentangled(distance, buckets, terms):
             kinds = "c2p + p2c" if terms == "both" else terms
             return f"vectors of {2 * (buckets or distance)} distances, {kinds}"
-        case spec.ConvPosition(kernel, groups):
-            return f"a convolution over {kernel} positions, {groups} groups"
+        case spec.RelativeKeys(distance):
+            return f"Shaw's: a vector in each layer for each distance up to {distance}, on the keys"
+        case spec.RelativeSinusoids():
+            return "Transformer-XL's: sines and cosines of distances, a key of them in each layer"
+        case spec.RepeatedBlockBias(_, times):
+            return f"the first block counts {times} times more, for BigBird's random ones"
         case _:
             return named(part)
 
@@ -190,7 +204,11 @@ def patches(part: spec.Patches) -> str:
         1: ", behind a class token",
         2: ", behind a class and a distillation token",  # DeiT
     }.get(part.extras, "")
-    text = f"squares of {part.patch} × {part.patch}, each a vector{tokens}; learned positions"
+    positions = {
+        "learned": "learned positions",
+        "sinusoidal": "sines and cosines of row and column",
+    }[part.position]
+    text = f"squares of {part.patch} × {part.patch}, each a vector{tokens}; {positions}"
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
     return text

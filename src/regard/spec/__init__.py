@@ -44,8 +44,14 @@ from regard.spec.head import (
     LMHead,
     Pool,
     HeadTask,
+    HeadFeedForward,
     HeadTransform,
     DistilledHead,
+)
+from regard.spec.global_tokens import (
+    FirstTokens,
+    GlobalTokens,
+    QuestionTokens,
 )
 from regard.spec.frontend import (
     Convolution,
@@ -181,6 +187,7 @@ __all__ = [
     "EndToken",
     "FavorFeatures",
     "FeedForward",
+    "FirstTokens",
     "FixedPosition",
     "FrontEnd",
     "FullMask",
@@ -188,6 +195,8 @@ __all__ = [
     "GatedUnit",
     "GeneralScore",
     "GlobalMask",
+    "GlobalTokens",
+    "HeadFeedForward",
     "HeadTask",
     "HeadTransform",
     "InputPosition",
@@ -215,6 +224,7 @@ __all__ = [
     "PositionWise",
     "PostNorm",
     "PreNorm",
+    "QuestionTokens",
     "RMSNorm",
     "RandomBlockMask",
     "Recurrent",

@@ -249,3 +249,15 @@ class Attention:
     @property
     def key_heads(self) -> int:
         return self.groups or self.heads
+
+    @property
+    def kv_cache_size(self) -> int:
+        """How many numbers the KV cache holds for each token.
+
+        0 where there is none: linear attention has sums of a fixed size, and chunks are computed
+        anew in each step.
+        """
+        if isinstance(self.mixer, LinearAttention | ChunkedAttention | LshAttention):
+            return 0
+        # One key and one value for each key head; grouped queries share them.
+        return self.key_heads * (self.d_k + self.d_v)

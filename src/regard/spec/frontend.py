@@ -24,6 +24,18 @@ class Tokens:
     norm: Norm | None = None
     width: int | None = None  # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model
 
+    @property
+    def main_input_name(self) -> str:
+        """The argument of a model's call that holds the input, as transformers names it."""
+        return "input_ids"
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that there are positions for; None where any length has them."""
+        if self.position is None:
+            return None
+        return self.position.max_length
+
 
 @dataclass(frozen=True)
 class Spectrogram:
@@ -36,6 +48,18 @@ class Spectrogram:
     position: InputPosition | None
     activation: Activation = "gelu"
     dropout: float = 0.0
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for frames [B, mels, N]."""
+        return "input_features"
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that there are positions for; None where any length has them."""
+        if self.position is None:
+            return None
+        return self.position.max_length
 
 
 @dataclass(frozen=True)
@@ -67,6 +91,11 @@ class Patches:
         Pixels at the right and bottom edges that fill no patch are ignored.
         """
         return (self.size // self.patch) ** 2 + self.extras
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for images [B, channels, size, size]."""
+        return "pixel_values"
 
 
 @dataclass(frozen=True)
@@ -120,6 +149,11 @@ class Waveform:
     def __post_init__(self) -> None:
         if not self.convolutions:
             raise ModelError("sound needs at least one convolution", "give `convolutions`")
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for samples [B, N]."""
+        return "input_values"
 
 
 FrontEnd = Tokens | Spectrogram | Patches | Waveform

@@ -7,7 +7,9 @@ from typing import Literal
 
 from regard.errors import ModelError
 from regard.spec.feedforward import Activation
+from regard.spec.global_tokens import QuestionTokens
 from regard.spec.residual import LayerNorm, Norm
+from regard.spec.validation import sizes
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,14 @@ class LMHead:
 
 @dataclass(frozen=True)
 class EndToken:
-    """Pooling at the end-of-text token (CLIP): the first position that holds it."""
+    """Pooling at the end-of-text token: the first position that holds it (CLIP), or the last."""
 
     token: int | None = None  # None: the highest id of the row, which CLIP reserves for the end
+    which: Literal["first", "last"] = "first"
+
+    def __post_init__(self) -> None:
+        if self.token is None and self.which == "last":
+            raise ModelError("the last end token has no id to look for", "give `token`")
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,19 @@ HeadTask = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
 
 
 @dataclass(frozen=True)
+class HeadFeedForward:
+    """Feed-forward sublayer of a head, with its residual and norm (BigBird's span scores)."""
+
+    d_ff: int
+    activation: Activation = "gelu"
+    norm: Norm = field(default_factory=LayerNorm)
+    dropout: float = 0.0  # on its input and on its output
+
+    def __post_init__(self) -> None:
+        sizes(self, "d_ff")
+
+
+@dataclass(frozen=True)
 class ClassifierHead:
     """Classification head: a linear map to logits, of the pooled vector or of every position."""
 
@@ -70,6 +90,10 @@ class ClassifierHead:
     hidden: Activation | None = None  # of a dense layer before; None: no such layer
     bias: bool = True
     dropout: float = 0.0  # on the input of the linear map
+    feedforward: HeadFeedForward | None = None  # before all of these
+    # The question cannot be the answer: 10⁶ is taken from the scores of its tokens and of the
+    # separator, but not from those of the first token (BigBird).
+    excludes: QuestionTokens | None = None
 
     def __post_init__(self) -> None:
         # Two classes; the start and the end of a span; one logit of a binary decision.
@@ -95,3 +119,8 @@ class DistilledHead:
 
     count: int  # classes
     voters: int = 2  # the class token, trained on labels, and the distillation token, on a teacher
+
+    @property
+    def task(self) -> HeadTask:
+        """Images have one label each."""
+        return "classify"

@@ -89,9 +89,12 @@ class RandomBlockMask:
     count: int = 1  # random blocks for each block
     seed: int = 0
     of: Literal["all", "before"] = "all"  # drawn from all blocks, or, for decoders, earlier ones
+    # `all` are the blocks of so many positions, whatever the input's length, so that padding
+    # changes nothing; None: those of the padded input.
+    length: int | None = None
 
     def __post_init__(self) -> None:
-        sizes(self, "size", "count")
+        sizes(self, "size", "count", "length")
 
 
 # ------------------------------------------------------------------ combinations

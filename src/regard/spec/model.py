@@ -2,23 +2,89 @@
 
 from __future__ import annotations
 
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from regard.errors import ModelError
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import FrontEnd, Patches, Spectrogram, Tokens, Waveform
-from regard.spec.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.spec.head import ClassifierHead, DistilledHead, HeadTask, LMHead, Pool
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
 from regard.spec.validation import sizes
 
+
+class ModelSpec(ABC):
+    """What every architecture answers, so that nobody has to ask which one it is."""
+
+    d_model: int  # of all but a dual encoder, whose towers have one each
+
+    @property
+    @abstractmethod
+    def inputs(self) -> dict[str, bool]:
+        """The arguments of the model's call, as transformers names and orders them.
+
+        With each name, whether the argument is required.
+        """
+
+    @property
+    def main_input_name(self) -> str:
+        """The first argument: token ids, images, samples or frames."""
+        return next(iter(self.inputs))
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model reads a source and writes a target."""
+        return False
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The number of token ids that the model writes, or reads if it writes none."""
+        return None
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """d_model, under the name of its tower where there are two."""
+        return {"": self.d_model}
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """The Transformer stacks, under the names that probes have; baselines have none."""
+        return {}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        """The same model with other stacks, named as in `stacks`."""
+        return self
+
+    @property
+    def kv_cache_size(self) -> int | None:
+        """How many numbers the KV cache holds for each token of the decoder's text.
+
+        None for a model that does not decode; 0 where what decoding remembers does not grow with
+        the text, as in recurrent models and compressive memories.
+        """
+        return None
+
+
 # ------------------------------------------------------------------ encoder–decoders
 
 
+def _encoder_decoder_inputs(source: Tokens | Spectrogram) -> dict[str, bool]:
+    return {
+        source.main_input_name: True,
+        "attention_mask": False,
+        "decoder_input_ids": True,
+        "decoder_attention_mask": False,
+        "labels": False,
+    }
+
+
 @dataclass(frozen=True)
-class EncoderDecoder:
+class EncoderDecoder(ModelSpec):
     """Encoder–decoder Transformer (Figure 1)."""
 
     d_model: int  # width of the residual stream
@@ -33,6 +99,10 @@ class EncoderDecoder:
     # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
     # final norm is applied as to the last.
     looks: Literal["last", "matching"] = "last"
+    # Sequence classification (BART): the decoder reads the source once more, and the labels are
+    # scored from its pooled hidden states.
+    pool: Pool | None = None
+    labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
@@ -43,6 +113,11 @@ class EncoderDecoder:
         # Speech has no vocabulary, and no embedding to share.
         source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
         _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
+        if (self.pool is None) != (self.labels is None):
+            raise ModelError(
+                "the labels of an encoder–decoder are scored from a pooled vector",
+                "give both `pool` and `labels`, or neither",
+            )
         if self.decoder.compressed is not None:
             raise ModelError(
                 "only language models read one segment after the other", "leave `compressed` out"
@@ -64,9 +139,37 @@ class EncoderDecoder:
             raise _chunks_shift()
         _check_decoder(self.decoder)
 
+    @property
+    def inputs(self) -> dict[str, bool]:
+        inputs = _encoder_decoder_inputs(self.source)
+        if self.labels is None:
+            return inputs
+        # The decoder of a classifier reads the source, and there are no target tokens to score.
+        del inputs["labels"]
+        return {**inputs, "decoder_input_ids": False}
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocabulary
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, encoder=stacks["encoder"], decoder=stacks["decoder"])
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.decoder.kv_cache_size
+
 
 @dataclass(frozen=True)
-class SequenceToSequence:
+class SequenceToSequence(ModelSpec):
     """Sequence-to-sequence model with a recurrent or convolutional encoder and decoder."""
 
     d_model: int
@@ -107,6 +210,22 @@ class SequenceToSequence:
                 "use one kind on both sides",
             )
 
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return _encoder_decoder_inputs(self.source)
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocabulary
+
+    @property
+    def kv_cache_size(self) -> int:
+        return 0  # states of a fixed size
+
 
 def _check_vocabulary(share: str, source: int, target: int) -> None:
     if share in ("all", "inputs") and source != target:
@@ -120,7 +239,7 @@ def _check_vocabulary(share: str, source: int, target: int) -> None:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class Encoder(ModelSpec):
     """Encoder-only Transformer (BERT, ViT, wav2vec 2.0), with the heads that its task needs."""
 
     d_model: int
@@ -148,6 +267,35 @@ class Encoder:
             raise ModelError(problem, "correct one of them")
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        name = self.input.main_input_name
+        if isinstance(self.input, Patches):
+            return {name: True}  # images have one size: nothing is padded
+        if isinstance(self.input, Tokens):
+            return {name: True, "attention_mask": False, "token_type_ids": False}
+        return {name: True, "attention_mask": False}
+
+    @property
+    def vocab_size(self) -> int | None:
+        if isinstance(self.input, Tokens):
+            return self.input.vocabulary
+        return None
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.stack}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, stack=stacks["encoder"])
+
+    @property
+    def task(self) -> HeadTask | None:
+        """The task of the classification head; None without one."""
+        if self.labels is None:
+            return None
+        return self.labels.task
 
     @property
     def scored(self) -> int:
@@ -180,7 +328,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Decoder(ModelSpec):
     """Decoder-only Transformer (GPT): a causal language model."""
 
     d_model: int
@@ -203,9 +351,28 @@ class Decoder:
                 "tell them inside the stack",
             )
 
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {self.tokens.main_input_name: True, "attention_mask": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.vocabulary
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"decoder": self.stack}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, stack=stacks["decoder"])
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.stack.kv_cache_size
+
 
 @dataclass(frozen=True)
-class RecurrentDecoder:
+class RecurrentDecoder(ModelSpec):
     """Recurrent language model, whose state may be carried over from segment to segment."""
 
     d_model: int
@@ -221,6 +388,18 @@ class RecurrentDecoder:
             )
         if self.stack.looks is not None:
             raise ModelError("a language model has no memory to look at", "leave `looks` out")
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {self.tokens.main_input_name: True, "attention_mask": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.vocabulary
+
+    @property
+    def kv_cache_size(self) -> int:
+        return 0  # a state of a fixed size
 
 
 # ------------------------------------------------------------------ validation of stacks
@@ -257,7 +436,7 @@ def _check_tied(model: Encoder | Decoder) -> None:
 
 
 @dataclass(frozen=True)
-class DualEncoder:
+class DualEncoder(ModelSpec):
     """Dual encoder of texts and images (Radford et al. 2021, CLIP), compared by their cosine."""
 
     text: Encoder
@@ -278,9 +457,26 @@ class DualEncoder:
                 "give both a Pool with that `width`",
             )
 
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {"input_ids": True, "pixel_values": True, "attention_mask": False}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {"text": self.text.d_model, "image": self.image.d_model}
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"text.encoder": self.text.stack, "image.encoder": self.image.stack}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        text = dataclasses.replace(self.text, stack=stacks["text.encoder"])
+        image = dataclasses.replace(self.image, stack=stacks["image.encoder"])
+        return dataclasses.replace(self, text=text, image=image)
+
 
 @dataclass(frozen=True)
-class MemoryNetwork:
+class MemoryNetwork(ModelSpec):
     """End-to-end memory network (Sukhbaatar et al. 2015): a question attends to sentences in hops.
 
     The answer is one word.
@@ -293,6 +489,14 @@ class MemoryNetwork:
 
     def __post_init__(self) -> None:
         sizes(self, "d_model", "vocabulary", "hops", "sentences")
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {"story": True, "question": True, "story_mask": False, "question_mask": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary
 
 
 Model = (

@@ -22,6 +22,11 @@ class Sinusoidal:
     order: Literal["halves", "interleaved"] = "halves"
     base: float = 10_000.0  # the longest wavelength is 2π · base
 
+    @property
+    def max_length(self) -> None:
+        """Sinusoids have no longest sequence."""
+        return None
+
 
 @dataclass(frozen=True)
 class LearnedPosition:
@@ -29,6 +34,11 @@ class LearnedPosition:
 
     length: int = 512  # the longest sequence
     offset: int = 0  # unused rows at the table's start: 2 in BART and RoBERTa
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the table has rows for."""
+        return self.length
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,11 @@ class FixedPosition:
     """
 
     length: int  # the longest sequence
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the table has rows for."""
+        return self.length
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,11 @@ class ConcatenatedPosition:
 
     def __post_init__(self) -> None:
         sizes(self, "width")
+
+    @property
+    def max_length(self) -> None:
+        """Sinusoids have no longest sequence."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -82,6 +102,11 @@ class AxialPosition:
     @property
     def length(self) -> int:
         return min(self.most, math.prod(self.shape))
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence: the grid may be larger."""
+        return self.length
 
 
 InputPosition = Sinusoidal | LearnedPosition | FixedPosition | ConcatenatedPosition | AxialPosition

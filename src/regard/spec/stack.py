@@ -186,6 +186,13 @@ class Stack:
             for mixer in mixers
         )
 
+    @property
+    def kv_cache_size(self) -> int:
+        """How many numbers the KV caches of all layers hold for each token."""
+        if self.compressed is not None:  # a compressive memory has a fixed size
+            return 0
+        return sum(block.attention.kv_cache_size for block in self.blocks)
+
     def width(self, d_model: int) -> int:
         """The width of the output: both streams of a reversible stack may be concatenated."""
         residual = self.block.residual

@@ -35,7 +35,7 @@ from regard.look.inspectable import CoreModel, MediaInput
 from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, stacks, switched_off
 from regard.look.recording import weights_in_chunks
-from regard.look.result import Array, Result, to_json
+from regard.look.result import AnalysisResult, Array, to_json
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -304,7 +304,7 @@ def rollout(store: ModelStore, request: StackRequest) -> Answer:
     return Packed(header, result.weights)
 
 
-def _with_note(result: Result) -> dict[str, Any]:
+def _with_note(result: AnalysisResult) -> dict[str, Any]:
     return {**result.to_dict(), "note": result.note}
 
 

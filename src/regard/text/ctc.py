@@ -61,6 +61,20 @@ class CTCDecoder:
             lower=bool(settings.get("do_lower_case", False)),
         )
 
+    def files(self) -> dict[str, str | dict[str, Any]]:
+        """The files of a Wav2Vec2CTCTokenizer: names and contents."""
+        config: dict[str, Any] = {
+            "tokenizer_class": "Wav2Vec2CTCTokenizer",
+            "pad_token": self.names[self.blank],
+            "word_delimiter_token": self.space,
+            "do_lower_case": self.lower,
+        }
+        if self.silent:  # start and end token; which is which makes no difference here
+            config["bos_token"] = max(self.silent)
+            config["eos_token"] = min(self.silent)
+        vocabulary = {name: i for i, name in self.names.items()}
+        return {"vocab.json": vocabulary, "tokenizer_config.json": config}
+
     def text(self, ids: Iterable[int]) -> str:
         """The text of the token ids of all frames (greedy decoding)."""
         # B of Graves et al., Section 3.1: first merge repetitions, then drop blanks.

@@ -144,6 +144,15 @@ class Tokenizer:
             tokenizer.framing = Between(after=(eos,))
         return tokenizer
 
+    def for_prompts(self) -> Tokenizer:
+        """The same tokenizer without an end token behind a text: a prompt is to be continued."""
+        framing = self.framing
+        if isinstance(framing, Template):
+            return self.with_framing(Template(end=False))
+        eos = self.special_token_id("eos")
+        after = tuple(token for token in framing.after if token != eos)
+        return self.with_framing(Between(framing.before, after))
+
     def with_framing(self, framing: Framing) -> Tokenizer:
         """The same tokenizer with another framing."""
         other = copy.copy(self)

@@ -22,7 +22,8 @@ from regard.families import (
     t5,
 )
 from regard.families import folder as folders
-from regard.metrics.scores import AnyScore, NegativeLogLikelihood
+from regard.metrics.perplexity import NegativeLogLikelihood
+from regard.metrics.scores import AnyScore
 from regard.models import LanguageModel, choose_device
 from regard.text.tokenizer import Role, Tokenizer
 from regard.training import own_model

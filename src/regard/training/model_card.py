@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from regard import __version__, disk
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
+from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
-from regard.metrics.scores import AnyScore, NegativeLogLikelihood
+from regard.metrics.scores import AnyScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
 

@@ -20,8 +20,8 @@ from regard.families import folder as folders
 from regard.families.folder import write_model
 from regard.model import Decoder, EncoderDecoder
 from regard.model_variants import TokenHistory
-from regard.verify.outputs import Output, run
-from regard.verify.random_inputs import Batch, front_end, pad_token_id, random_batch
+from regard.verify.outputs import MaskedOutput, run
+from regard.verify.random_inputs import RandomBatch, front_end, pad_token_id, random_batch
 
 # Relative to the mean of what is compared, if that is above 1. The invariants are of the
 # mathematics, not of its rounding, so float64 is the precision to see them in; deep models lose
@@ -119,11 +119,13 @@ def check_invariants(
 # ------------------------------------------------------------------ the invariants
 
 
-def _cached_is_uncached(model: CoreModel, batch: Batch, compare: OutputComparison) -> Finding:
+def _cached_is_uncached(model: CoreModel, batch: RandomBatch, compare: OutputComparison) -> Finding:
     """Decoding from the KV cache, in pieces of 1, 2 and all other tokens, against one call."""
     name = "cached = uncached"
     if not isinstance(model, EncoderDecoder | Decoder):
         return Finding(name, None, 0.0, "this model does not decode")
+    if isinstance(model, EncoderDecoder) and model.labels is not None:
+        return Finding(name, None, 0.0, "this model classifies")
     with torch.inference_mode():
         if isinstance(model, Decoder):
             tokens = batch.inputs["input_ids"]  # [B, T]
@@ -150,7 +152,7 @@ def _piece_lengths(length: int) -> list[int]:
     return lengths
 
 
-def _rows_together_and_alone(model: CoreModel, batch: Batch) -> list[OutputPair]:
+def _rows_together_and_alone(model: CoreModel, batch: RandomBatch) -> list[OutputPair]:
     """Each row of the batch, as computed with the others and by itself."""
     together = run(model, batch)
     # The logits of a dual encoder are of pairs of rows: they have no counterpart in one alone.
@@ -163,7 +165,9 @@ def _rows_together_and_alone(model: CoreModel, batch: Batch) -> list[OutputPair]
     return pairs
 
 
-def _output_pairs(actual: dict[str, Output], expected: dict[str, Output]) -> list[OutputPair]:
+def _output_pairs(
+    actual: dict[str, MaskedOutput], expected: dict[str, MaskedOutput]
+) -> list[OutputPair]:
     return [(name, actual[name].without_padding, expected[name].without_padding) for name in actual]
 
 

@@ -17,10 +17,10 @@ from regard.model import (
     Encoder,
     EncoderDecoder,
 )
-from regard.verify.random_inputs import Batch
+from regard.verify.random_inputs import RandomBatch
 
 
-class Output(NamedTuple):
+class MaskedOutput(NamedTuple):
     """An output tensor, with a padding mask where it has one value for each position."""
 
     tensor: Tensor
@@ -41,12 +41,12 @@ class Output(NamedTuple):
 
 
 @torch.inference_mode()
-def run(model: CoreModel, batch: Batch) -> dict[str, Output]:
+def run(model: CoreModel, batch: RandomBatch) -> dict[str, MaskedOutput]:
     """The main outputs of a model for a batch, without gradients."""
     return forward(model, batch.like(model).inputs)
 
 
-def rounding_errors(model: CoreModel, batch: Batch) -> dict[str, float]:
+def rounding_errors(model: CoreModel, batch: RandomBatch) -> dict[str, float]:
     """How far each output in float32 is from that in float64.
 
     The float32 of another library cannot be expected to come closer to ours than that.
@@ -61,32 +61,40 @@ def rounding_errors(model: CoreModel, batch: Batch) -> dict[str, float]:
     return errors
 
 
-def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, Output]:
+def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedOutput]:
     """The main outputs of a model, for inputs under the names of Hugging Face's arguments."""
     padding_mask = None
     if "attention_mask" in inputs:
         padding_mask = inputs["attention_mask"].bool()  # [B, T]
     match model:
         case EncoderDecoder():
-            encoded = model.encode(_main_input(inputs), padding_mask)
-            logits = model.head(model.decode(inputs["decoder_input_ids"], encoded))  # [B, T, V]
+            source = _main_input(inputs)
+            encoded = model.encode(source, padding_mask)
+            target = inputs["decoder_input_ids"]
+            if model.labels is not None:  # its decoder reads as many tokens as its encoder
+                target = target[:, : source.shape[1]]
+            hidden = model.decode(target, encoded)  # [B, T, D]
+            if model.labels is None:
+                logits = model.head(hidden)  # [B, T, V]
+            else:
+                logits = model.classes(hidden, source)  # [B, labels]
             return {
-                "logits": Output(logits),
-                "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
+                "logits": MaskedOutput(logits),
+                "encoder_last_hidden_state": MaskedOutput(encoded.hidden, encoded.padding_mask),
             }
         case Decoder():
             hidden, _ = model(inputs["input_ids"], padding_mask)  # [B, T, D]
             return {
-                "logits": Output(model.head(hidden), padding_mask),
-                "last_hidden_state": Output(hidden, padding_mask),
+                "logits": MaskedOutput(model.head(hidden), padding_mask),
+                "last_hidden_state": MaskedOutput(hidden, padding_mask),
             }
         case DualEncoder():
             texts = model.texts(inputs["input_ids"], padding_mask)  # [texts, D]
             images = model.images(inputs["pixel_values"])  # [images, D]
             return {
-                "logits_per_text": Output(texts @ images.mT * model.scale.exp()),
-                "text_embeds": Output(texts),
-                "image_embeds": Output(images),
+                "logits_per_text": MaskedOutput(texts @ images.mT * model.scale.exp()),
+                "text_embeds": MaskedOutput(texts),
+                "image_embeds": MaskedOutput(images),
             }
         case Encoder():
             return _encoder(model, inputs, padding_mask)
@@ -96,12 +104,12 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, Output]
             if padding_mask is not None:
                 mask = padding_mask[..., None].expand_as(story)
             hidden, _ = model(story, inputs["question"], mask)
-            return {"logits": Output(model.head(hidden))}
+            return {"logits": MaskedOutput(model.head(hidden))}
 
 
 def _encoder(
     model: Encoder, inputs: Mapping[str, Tensor], padding_mask: Tensor | None
-) -> dict[str, Output]:
+) -> dict[str, MaskedOutput]:
     main = _main_input(inputs)
     segments = {}
     if "token_type_ids" in inputs:
@@ -109,21 +117,21 @@ def _encoder(
     hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
     # Positions are not always those of the input: convolutions shorten sound.
     position_mask = model.input.output_padding_mask(padding_mask)
-    outputs = {"last_hidden_state": Output(hidden, position_mask)}
+    outputs = {"last_hidden_state": MaskedOutput(hidden, position_mask)}
     if model.pool is not None:
         name = "pooler_output"
         if model.pool.project is not None:  # one tower of CLIP
             name = "text_embeds" if "input_ids" in inputs else "image_embeds"
-        outputs[name] = Output(model.pool(hidden, position_mask, main))
+        outputs[name] = MaskedOutput(model.pool(hidden, position_mask, main))
     if model.head is not None:
         # BERT for pre-training has two heads, of which Hugging Face calls this one so.
         name = "logits" if model.labels is None else "prediction_logits"
-        outputs[name] = Output(model.head(hidden), position_mask)
+        outputs[name] = MaskedOutput(model.head(hidden), position_mask)
     if model.labels is not None:
         name = "logits" if model.head is None else "seq_relationship_logits"
         for_each_token = not isinstance(model.labels, DistilledHead) and model.labels.per_token
         scores = model.classes(hidden, padding_mask, main)
-        outputs[name] = Output(scores, position_mask if for_each_token else None)
+        outputs[name] = MaskedOutput(scores, position_mask if for_each_token else None)
     return outputs
 
 

@@ -13,8 +13,8 @@ from regard.builder import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.verify.invariants import Finding, OutputComparison
-from regard.verify.outputs import Output, rounding_errors, run
-from regard.verify.random_inputs import Batch, fixed_length, pad_token_id, random_batch
+from regard.verify.outputs import MaskedOutput, rounding_errors, run
+from regard.verify.random_inputs import RandomBatch, fixed_length, pad_token_id, random_batch
 
 NAME = "here = transformers"
 TOLERANCE = 1e-5  # in float32, relative to the mean of what is compared, if that is above 1
@@ -68,14 +68,14 @@ def parity(
     return float32_comparison(model, batch, opened.model_type)(NAME, *pairs)
 
 
-def padded_batch(opened: folders.ModelFolder, seed: int = 0) -> Batch:
+def padded_batch(opened: folders.ModelFolder, seed: int = 0) -> RandomBatch:
     """A random batch for the model of a folder, padded if its inputs differ in length."""
     pad = pad_token_id(opened.config)
     batch = random_batch(opened.spec, pad, seed)
     return batch if fixed_length(opened.spec) else batch.padded(pad)
 
 
-def float32_comparison(model: CoreModel, batch: Batch, family: str) -> OutputComparison:
+def float32_comparison(model: CoreModel, batch: RandomBatch, family: str) -> OutputComparison:
     """The comparison with another library's float32."""
     tolerance = TOLERANCE
     if family in TWICE_THE_TOLERANCE:
@@ -83,10 +83,10 @@ def float32_comparison(model: CoreModel, batch: Batch, family: str) -> OutputCom
     return OutputComparison(tolerance, rounding_errors(model, batch))
 
 
-def _without_padding(name: str, ours: Output, theirs: Tensor) -> tuple[str, Tensor, Tensor]:
+def _without_padding(name: str, ours: MaskedOutput, theirs: Tensor) -> tuple[str, Tensor, Tensor]:
     if theirs.ndim != ours.tensor.ndim:
         theirs = theirs[..., None]  # one score a token comes without a dimension of classes
-    return name, ours.without_padding, Output(theirs, ours.padding_mask).without_padding
+    return name, ours.without_padding, MaskedOutput(theirs, ours.padding_mask).without_padding
 
 
 def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) -> Any:
@@ -112,7 +112,7 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
     return model.eval()
 
 
-def _their_outputs(theirs: Any, batch: Batch, model: specs.Model) -> dict[str, Tensor]:
+def _their_outputs(theirs: Any, batch: RandomBatch, model: specs.Model) -> dict[str, Tensor]:
     """The outputs of transformers, under the names that ours have."""
     inputs: dict[str, Any] = dict(batch.inputs)
     if isinstance(model, specs.Decoder) and batch.padding_mask is not None and batch.left_padding:

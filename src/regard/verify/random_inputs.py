@@ -18,7 +18,7 @@ LENGTHS = (14, 9, 5)  # of its rows, unless the model has fewer positions
 
 
 @dataclass(frozen=True)
-class Batch:
+class RandomBatch:
     """The tensors of one call, by the names of Hugging Face's arguments.
 
     `main` names the one whose rows may be padded, and `lengths` how long its rows are then.
@@ -34,7 +34,7 @@ class Batch:
         """[B, T], nonzero where there is a token; None in a batch without padding."""
         return self.inputs.get("attention_mask")
 
-    def like(self, model: CoreModel) -> Batch:
+    def like(self, model: CoreModel) -> RandomBatch:
         """The batch on the model's device; features, unlike token ids, in its precision."""
         weight = next(model.parameters())
         inputs = {}
@@ -45,7 +45,7 @@ class Batch:
                 inputs[name] = tensor.to(weight.device)
         return replace(self, inputs=inputs)
 
-    def padded(self, pad: int) -> Batch:
+    def padded(self, pad: int) -> RandomBatch:
         """The same batch with padding: rows end early, or begin late, by their `lengths`."""
         main = self.inputs[self.main]  # [B, T] or [B, T, words]
         length = main.shape[1]
@@ -64,7 +64,7 @@ class Batch:
         }
         return replace(self, inputs=inputs)
 
-    def alone(self, row: int) -> Batch:
+    def alone(self, row: int) -> RandomBatch:
         """A batch of one row, without its padding."""
         inputs = {
             name: tensor[row : row + 1]
@@ -117,14 +117,19 @@ def fixed_length(model: specs.Model) -> bool:
 # ------------------------------------------------------------------ random batches
 
 
-def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> Batch:
+def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch:
     """A random batch of rows of full length, without padding; `Batch.padded` adds it."""
     generator = torch.Generator().manual_seed(seed)
     match model:
         case specs.EncoderDecoder() | specs.SequenceToSequence():
             batch = _main_inputs(model.source, pad, generator, _window(model.encoder))
+            if isinstance(model, specs.EncoderDecoder) and model.pool is not None:
+                # The decoder of a classifier reads as many tokens as the encoder.
+                targets = _random_tokens(model.target.vocabulary, batch.lengths[0], pad, generator)
+                batch = replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
+                return _with_pooled_ends(batch, model.pool, model.target.vocabulary)
             # Targets have another length than sources, so that mixing them up raises an error.
-            length = max(1, _lengths(_max_positions(model.target))[0] - 3)
+            length = max(1, _lengths(model.target.max_length)[0] - 3)
             targets = _random_tokens(model.target.vocabulary, length, pad, generator)
             return replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
         case specs.Decoder() | specs.RecurrentDecoder():
@@ -141,36 +146,36 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> Batch:
             return _story(model, generator)
         case specs.Encoder():
             batch = _main_inputs(model.input, pad, generator, _window(model.stack))
-            if model.pool is not None and isinstance(model.pool.which, specs.EndToken):
-                return _with_end_tokens(batch, model.pool.which, model.tokens.vocabulary)
+            if model.pool is not None and isinstance(model.input, specs.Tokens):
+                return _with_pooled_ends(batch, model.pool, model.input.vocabulary)
             return batch
 
 
 def _main_inputs(
     part: specs.FrontEnd, pad: int, generator: torch.Generator, window: int | None
-) -> Batch:
+) -> RandomBatch:
     match part:
         case specs.Tokens():
-            lengths = _lengths(_max_positions(part), window)
+            lengths = _lengths(part.max_length, window)
             tokens = _random_tokens(part.vocabulary, lengths[0], pad, generator)
             inputs = {"input_ids": tokens}  # [B, T]
             if part.segments > 1:
                 segments = torch.randint(0, part.segments, tokens.shape, generator=generator)
                 inputs["token_type_ids"] = segments
-            return Batch(inputs, "input_ids", lengths)
+            return RandomBatch(inputs, "input_ids", lengths)
         case specs.Spectrogram():
             # The second convolution has stride 2: two frames a position.
-            length = 2 * (_max_positions(part) or 20)
+            length = 2 * (part.max_length or 20)
             features = torch.randn(ROWS, part.mels, length, generator=generator)  # [B, mels, N]
-            return Batch({"input_features": features}, "input_features", (length,) * ROWS)
+            return RandomBatch({"input_features": features}, "input_features", (length,) * ROWS)
         case specs.Patches():
             shape = (ROWS, part.channels, part.size, part.size)
             pixels = torch.randn(shape, generator=generator)  # [B, channels, height, width]
-            return Batch({"pixel_values": pixels}, "pixel_values", (part.size,) * ROWS)
+            return RandomBatch({"pixel_values": pixels}, "pixel_values", (part.size,) * ROWS)
         case specs.Waveform():
             lengths = _waveform_lengths(part)
             samples = torch.randn(ROWS, lengths[0], generator=generator)  # [B, N]
-            return Batch({"input_values": samples}, "input_values", lengths)
+            return RandomBatch({"input_values": samples}, "input_values", lengths)
 
 
 def _window(part: specs.Stack | specs.Recurrent | specs.Convolutional) -> int | None:
@@ -200,12 +205,6 @@ def _waveform_lengths(part: specs.Waveform) -> tuple[int, ...]:
     return tuple(receptive_field + stride * (n - 1) + stride // 2 for n in LENGTHS)
 
 
-def _max_positions(part: specs.Tokens | specs.Spectrogram) -> int | None:
-    """How many positions there are, where a table limits them."""
-    tables = specs.LearnedPosition | specs.FixedPosition | specs.AxialPosition
-    return part.position.length if isinstance(part.position, tables) else None
-
-
 def _random_tokens(vocabulary: int, length: int, pad: int, generator: torch.Generator) -> Tensor:
     """[B, T] of any ids but the padding's."""
     if pad >= vocabulary or vocabulary <= 1:
@@ -214,18 +213,26 @@ def _random_tokens(vocabulary: int, length: int, pad: int, generator: torch.Gene
     return tokens + (tokens >= pad)
 
 
-def _story(model: specs.MemoryNetwork, generator: torch.Generator) -> Batch:
+def _story(model: specs.MemoryNetwork, generator: torch.Generator) -> RandomBatch:
     sentences = min(LENGTHS[0], model.sentences)
     shape = (ROWS, sentences, 6)  # [B, sentences, words]
     story = torch.randint(0, model.vocabulary, shape, generator=generator)
     question = torch.randint(0, model.vocabulary, (ROWS, 4), generator=generator)  # [B, words]
-    return Batch({"story": story, "question": question}, "story", _lengths(sentences))
+    return RandomBatch({"story": story, "question": question}, "story", _lengths(sentences))
 
 
-def _with_end_tokens(batch: Batch, end: specs.EndToken, vocabulary: int) -> Batch:
-    """Each row with its end token at the last position before padding and at the very last.
+def _with_pooled_ends(batch: RandomBatch, pool: specs.Pool, vocabulary: int) -> RandomBatch:
+    """The batch with end tokens, if it is at these that the pool looks."""
+    if not isinstance(pool.which, specs.EndToken):
+        return batch
+    return _with_end_tokens(batch, pool.which, vocabulary)
 
-    CLIP pools at the first end token; the others are replaced.
+
+def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -> RandomBatch:
+    """Each row with its end token at the last position before padding.
+
+    CLIP pools at the first end token, and has one at the very last position as well; BART at the
+    last, and transformers wants as many of them in each row. All others are replaced.
     """
     # Without an id CLIP takes the highest one, which its end token has.
     token = vocabulary - 1 if end.token is None else end.token
@@ -233,5 +240,6 @@ def _with_end_tokens(batch: Batch, end: specs.EndToken, vocabulary: int) -> Batc
     tokens[tokens == token] = 1 if token == 0 else 0
     last = torch.tensor(batch.lengths) - 1
     tokens[torch.arange(ROWS), last] = token
-    tokens[:, -1] = token
+    if end.which == "first":
+        tokens[:, -1] = token
     return replace(batch, inputs={**batch.inputs, "input_ids": tokens})

@@ -12,6 +12,7 @@ from regard.families.folder.special_tokens import (
     generation_config,
     generation_token_ids,
     read_generation_config,
+    start_token_id,
     tokenizer_config,
 )
 from regard.families.folder.writing import SHARD_SIZE, describe, write_model, write_weights
@@ -33,6 +34,7 @@ __all__ = [
     "peek",
     "read",
     "read_generation_config",
+    "start_token_id",
     "tokenizer_config",
     "with_classifier",
     "write_model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,7 +17,7 @@ from regard import memory
 from regard import spec as specs
 from regard.builder import CoreModel, outline, trainable
 from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
-from regard.errors import ModelError, did_you_mean
+from regard.errors import ModelError, UnknownKeyError, UnknownKeyWarning, did_you_mean
 from regard.families import native
 from regard.families.folder.files import (
     has_weights,
@@ -33,6 +34,7 @@ from regard.families.folder.special_tokens import (
 )
 from regard.families.registry import FAMILIES
 from regard.families.tensor_table import from_hf, match_prefix
+from regard.families.unsupported_keys import is_unsupported
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class ModelFolder:
     weights: dict[str, Tensor]
     ids: SpecialTokenIds | None  # None for models without framed targets
     config: dict[str, Any]
+    unknown_keys: tuple[str, ...] = ()  # of config.json, ignored here as in transformers
 
     @property
     def model_type(self) -> str:
@@ -157,22 +160,58 @@ def _from_config(
     if config["model_type"] == "regard":
         # Only our own format has room for parts from outside the package.
         model = native.to_spec(config, stored, kinds)
+        unknown: list[str] = []
     else:
-        model = FAMILIES[config["model_type"]].to_spec(config, stored)
+        model, unknown = _to_spec(config, stored)
+    if unknown:
+        keys = ", ".join(unknown)
+        # Seen from the caller of `open_model`, `read` or `peek`.
+        message = f"{folder}/config.json has keys that nobody knows, which are ignored: {keys}"
+        warnings.warn(message, UnknownKeyWarning, stacklevel=4)
     _check_architecture(config, model)
     ids = None
     if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence):
         ids = special_token_ids(config, read_generation_config(folder))
-    return ModelFolder(model, {}, ids, config)
+    return ModelFolder(model, {}, ids, config, tuple(unknown))
+
+
+def _to_spec(config: Mapping[str, Any], stored: Sequence[str]) -> tuple[specs.Model, list[str]]:
+    """The spec of a config, and the keys that neither its family nor transformers knows.
+
+    Such a key cannot change what the model computes. One that transformers knows is an error.
+    """
+    model_type = str(config["model_type"])
+    unknown: list[str] = []
+    while True:
+        try:
+            return FAMILIES[model_type].to_spec(config, stored), unknown
+        except UnknownKeyError as error:
+            # Of a key that was taken out already, there is nothing left to take out.
+            if is_unsupported(model_type, error.key) or error.key in unknown:
+                raise
+            unknown.append(error.key)
+            config = _without_key(config, error.key)
+
+
+def _without_key(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A config without this key, and without it in the configs that are nested in it (CLIP)."""
+    return {
+        name: _without_key(value, key) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name != key
+    }
 
 
 def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
     """Refuses decoders and encoder–decoders with other heads than a language model's.
 
-    Encoders have many heads, and their families check the architecture themselves.
+    Encoders have many heads, and their families check the architecture themselves; so does BART,
+    which can classify.
     """
     architectures = config.get("architectures")
     if not isinstance(model, (specs.Decoder, specs.EncoderDecoder)):
+        return
+    if isinstance(model, specs.EncoderDecoder) and model.labels is not None:
         return
     if not isinstance(architectures, list) or not architectures:
         return
@@ -214,8 +253,13 @@ def with_classifier(
     if task != "answer":  # a span has no label
         changed["id2label"] = {str(i): label for i, label in enumerate(labels)}
         changed["label2id"] = {label: i for i, label in enumerate(labels)}
-    model = FAMILIES[model_type].to_spec(changed)
+    model, _ = _to_spec(changed, [])
     _check_architecture(changed, model)
+    if not isinstance(model, specs.Encoder):
+        raise ModelError(
+            f"labels of an encoder–decoder ({model_type}) cannot be trained here",
+            "give an encoder, such as BERT",
+        )
     return model, changed
 
 

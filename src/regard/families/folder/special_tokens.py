@@ -65,12 +65,17 @@ def special_token_ids(
     forced_end = _optional_token_id(forcing, "forced_eos_token_id")
     return SpecialTokenIds(
         pad=_token_id(config, "pad_token_id"),
-        start=_token_id(config, _start_key(config)),
+        start=start_token_id(config),
         end=end,
         unk=_optional_token_id(config, "unk_token_id"),
         opening=_optional_token_id(forcing, "forced_bos_token_id"),
         closing=forced_end == end,
     )
+
+
+def start_token_id(config: Mapping[str, Any]) -> int:
+    """The id of the first token that the decoder of an encoder–decoder reads."""
+    return _token_id(config, _start_key(config))
 
 
 def _start_key(config: Mapping[str, Any]) -> str:

@@ -1,0 +1,349 @@
+"""Changes of a preset that hold for every wiring: attention, positions, norms, weight tying.
+
+Sizes are changed where a family makes its spec; what follows here is changed in the spec itself,
+so that encoders, decoders and encoder–decoders of all families understand the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from regard import spec
+from regard.errors import ModelError, SettingError, did_you_mean
+from regard.families.attention_options import (
+    parse_attention,
+    parse_compressed_memory,
+    self_attention,
+)
+from regard.options import parse_option
+
+# ------------------------------------------------------------------ words
+
+
+class Positions(NamedTuple):
+    """What tells positions apart: added at the input, or inside the attention of a stack."""
+
+    at_input: spec.InputPosition | None = None
+    inside: spec.StackPosition | None = None
+
+
+POSITIONS = (
+    "sinusoidal",
+    "interleaved",
+    "learned",
+    "concatenated",
+    "relative",
+    "buckets",
+    "alibi",
+    "rope",
+    "none",
+)
+RESIDUALS: dict[str, spec.Residual] = {
+    "post": spec.PostNorm(),
+    "pre": spec.PreNorm(),
+    "parallel": spec.Parallel(),  # GPT-J, PaLM, GPT-NeoX
+    "reversible": spec.Reversible(),  # Reformer
+}
+SHARES = ("all", "target", "none")
+
+
+def parse_position(option: str, length: int) -> Positions:
+    """The positions that a word names; learned ones are `length` long.
+
+    - `sinusoidal`: all sines, then all cosines, as the authors' code has them; `interleaved`: in
+      the order of the paper's formula
+    - `learned`, `concatenated:64` (so many sinusoids next to the embedding), `none`
+    - inside attention: `relative:16` (Shaw et al. 2018, clipped to that distance), `buckets:32:128`
+      (T5), `alibi`, `rope:10000`
+    """
+    constructors: dict[str, Callable[..., Positions]] = {
+        "sinusoidal": lambda: Positions(spec.Sinusoidal()),
+        "interleaved": lambda: Positions(spec.Sinusoidal("interleaved")),
+        "learned": lambda: Positions(spec.LearnedPosition(length)),
+        "concatenated": lambda width=64: Positions(spec.ConcatenatedPosition(width)),
+        # k = 16, as in Shaw et al., Section 4.1.
+        "relative": lambda distance=16: Positions(inside=spec.RelativeKeys(distance)),
+        "buckets": lambda count=32, distance=128: Positions(inside=spec.T5Bias(count, distance)),
+        "alibi": lambda: Positions(inside=spec.Alibi()),
+        "rope": lambda base=10_000: Positions(inside=spec.Rope(float(base))),
+        "none": Positions,
+    }
+    return parse_option(
+        option,
+        {word: constructors[word] for word in POSITIONS},
+        subject="position",
+        usage="write it like learned, rope or relative:16",
+        convert=int,
+    )
+
+
+def _word(key: str, value: Any, words: Any) -> Any:
+    if value not in words:
+        raise SettingError(f"{key} cannot be {value!r}", did_you_mean(str(value), words))
+    return value
+
+
+# ------------------------------------------------------------------ the changes
+
+
+def with_changes(model: spec.Model, length: int, changes: Mapping[str, Any]) -> spec.Model:
+    """The model with other positions, attention, norms, dropout or weight tying.
+
+    `length` is the longest input, which learned positions and Linformer's projections depend on.
+    What a wiring does not have is a `SettingError` that says why.
+    """
+    for key in changes:
+        if key not in CHANGES:
+            raise SettingError(f"there is no option {key!r}", did_you_mean(key, CHANGES))
+    try:
+        # In this order: a memory needs its positions, and attention the dropout that it keeps.
+        for key, change in CHANGES.items():
+            if key in changes:
+                model = change(model, changes[key], length)
+    except ModelError as error:
+        # The spec refuses what its parts cannot do together; the user changed a setting.
+        raise SettingError(error.problem, error.repair) from None
+    return model
+
+
+def _dropout(model: spec.Model, probability: float, length: int) -> spec.Model:
+    def of_stack(stack: spec.Stack) -> spec.Stack:
+        return _with_blocks(stack, lambda block: replace(block, dropout=probability))
+
+    changed = _with_stacks("dropout", model, of_stack)
+    return _with_front_ends(changed, lambda part: replace(part, dropout=probability))
+
+
+def _attention_dropout(model: spec.Model, probability: float, length: int) -> spec.Model:
+    def of_block(block: spec.Block) -> spec.Block:
+        cross = block.cross and _with_attention_dropout(block.cross, probability)
+        attention = _with_attention_dropout(block.attention, probability)
+        return replace(block, attention=attention, cross=cross)
+
+    return _with_stacks("attention_dropout", model, lambda stack: _with_blocks(stack, of_block))
+
+
+def _with_attention_dropout(part: spec.Attention, probability: float) -> spec.Attention:
+    if isinstance(part.mixer, spec.LinearAttention | spec.BuildsAttention):
+        raise SettingError(
+            "this attention never makes its weights, so none can be dropped",
+            "set attention_dropout = 0",
+        )
+    return replace(part, mixer=replace(part.mixer, dropout=probability))
+
+
+def _feedforward_dropout(model: spec.Model, probability: float, length: int) -> spec.Model:
+    return _with_feedforward("feedforward_dropout", model, {"dropout": probability})
+
+
+def _activation(model: spec.Model, activation: str, length: int) -> spec.Model:
+    return _with_feedforward("activation", model, {"activation": activation})
+
+
+def _d_ff(model: spec.Model, width: int, length: int) -> spec.Model:
+    return _with_feedforward("d_ff", model, {"d_ff": width})
+
+
+def _with_feedforward(key: str, model: spec.Model, changes: Mapping[str, Any]) -> spec.Model:
+    def of_block(block: spec.Block) -> spec.Block:
+        part = block.feedforward
+        if isinstance(part, spec.MixtureOfExperts):
+            return replace(block, feedforward=replace(part, inner=replace(part.inner, **changes)))
+        return replace(block, feedforward=replace(part, **changes))
+
+    return _with_stacks(key, model, lambda stack: _with_blocks(stack, of_block))
+
+
+def _residual(model: spec.Model, word: str, length: int) -> spec.Model:
+    residual = RESIDUALS[_word("residual", word, RESIDUALS)]
+
+    def of_stack(stack: spec.Stack) -> spec.Stack:
+        if isinstance(stack.block.residual, type(residual)):
+            return stack
+        # Only post-norm leaves the stream normalized; the others end with a norm.
+        final = None
+        if not isinstance(residual, spec.PostNorm):
+            final = stack.final or stack.block.norm
+        changed = _with_blocks(stack, lambda block: replace(block, residual=residual))
+        return replace(changed, final=final)
+
+    return _with_stacks("residual", model, of_stack)
+
+
+def _position(model: spec.Model, word: str, length: int) -> spec.Model:
+    positions = parse_position(word, length)
+    if isinstance(model, spec.Encoder) and isinstance(model.input, spec.Patches):
+        kind = _word("position of image patches", word, ("learned", "sinusoidal"))
+        return replace(model, input=replace(model.input, position=kind))
+    if isinstance(model, spec.Encoder) and isinstance(model.input, spec.Waveform):
+        raise SettingError(
+            "a convolution over the frames tells their positions", "leave `position` out"
+        )
+    if isinstance(model, spec.DualEncoder):
+        raise SettingError(
+            "the towers of a dual encoder have learned positions, of tokens and of patches",
+            "leave `position` out",
+        )
+
+    def of_front_end(part: Any) -> Any:
+        at_input = positions.at_input
+        # The same kind with its own length and offset: 1,500 frames of Whisper, RoBERTa's rows.
+        if isinstance(at_input, spec.LearnedPosition):
+            if isinstance(part.position, spec.LearnedPosition):
+                return part
+            if isinstance(part.position, spec.FixedPosition):
+                at_input = spec.LearnedPosition(part.position.length)
+        return replace(part, position=at_input)
+
+    def of_stack(stack: spec.Stack) -> spec.Stack:
+        return replace(stack, position=positions.inside)
+
+    # Front ends first: a segment memory allows no positions there.
+    return _with_stacks("position", _with_front_ends(model, of_front_end), of_stack)
+
+
+def _memory(model: spec.Model, places: int, length: int) -> spec.Model:
+    if not isinstance(model, spec.Decoder):
+        raise SettingError(
+            "a segment memory is of language models, which read one segment after the other",
+            "leave `memory` out",
+        )
+    stack = model.stack
+    # Positions at the input would begin anew in each segment (Transformer-XL, Section 3.3).
+    if model.tokens.position is not None or stack.position is None:
+        tokens = replace(model.tokens, position=None)
+        stack = replace(stack, position=spec.RelativeSinusoids())
+        model = replace(model, tokens=tokens, stack=stack)
+    return replace(model, stack=replace(stack, memory=places))
+
+
+def _compressed(model: spec.Model, option: str, length: int) -> spec.Model:
+    if not isinstance(model, spec.Decoder):
+        raise SettingError("a compressive memory is of language models", "leave `compressed` out")
+    compressed = parse_compressed_memory(option)
+    return replace(model, stack=replace(model.stack, compressed=compressed))
+
+
+def _attention(model: spec.Model, option: str, length: int) -> spec.Model:
+    return _with_stacks("attention", model, lambda stack: _with_attention(stack, option, length))
+
+
+def _decoder_attention(model: spec.Model, option: str, length: int) -> spec.Model:
+    if not isinstance(model, spec.EncoderDecoder):
+        raise SettingError(
+            "only an encoder–decoder has a decoder with an attention of its own", "set `attention`"
+        )
+    return replace(model, decoder=_with_attention(model.decoder, option, length))
+
+
+def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
+    mixer, _ = parse_attention(option)
+    part = stack.block.attention
+    dropout = part.mixer.dropout
+    # Linear attention never makes its weights, so a family's usual dropout does not apply.
+    if isinstance(mixer, spec.LinearAttention):
+        dropout = 0.0
+    softmax = replace(part, mixer=spec.SoftmaxAttention(dropout), projection="apart")
+    causal = spec.is_causal(stack.pattern)
+    attention, pattern = self_attention(option, softmax, length, causal=causal)
+    # The bias for repeated blocks belongs to the pattern that is replaced (BigBird).
+    position = stack.position
+    if isinstance(position, spec.RepeatedBlockBias):
+        position = None
+    block = replace(stack.block, attention=attention)
+    return replace(stack, block=block, pattern=pattern, position=position, turns=())
+
+
+def _share(model: spec.Model, word: str, length: int) -> spec.Model:
+    share = _word("share", word, SHARES)
+    if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
+        return replace(model, share=share, head=_untied_head(model.head, word))
+    if isinstance(model, spec.DualEncoder | spec.MemoryNetwork) or model.head is None:
+        raise SettingError(
+            "this model has no output matrix that could share the embedding", "leave `share` out"
+        )
+    # With one embedding, `all` and `target` are the same: it is the output matrix too.
+    return replace(model, tied=word != "none", head=_untied_head(model.head, word))
+
+
+def _untied_head(head: spec.LMHead, share: str) -> spec.LMHead:
+    """T5 and PaLM scale the logits only where the matrix is the embedding."""
+    return replace(head, scale=1.0) if share == "none" else head
+
+
+def _target_vocabulary(model: spec.Model, vocabulary: int, length: int) -> spec.Model:
+    if not isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
+        raise SettingError("only an encoder–decoder has a vocabulary of its target", "leave it out")
+    target = replace(model.target, vocabulary=vocabulary)
+    share = model.share
+    if share == "all" and vocabulary != model.target.vocabulary:
+        share = "target"  # two vocabularies cannot have one matrix
+    return replace(model, target=target, share=share)
+
+
+Change = Callable[[Any, Any, int], spec.Model]
+# By their names, in the order in which they are made.
+CHANGES: dict[str, Change] = {
+    "target_vocabulary": _target_vocabulary,
+    "share": _share,
+    "d_ff": _d_ff,
+    "activation": _activation,
+    "dropout": _dropout,
+    "feedforward_dropout": _feedforward_dropout,
+    "residual": _residual,
+    "position": _position,
+    "attention": _attention,
+    "decoder_attention": _decoder_attention,
+    "attention_dropout": _attention_dropout,
+    "memory": _memory,
+    "compressed": _compressed,
+}
+
+# ------------------------------------------------------------------ parts of any wiring
+
+
+def _with_stacks(
+    key: str, model: spec.Model, change: Callable[[spec.Stack], spec.Stack]
+) -> spec.Model:
+    match model:
+        case spec.EncoderDecoder():
+            encoder = change(model.encoder)
+            decoder = change(model.decoder)
+            return replace(model, encoder=encoder, decoder=decoder)
+        case spec.Encoder():
+            return replace(model, stack=change(model.stack))
+        case spec.Decoder():
+            return replace(model, stack=change(model.stack))
+        case spec.DualEncoder(text, image):
+            text = replace(text, stack=change(text.stack))
+            image = replace(image, stack=change(image.stack))
+            return replace(model, text=text, image=image)
+        case _:
+            raise SettingError(
+                f"{key} is a setting of Transformers; recurrent, convolutional and memory "
+                "networks have none",
+                f"leave `{key}` out",
+            )
+
+
+def _with_blocks(stack: spec.Stack, change: Callable[[spec.Block], spec.Block]) -> spec.Stack:
+    turns = tuple(change(block) for block in stack.turns)
+    return replace(stack, block=change(stack.block), turns=turns)
+
+
+def _with_front_ends(model: spec.Model, change: Callable[[Any], Any]) -> spec.Model:
+    match model:
+        case spec.EncoderDecoder():
+            return replace(model, source=change(model.source), target=change(model.target))
+        case spec.Encoder():
+            return replace(model, input=change(model.input))
+        case spec.Decoder():
+            return replace(model, tokens=change(model.tokens))
+        case spec.DualEncoder(text, image):
+            text = replace(text, input=change(text.input))
+            image = replace(image, input=change(image.input))
+            return replace(model, text=text, image=image)
+        case _:
+            return model

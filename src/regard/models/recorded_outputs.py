@@ -1,0 +1,99 @@
+"""output_hidden_states and output_attentions: what a call returns from inside the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.builder import CoreModel
+from regard.core.global_attention import GlobalPattern
+from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
+from regard.errors import SettingError
+from regard.look.probe_names import residual_probes, stacks
+
+Tensors = tuple[Tensor, ...]
+_HIDDEN_STATES = ("*.embedded", "*.residual", "*.output")
+_ATTENTIONS = ("*.self", "*.cross", "*.self.global")
+
+
+@dataclass(frozen=True)
+class RecordedOutputs:
+    """The probe of one call, and the tuples of tensors that transformers makes of its records."""
+
+    model: CoreModel
+    probe: NullProbe
+
+    @classmethod
+    def of(cls, model: CoreModel, hidden_states: bool, attentions: bool) -> RecordedOutputs:
+        """What is asked for; with nothing, a probe that records nothing."""
+        wanted: list[str] = []
+        if hidden_states:
+            wanted += _HIDDEN_STATES
+        if attentions:
+            wanted += _ATTENTIONS
+        if not wanted:
+            return cls(model, NO_PROBE)
+        # As in transformers, gradients flow through what is returned.
+        return cls(model, Probe(wanted, gradients=True))
+
+    def of_encoder(self, stack: str = "encoder") -> dict[str, Tensors]:
+        """Hidden states and attention weights of an encoder that stands alone.
+
+        Its last hidden state is that before a final norm, unlike in all other models: such is
+        transformers' order in ViT, CLIP and Wav2Vec2.
+        """
+        return self.of_stack(stack, last=residual_probes(self.model, stack)[-1])
+
+    def of_stack(self, stack: str, prefix: str = "", last: str | None = None) -> dict[str, Tensors]:
+        """Hidden states and self-attention weights of a stack, under the names of transformers."""
+        outputs = {
+            f"{prefix}hidden_states": self._hidden_states(stack, last or f"{stack}.output"),
+            f"{prefix}attentions": self._attentions(stack, "self"),
+        }
+        return {name: tensors for name, tensors in outputs.items() if tensors is not None}
+
+    def cross_attentions(self, stack: str) -> dict[str, Tensors]:
+        """The cross-attention weights of a decoder."""
+        weights = self._attentions(stack, "cross")
+        if weights is None:
+            return {}
+        return {"cross_attentions": weights}
+
+    def _hidden_states(self, stack: str, last: str) -> Tensors | None:
+        """The embeddings, and the output of each layer; the last one is the probe `last`."""
+        names = [*residual_probes(self.model, stack)[:-1], last]
+        if not isinstance(self.probe, Probe) or last not in self.probe.tensors:
+            return None
+        return tuple(self.probe.tensors[name] for name in names)
+
+    def _attentions(self, stack: str, kind: str) -> Tensors | None:
+        """The weights [B, H, T, S] of each layer; None if nobody asked, or there are none."""
+        if not isinstance(self.probe, Probe) or _ATTENTIONS[0] not in self.probe.wanted:
+            return None
+        calls = self.probe.attentions
+        if not calls:
+            raise SettingError("this model has no attention", "leave output_attentions out")
+        names = [f"{stack}.{i}.{kind}" for i in range(stacks(self.model)[stack].layers)]
+        weights = [_weights(calls, name) for name in names if name in calls]
+        # The sides of recurrent models have no self-attention.
+        return tuple(weights) or None
+
+
+def _weights(calls: dict[str, AttentionCall], name: str) -> Tensor:
+    """The attention weights [B, H, T, S] of one layer, computed from the recorded arguments."""
+    call = calls[name]
+    if not isinstance(call.mixer, HasWeights):
+        raise SettingError(
+            f"{type(call.mixer).__name__} ({name}) computes no attention weights",
+            "leave output_attentions out, or give the kernel a method `weights`",
+        )
+    weights = call.weights()
+    of_global_tokens = calls.get(f"{name}.global")
+    if of_global_tokens is None:
+        return weights
+    # Longformer: the rows of global tokens come from projections of their own.
+    assert isinstance(call.mask.pattern, GlobalPattern)
+    is_global = call.mask.pattern.which[:, None, :, None]  # [B, 1, T, 1]
+    return torch.where(is_global, of_global_tokens.weights(), weights)

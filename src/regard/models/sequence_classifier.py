@@ -1,0 +1,92 @@
+"""An encoder–decoder that classifies texts (BartForSequenceClassification)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from regard import spec as kinds
+from regard.data.padding import pad_rows
+from regard.decode.batch_decoding import batch_by_length
+from regard.errors import DataError
+from regard.model import EncoderDecoder
+from regard.models.base import TokenizerModel
+from regard.models.hf_call import shift_right
+from regard.models.labels import Scores, label_names, label_scores
+from regard.text.tokenizer import Text
+
+
+class SequenceClassifier(TokenizerModel):
+    """An encoder–decoder whose decoder reads the source once more, and scores labels at its end."""
+
+    model: EncoderDecoder
+    spec: kinds.EncoderDecoder
+    budget = 8192  # positions of a batch
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        spec: kinds.EncoderDecoder,
+        start: int,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        """`start` is the first token that the decoder reads."""
+        super().__init__(model, spec, None, config)
+        self.start = start
+
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        return {} if self._tokenizer is None else self._tokenizer.files()
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the logits."""
+        assert self.spec.labels is not None
+        return label_names(self.config, self.spec.labels.count)
+
+    @overload
+    def classify(self, text: Text, *, cut: bool = False) -> Scores: ...
+    @overload
+    def classify(
+        self, text: list[str] | list[tuple[str, str]], *, cut: bool = False
+    ) -> list[Scores]: ...
+    def classify(self, text: Text | Sequence[Text], *, cut: bool = False) -> Scores | list[Scores]:
+        """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
+        is_single = isinstance(text, (str, tuple))
+        texts: list[Any] = [text] if is_single else list(text)
+        names = self.labels
+        problem_type = self.config.get("problem_type")
+        logits = self._logits(self._encode(texts, cut))
+        scores = [label_scores(row, names, problem_type) for row in logits]
+        return scores[0] if is_single else scores
+
+    def _encode(self, texts: Sequence[Text], cut: bool) -> list[list[int]]:
+        """Token ids with special tokens; what is longer than the positions is cut or refused."""
+        encodings = self.tokenizer.encode_with_template(texts)
+        position = self.spec.source.position
+        limit = position.length if isinstance(position, kinds.LearnedPosition) else None
+        if limit is None or all(len(one) <= limit for one in encodings):
+            return [one.ids for one in encodings]
+        problem = f"some texts have more than the {limit} tokens that this model reads"
+        if not cut:
+            raise DataError(problem, "split them, or say cut=True")
+        self.say(f"{problem}; their ends are cut off")
+        return [one.ids for one in self.tokenizer.encode_with_template(texts, limit)]
+
+    @torch.inference_mode()
+    def _logits(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """The logits [labels] of each row of token ids, on the CPU, in float32."""
+        pad_id = self.tokenizer.required_token_id("pad")
+        results: list[Tensor] = [torch.empty(0)] * len(rows)
+        self.model.eval()
+        for batch in batch_by_length([len(row) for row in rows], self.budget):
+            ids, padding_mask = pad_rows([rows[i] for i in batch], pad_id)  # [B, T]
+            ids = ids.to(self.device)
+            target = shift_right(ids, self.start)
+            hidden, _ = self.model(ids, target, padding_mask.to(self.device))  # [B, T, D]
+            logits = self.model.classes(hidden, ids)
+            for i, row in zip(batch, logits.float().cpu(), strict=True):
+                results[i] = row
+        return results

@@ -1,0 +1,81 @@
+"""`Model.tokens`: texts as the padded tensors of a model's call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from regard.data.padding import pad_rows
+from regard.errors import DataError
+from regard.text.tokenizer import Text, Tokenizer
+
+
+def smaller_limit(*limits: int | None) -> int | None:
+    """The smallest of the limits that there are; None if there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def texts_to_truncate(
+    lengths: Sequence[int],
+    limit: int | None,
+    truncation: bool,
+    say: Callable[[str], None],
+    repair: str = "split them, or say truncation=True",
+) -> list[int]:
+    """The numbers of the texts that have more than `limit` tokens.
+
+    They are an error, with this repair, unless they are to be truncated, which is then said.
+    """
+    if limit is None:
+        return []
+    too_long = [i for i, length in enumerate(lengths) if length > limit]
+    if not too_long:
+        return []
+    problem = (
+        f"{len(too_long)} of {len(lengths)} texts have more than the {limit} tokens "
+        "that this model reads"
+    )
+    if not truncation:
+        first = too_long[0]
+        raise DataError(
+            f"{problem}; the first is text {first + 1}, which has {lengths[first]}", repair
+        )
+    say(f"{problem}; their ends are cut off")
+    return too_long
+
+
+def framed_rows(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    limit: int | None,
+    truncation: bool,
+    say: Callable[[str], None],
+) -> list[list[int]]:
+    """Token ids of each text with its special tokens, which stay when the text is truncated."""
+    contents = tokenizer.encode_batch(texts)
+    rows = [tokenizer.frame(ids) for ids in contents]
+    for i in texts_to_truncate([len(row) for row in rows], limit, truncation, say):
+        assert limit is not None
+        room = limit - len(tokenizer.frame([]))
+        rows[i] = tokenizer.frame(contents[i][: max(0, room)])
+    return rows
+
+
+def single_texts(texts: Text | Sequence[Text]) -> list[str]:
+    """Texts as a list; a pair is an error."""
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            "this model reads one text at a time, and no pairs", "give a text or a list of texts"
+        )
+    return [text for text in texts if isinstance(text, str)]
+
+
+def padded_inputs(rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, Tensor]:
+    """input_ids and attention_mask (1 = token, 0 = padding) [B, T], padded on the right."""
+    if not rows:
+        raise DataError("there are no texts", "give one or more")
+    ids, padding_mask = pad_rows(rows, pad_token_id)
+    return {"input_ids": ids, "attention_mask": padding_mask.long()}

@@ -1,0 +1,168 @@
+"""Changes of presets hold for every wiring: each word makes the part that it names, or says why it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from regard import spec
+from regard.builder import build
+from regard.errors import SettingError
+from regard.families import bert, gpt2, transformer
+from regard.families.preset_changes import POSITIONS, RESIDUALS, parse_position
+from regard.families.preset_list import PRESET_FAMILIES
+from regard.families.presets import preset
+
+WIRINGS = ("transformer:tiny", "t5:tiny", "bart:tiny", "bert:tiny", "roberta:tiny", "gpt2:tiny", "llama:tiny")  # fmt: skip
+TEXT_KINDS = ("encoder", "decoder", "encoder-decoder")
+
+
+def stacks(model: Any) -> list[spec.Stack]:
+    if isinstance(model, spec.EncoderDecoder):
+        return [model.encoder, model.decoder]
+    return [model.stack]
+
+
+def front_ends(model: Any) -> list[Any]:
+    if isinstance(model, spec.EncoderDecoder):
+        return [model.source, model.target]
+    return [model.input if isinstance(model, spec.Encoder) else model.tokens]
+
+
+def runs(model: spec.Model) -> bool:
+    """Whether a forward pass gives finite numbers."""
+    module: Any = build(model).eval()
+    tokens = torch.randint(0, 50, (2, 12))
+    inputs = (tokens, tokens) if isinstance(model, spec.EncoderDecoder) else (tokens,)
+    with torch.no_grad():
+        return bool(torch.isfinite(module(*inputs)[0]).all())
+
+
+@pytest.mark.parametrize("word", POSITIONS)
+@pytest.mark.parametrize("name", WIRINGS)
+def test_positions_of_every_wiring(name: str, word: str) -> None:
+    model = preset(name, 50, 32, position=word)
+    expected = parse_position(word, 32)
+    for part in front_ends(model):
+        assert type(part.position) is type(expected.at_input)
+        if isinstance(part.position, spec.Sinusoidal):
+            assert part.position == expected.at_input
+        if isinstance(part.position, spec.LearnedPosition):
+            assert part.position.length == 32
+    assert [stack.position for stack in stacks(model)] == [expected.inside] * len(stacks(model))
+    assert runs(model)
+
+
+@pytest.mark.parametrize("word", RESIDUALS)
+@pytest.mark.parametrize("name", WIRINGS)
+def test_residuals_of_every_wiring(name: str, word: str) -> None:
+    if word == "parallel" and PRESET_FAMILIES[name.partition(":")[0]].kind == "encoder-decoder":
+        with pytest.raises(SettingError, match="no place for cross-attention"):
+            preset(name, 50, 32, residual=word)
+        return
+    if word == "reversible" and name.startswith("t5"):
+        with pytest.raises(SettingError, match="shared tables"):
+            preset(name, 50, 32, residual=word)
+        return
+    model = preset(name, 50, 32, residual=word)
+    for stack in stacks(model):
+        assert type(stack.block.residual) is type(RESIDUALS[word])
+        assert (stack.final is None) == (word == "post")
+    assert runs(model)
+
+
+@pytest.mark.parametrize("word", ["all", "target", "none"])
+@pytest.mark.parametrize("name", WIRINGS)
+def test_shared_matrices_of_every_wiring(name: str, word: str) -> None:
+    model: Any = preset(name, 50, 32, share=word)
+    if isinstance(model, spec.EncoderDecoder):
+        assert model.share == word
+    else:
+        assert model.tied == (word != "none")
+    assert runs(model)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_attention_of_every_wiring(name: str) -> None:
+    model = preset(name, 50, 32, attention="window:3", position="rope")
+    for stack in stacks(model):
+        causal = spec.is_causal(stack.pattern)
+        window = spec.WindowMask(3)
+        assert stack.pattern == (spec.And(spec.CausalMask(), window) if causal else window)
+    assert runs(model)
+
+
+@pytest.mark.parametrize(
+    "family", [name for name, family in PRESET_FAMILIES.items() if family.kind in TEXT_KINDS]
+)
+def test_sizes_and_dropout_of_every_family(family: str) -> None:
+    changes: dict[str, Any] = {"d_model": 64, "layers": 3, "dropout": 0.25}
+    if family.startswith("clip"):  # `layers` are the image tower's
+        changes = {"text_layers": 3, "dropout": 0.25}
+    model: Any = preset(f"{family}:tiny", 50, 32, **changes)
+    if isinstance(model, spec.SequenceToSequence | spec.RecurrentDecoder):
+        assert model.d_model == 64
+        return
+    for stack in stacks(model):
+        assert stack.layers == 3
+        assert stack.block.dropout == 0.25
+    assert runs(model)
+
+
+def test_presets_of_before_are_the_same_specs() -> None:
+    """What training asked of the families' own functions, it can ask by name."""
+    sizes: dict[str, Any] = {"d_model": 32, "heads": 2, "layers": 1, "attention": "window:4"}
+    assert preset("gpt:tiny", 50, 16, **sizes) == gpt2.preset("tiny", 50, 16, **sizes)
+    assert preset("bert:tiny", 50, 16, **sizes) == bert.preset("tiny", 50, 16, **sizes)
+    assert preset("gpt:tiny", 50, 16, memory=8, compressed="4:2") == gpt2.preset(
+        "tiny", 50, 16, memory=8, compressed="4:2"
+    )
+    old = transformer.preset(
+        "small",
+        50,
+        40,
+        max_length=99,
+        share="target",
+        residual=spec.PreNorm(),
+        position=spec.LearnedPosition(99),
+        **sizes,
+    )
+    new = preset(
+        "transformer:small",
+        50,
+        99,
+        target_vocabulary=40,
+        residual="pre",
+        position="learned",
+        **sizes,
+    )
+    assert new == old
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("gpt2:tiny", {"attention": "linformer"}, "no causal form"),
+        ("llama:tiny", {"attention": "linformer", "position": "none"}, "no causal form"),
+        ("bert:tiny", {"memory": 8}, "one segment after the other"),
+        ("bert:tiny", {"decoder_attention": "softmax"}, "only an encoder–decoder"),
+        ("bert:tiny", {"attention": "linear", "attention_dropout": 0.2}, "none can be dropped"),
+        ("gpt2:tiny", {"target_vocabulary": 40}, "only an encoder–decoder"),
+        ("transformer:tiny", {"target_vocabulary": 40, "share": "all"}, "one vocabulary"),
+        ("lstm:tiny", {"position": "rope"}, "setting of Transformers"),
+        ("vit:tiny", {"position": "rope"}, "known: learned, sinusoidal"),
+        ("wav2vec2:tiny", {"position": "rope"}, "a convolution"),
+        ("clip:tiny", {"position": "rope"}, "towers"),
+        ("clip:tiny", {"share": "none"}, "no output matrix"),
+        ("gpt2:tiny", {"position": "rop"}, "rope"),
+        ("gpt2:tiny", {"residual": "prenorm"}, "residual cannot be"),
+        ("gpt2:tiny", {"share": "some"}, "share cannot be"),
+        ("t5:tiny", {"attention": "performer"}, "no scores"),
+        ("bert:tiny", {"heads": 3}, "does not divide"),
+    ],
+)
+def test_what_does_not_exist_says_why(name: str, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SettingError, match=reason):
+        preset(name, 50, 32, **changes)

@@ -1,0 +1,148 @@
+"""Presets by name: every family has a size that runs, and each count is the published one or says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from regard import spec
+from regard.builder import build
+from regard.errors import SettingError
+from regard.families import presets
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES
+from regard.families.presets import about, listing, preset
+from regard.families.registry import FAMILIES as MODEL_TYPES
+from regard.parameter_count import parameter_count
+
+ALL = [entry.name for entry in listing()]
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_count_is_the_published_one_or_has_a_reason(name: str) -> None:
+    entry = about(name)
+    if entry.published is None:
+        assert not entry.reason
+        return
+    count = parameter_count(preset(name)) / 1e6
+    near = abs(count - entry.published) <= presets.TOLERANCE * entry.published
+    assert near != bool(entry.reason), (name, count, entry)
+
+
+def test_the_rows_of_gpt_3_are_those_of_its_table() -> None:
+    # Table 2.1 of Brown et al. 2020: name, millions of parameters, layers, d_model.
+    table = [
+        ("small", 125, 12, 768),
+        ("medium", 350, 24, 1024),
+        ("large", 760, 24, 1536),
+        ("xl", 1300, 24, 2048),
+        ("2.7b", 2700, 32, 2560),
+        ("6.7b", 6700, 32, 4096),
+        ("13b", 13_000, 40, 5120),
+        ("175b", 175_000, 96, 12_288),
+    ]
+    assert [row[0] for row in table] == [
+        size for size in PRESET_FAMILIES["gpt3"].sizes if size != "tiny"
+    ]
+    for size, millions, layers, d_model in table:
+        model = preset(f"gpt3:{size}")
+        assert isinstance(model, spec.Decoder)
+        assert (model.stack.layers, model.d_model) == (layers, d_model)
+        assert about(f"gpt3:{size}").published == millions
+        assert parameter_count(model) / 1e6 == pytest.approx(millions, rel=0.02)
+        assert model.tokens.position == spec.LearnedPosition(2048)
+
+
+# Table 3 of Vaswani et al. 2017: what a row changes of base, and its millions of parameters.
+TABLE_3: list[tuple[dict[str, Any], float]] = [
+    ({}, 65),
+    ({"heads": 1, "d_k": 512, "d_v": 512}, 65),
+    ({"d_k": 16}, 58),
+    ({"d_k": 32}, 60),
+    ({"layers": 2}, 36),
+    ({"layers": 4}, 50),
+    ({"layers": 8}, 80),
+    ({"d_model": 256, "d_k": 32, "d_v": 32}, 28),
+    ({"d_model": 1024, "d_k": 128, "d_v": 128}, 168),
+    ({"d_ff": 1024}, 53),
+    ({"d_ff": 4096}, 90),
+    ({"position": "learned"}, 65),
+]
+
+
+@pytest.mark.parametrize(("changes", "millions"), TABLE_3)
+def test_the_rows_of_the_transformer_are_those_of_its_table(
+    changes: dict[str, Any], millions: float
+) -> None:
+    model = preset("transformer:base", 41_000, 256, **changes)
+    assert parameter_count(model) / 1e6 == pytest.approx(millions, rel=0.021)
+
+
+def test_the_names_of_gpt_2_are_its_own() -> None:
+    # Before, gpt:large and gpt:xl were GPT-3's: that is said where the number is.
+    assert parameter_count(preset("gpt2:xl")) == pytest.approx(1558e6, rel=1e-3)
+    for size in ("large", "xl"):
+        assert preset(f"gpt:{size}", context=1024) == preset(f"gpt2:{size}")
+        assert f"gpt3:{size}" in about(f"gpt:{size}").reason
+
+
+# --- every family ---------------------------------------------------------------------------------
+
+
+def forward(model: spec.Model) -> torch.Tensor:
+    """One forward pass over random inputs of the smallest sizes."""
+    torch.manual_seed(0)
+    module: Any = build(model).eval()
+    tokens = torch.randint(0, 60, (2, 24))
+    with torch.no_grad():
+        match model:
+            case spec.EncoderDecoder(source=spec.Spectrogram(mels=mels)):
+                return module(torch.randn(1, mels, 3000), tokens[:1])[0]
+            case spec.EncoderDecoder() | spec.SequenceToSequence():
+                return module(tokens, tokens)[0]
+            case spec.Encoder(input=spec.Patches(size=size)):
+                return module(torch.randn(1, 3, size, size))[0]
+            case spec.Encoder(input=spec.Waveform()):
+                return module(torch.randn(1, 4000))[0]
+            case spec.DualEncoder():
+                size = model.image.patches.size
+                return module(tokens, torch.randn(1, 3, size, size))[0]
+            case spec.MemoryNetwork():
+                return module(torch.randint(0, 60, (2, 5, 6)), torch.randint(0, 60, (2, 6)))[0]
+            case _:
+                return module(tokens)[0]
+
+
+@pytest.mark.parametrize("family", PRESET_FAMILIES)
+def test_every_family_has_a_tiny_size_that_runs(family: str) -> None:
+    assert "tiny" in PRESET_FAMILIES[family].sizes
+    vocabulary = 61 if PRESET_FAMILIES[family].kind != "image" else 7
+    context = (
+        PRESET_FAMILIES[family].context if PRESET_FAMILIES[family].kind in ("image", "ctc") else 64
+    )
+    output = forward(preset(f"{family}:tiny", vocabulary, context))
+    assert bool(torch.isfinite(output).all())
+
+
+def test_every_family_that_opens_has_presets() -> None:
+    named = {ALIASES.get(kind, kind) for kind in MODEL_TYPES if kind != "regard"}
+    assert named <= PRESET_FAMILIES.keys()
+
+
+def test_mistakes_are_answered() -> None:
+    for name, answer in (
+        ("gtp2", "gpt2"),
+        ("gpt2:lage", "large"),
+        ("bert:xxl", "base"),
+        ("", "bert"),
+    ):
+        with pytest.raises(SettingError, match=answer):
+            preset(name)
+    with pytest.raises(SettingError, match="did you mean 'heads'"):
+        preset("llama:tiny", hads=2)
+    assert preset("bert") == preset("bert:base")
+    assert preset("vaswani:base") == preset("transformer")

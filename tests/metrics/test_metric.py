@@ -1,0 +1,165 @@
+"""The contract of metrics: statistics add up, names parse, mistakes get their error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.errors import DataError, SettingError
+from regard.metrics import rouge
+from regard.metrics.bleu import Bleu, Chrf
+from regard.metrics.classification import TopKAccuracy
+from regard.metrics.metric import Metric
+from regard.metrics.registry import METRICS, metric
+from regard.metrics.rouge import Rouge
+
+TEXTS = ["the cat sat on the mat", "a dog", "we saw nine green birds today", "yes"]
+GUESSES = ["the cat sat on a mat", "a dog", "we see nine birds today", "no"]
+TAGS = [["B-X", "I-X", "O"], ["O"], ["B-Y", "B-Y"], ["B-X"]]
+TAG_GUESSES = [["B-X", "O", "O"], ["O"], ["B-Y", "B-Y"], ["I-X"]]
+LIKELIHOODS = [(12.5, 6), (3.0, 2), (20.25, 7), (1.0, 1)]
+NUMBERS = [0.5, 2.0, -1.0, 4.0]
+NUMBER_GUESSES = [0.0, 2.5, -2.0, 3.0]
+CLASSES = ["a", "b", "a", "c"]
+CLASS_GUESSES = ["a", "a", "a", "b"]
+RANKINGS = [["a", "b"], ["c", "b"], ["b", "c"], ["b", "c"]]
+
+# name → predictions and references of four examples
+EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
+    "bleu": (GUESSES, TEXTS),
+    "chrf": (GUESSES, TEXTS),
+    "exact_match": (GUESSES, TEXTS),
+    "loss": (LIKELIHOODS, TEXTS),
+    "perplexity": (LIKELIHOODS, TEXTS),
+    "bits_per_character": (LIKELIHOODS, TEXTS),
+    "accuracy": (CLASS_GUESSES, CLASSES),
+    "top_k": (RANKINGS, CLASSES),
+    "f1": (CLASS_GUESSES, CLASSES),
+    "entity_f1": (TAG_GUESSES, TAGS),
+    "tag_accuracy": (TAG_GUESSES, TAGS),
+    "answer_exact_match": (GUESSES, TEXTS),
+    "answer_f1": (GUESSES, TEXTS),
+    "rouge1": (GUESSES, TEXTS),
+    "rouge2": ([*GUESSES[:3], "no such thing"], [*TEXTS[:3], "some thing"]),
+    "rougeL": (GUESSES, TEXTS),
+    "wer": (GUESSES, TEXTS),
+    "cer": (GUESSES, TEXTS),
+    "mse": (NUMBER_GUESSES, NUMBERS),
+    "mae": (NUMBER_GUESSES, NUMBERS),
+    "pearson": (NUMBER_GUESSES, NUMBERS),
+}
+LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
+SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "mse", "mae")
+
+
+def test_every_metric_has_examples_here() -> None:
+    assert EXAMPLES.keys() == METRICS.keys()
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_repeated_examples_are_weights(name: str) -> None:
+    """The score of examples that come several times is that of their weighted statistics."""
+    predictions, references = EXAMPLES[name]
+    times = [2, 0, 1, 3]
+    measure = metric(name)
+    statistics = measure.statistics(predictions, references)
+    assert statistics.shape[0] == 4
+    assert statistics.dtype == np.float64
+    repeated = [i for i, count in enumerate(times) for _ in range(count)]
+    expected = measure.compute(
+        [predictions[i] for i in repeated], [references[i] for i in repeated]
+    )
+    assert measure.score(np.array(times) @ statistics) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_what_every_metric_tells_of_itself(name: str) -> None:
+    measure = metric(name)
+    assert measure == metric(name)  # frozen dataclasses: equal options, equal metrics
+    assert hash(measure) == hash(metric(name))
+    assert measure.signature()
+    assert measure.unit in ("%", "nats", "bits", "")
+    assert measure.greater_is_better == (name not in SMALLER_IS_BETTER)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_better_predictions_score_better(name: str) -> None:
+    predictions, references = EXAMPLES[name]
+    perfect: list[Any] = references
+    if name in LIKELIHOOD:
+        perfect = [(0.0, tokens) for _, tokens in predictions]
+    if name == "top_k":
+        perfect = [[label] for label in references]
+    measure = metric(name)
+    better = measure.compute(perfect, references)
+    worse = measure.compute(predictions, references)
+    assert (better > worse) == measure.greater_is_better
+    if measure.unit == "%":
+        assert better == pytest.approx(100.0 * measure.greater_is_better)
+
+
+def test_options_follow_the_name() -> None:
+    assert metric("bleu:none") == Bleu("none")
+    assert "tok:none" in metric("bleu:none").signature()
+    assert metric("chrf:2") == Chrf(word_order=2)
+    assert "nw:2" in metric("chrf:2").signature()
+    assert metric("rougeL:porter") == Rouge("rougeL", "porter")
+    assert metric("top_k:3") == TopKAccuracy(3)
+    assert metric("top_k:3").name == "top_3"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("blue", "did you mean 'bleu'"),
+        ("bleu:klingon", "no tokenizer 'klingon'"),
+        ("top_k:many", "top_k:5"),
+        ("top_k:0", "at least 1"),
+        ("rougeL:snowball", "no 'snowball'"),
+        ("accuracy:2", "write a name alone"),
+    ],
+)
+def test_a_wrong_name_or_option_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        metric(text)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_unequal_or_no_examples_are_refused(name: str) -> None:
+    predictions, references = EXAMPLES[name]
+    with pytest.raises(DataError, match="3 predictions but 4 references"):
+        metric(name).compute(predictions[:3], references)
+    with pytest.raises(DataError, match="no examples"):
+        metric(name).compute([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("rouge2", "rouge_score"), ("wer", "jiwer"), ("cer", "jiwer")]
+)
+def test_a_missing_package_is_named_with_its_extra(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # `import` then raises ImportError
+    monkeypatch.setitem(sys.modules, f"{package}.rouge_scorer", None)
+    rouge._scorer.cache_clear()
+    with pytest.raises(SettingError, match=r"regard\[metrics\]"):
+        metric(name)
+
+
+def test_a_metric_from_outside_needs_four_things() -> None:
+    class Length(Metric):
+        name = "length"
+
+        def signature(self) -> str:
+            return "letters predicted for each letter of the reference"
+
+        def counts(self, predictions: Any, references: Any) -> Any:
+            return [(len(p), len(r)) for p, r in zip(predictions, references, strict=True)]
+
+        def score(self, totals: Any) -> float:
+            return float(totals[0] / totals[1])
+
+    assert Length().compute(["ab", "abcd"], ["abc", "abc"]) == 1.0
