@@ -16,8 +16,6 @@ import regard
 import zoo
 from regard.families.registry import FAMILIES
 
-pytestmark = pytest.mark.gpu
-
 Inputs = dict[str, Tensor]
 
 
@@ -39,6 +37,7 @@ def text_inputs(length: int) -> Inputs:
 
 CASES: dict[str, Callable[[Path], Inputs]] = {
     **{name: lambda out, case=case: case(out)[1] for name, case in test_calls.CASES.items()},  # type: ignore[misc]
+    "mt5": lambda out: test_calls.sequence("mt5", out)[1],
     "longformer": lambda out: sparse_encoder("Longformer", out),
     "bigbird": lambda out: sparse_encoder("BigBird", out),
     "reformer": reformer,
@@ -59,6 +58,7 @@ def outputs(folder: Path, inputs: Inputs, device: str, dtype: str) -> Inputs:
     }
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_a_family_computes_on_a_gpu_what_it_computes_on_a_cpu(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +76,7 @@ def test_a_family_computes_on_a_gpu_what_it_computes_on_a_cpu(
 
 
 def test_every_family_is_among_the_cases(tmp_path: Path) -> None:
+    """Also without a GPU, so that a new family gets its case."""
     model_types = set()
     for number, case in enumerate(CASES.values()):
         case(tmp_path / str(number))
@@ -84,6 +85,7 @@ def test_every_family_is_among_the_cases(tmp_path: Path) -> None:
     assert model_types >= FAMILIES.keys() - {"regard"}
 
 
+@pytest.mark.gpu
 def test_the_dtype_of_the_parameters_is_kept(tmp_path: Path) -> None:
     zoo.save("llama", tmp_path / "float32")
     zoo.save("llama", tmp_path / "bfloat16", dtype=torch.bfloat16)
