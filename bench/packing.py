@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.builder import build
 from regard.core.context import Context
 from regard.core.mask_patterns import DocumentMask
-from regard.data.batching import padding_share, plan
+from regard.data.batching import batch_indices, padding_share
 from regard.data.padding import IGNORED
 from regard.families import transformer
 from regard.model import EncoderDecoder
@@ -44,7 +44,7 @@ def lengths(count: int) -> np.ndarray:
 
 def bucketed(sizes: np.ndarray, budget: int, max_batches: int) -> list[dict[str, Tensor]]:
     batches = []
-    for rows in plan(sizes, budget, seed=0, epoch=0)[:max_batches]:
+    for rows in batch_indices(sizes, budget, seed=0, epoch=0)[:max_batches]:
         source, source_mask = random_rows(sizes[rows, 0])
         target, target_mask = random_rows(sizes[rows, 1])
         labels = target.masked_fill(~target_mask, IGNORED)
@@ -146,7 +146,7 @@ def main() -> None:
         f"{options.preset}, {torch.get_num_threads()} threads, {options.budget} cells a batch: "
         "real target tokens/s"
     )
-    plan_of_buckets = plan(sizes, options.budget, seed=0, epoch=0)
+    plan_of_buckets = batch_indices(sizes, options.budget, seed=0, epoch=0)
     print(f"padding of buckets: {padding_share(sizes, plan_of_buckets):.1%}")
     baseline = statistics.median(rates["bucketed"])
     for name, measured in rates.items():

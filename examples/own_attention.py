@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import build, spec
-from regard.core.context import Context
 from regard.core.explicit_attention import ExplicitAttention
-from regard.core.probe import Probe
+from regard.models import Model
 
 
 class SigmoidAttention(ExplicitAttention):
@@ -44,23 +43,18 @@ class Sigmoid:  # the part of a spec: its options, and how it is built
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     sigmoid = replace(ATTENTION, mixer=Sigmoid())
-    description = replace(BASE, decoder=with_attention(BASE.decoder, sigmoid))
-    model = build(description)
+    model = build(description := replace(BASE, decoder=with_attention(BASE.decoder, sigmoid)))
     losses = train(model, steps=100)
-    print(f"loss {losses[0]:.2f} → {losses[-1]:.2f}")
     assert losses[-1] < losses[0]
     # Decoding with a KV cache gives what one forward pass over the whole target gives.
     source = copying(rows=20)
     copy = greedy(model.eval(), source)
-    probe = Probe(["decoder.1.self"])
-    hidden, _ = model(source, functional.pad(copy, (1, -1), value=BOS), None, Context(probe))
-    assert (model.head(hidden).argmax(dim=-1) == copy).all()
-    # A probe sees the weights, which need not sum to 1; nobody attends to what follows.
-    weights = probe.weights("decoder.1.self")[0, 0].detach()  # [T, S]
-    assert (weights.triu(1) == 0).all()
-    print("weights of one head in the decoder:", weights, sep="\n")
-    # The spec is written as any other; whoever reads it says which class that kind is.
+    inputs = functional.pad(copy, (1, -1), value=BOS)
+    output = Model(model, description)(source, None, inputs, output_attentions=True)
+    assert (output.logits.argmax(dim=-1) == copy).all()
+    print("weights of a head, which need not sum to 1:", output.decoder_attentions[1][0, 0].data)
+    assert all((weights.triu(1) == 0).all() for weights in output.decoder_attentions)  # causal
+    # Files name no code: whoever reads a spec says which class this kind is.
     assert spec.from_dict(spec.to_dict(description), kinds=[Sigmoid]) == description

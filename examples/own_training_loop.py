@@ -30,9 +30,8 @@ def train(model: EncoderDecoder, steps: int) -> list[float]:
     for _ in range(steps):
         labels = copying(32)  # [B, T]
         inputs = functional.pad(labels, (1, -1), value=BOS)  # shifted right
-        hidden, _ = model(labels, inputs)
-        logits = model.head(hidden)  # [B, T, V]
-        loss = functional.cross_entropy(logits.mT, labels, label_smoothing=0.1)
+        hidden, _ = model(labels, inputs)  # [B, T, D]
+        loss = functional.cross_entropy(model.head(hidden).mT, labels, label_smoothing=0.1)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -17,12 +17,31 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from regard.errors import DiskError, RegardError
 
 if TYPE_CHECKING:
     from torch import Tensor  # at run time only where needed: help must not wait for torch
+
+# --- locks ---
+
+
+def lock(file: IO[Any]) -> bool:
+    """Locks an open file until it is closed or the process ends; False if another has done so."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
 
 # --- atomic writes --------------------------------------------------------------------------------
 

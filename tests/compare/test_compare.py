@@ -26,12 +26,12 @@ from regard.compare.cost import (
 )
 from regard.compare.report import lines, scene
 from regard.data import builtin
-from regard.errors import ModelError, SettingError
+from regard.errors import SettingError
 from regard.families.recurrent import FAMILIES
 from regard.look import drawing
 from regard.parameter_count import parameter_count
+from regard.training.model_spec import describe
 from regard.training.recipe import schema as recipes
-from regard.training.run import describe
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup": 2,
@@ -100,7 +100,7 @@ def test_words_and_budgets() -> None:
             Contender(word).recipe(recipe)
     with pytest.raises(SettingError, match="cannot have about 1,000"):
         Contender("rnn").sized(recipe, 1000, lambda r: describe(r, 2000, 2000))
-    with pytest.raises(ModelError, match="no causal form"):
+    with pytest.raises(SettingError, match="no causal form"):
         Contender("transformer:linformer:8").sized(
             recipe, 900_000, lambda r: describe(r, 2000, 2000)
         )
@@ -129,7 +129,8 @@ def test_counted_multiplications_are_those_of_the_matrices(cell: Any) -> None:
 def test_costs_grow_as_they_should() -> None:
     def growth(word: str) -> float:
         recipe = Contender(word).recipe(recipes.choose("builtin", {})[0], {"d_model": 16})
-        plain = TranslationLoss(build(describe(recipe, 50, 50)))
+        model: Any = build(describe(recipe, 50, 50))
+        plain = TranslationLoss(model)
         sizes = [128, 256, 512]
         return growth_exponent(
             sizes, [count_flops(plain, random_sentence(n, 50, torch.device("cpu"))) for n in sizes]

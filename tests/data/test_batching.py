@@ -19,7 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from regard.data.batching import Batch, Order, collate, padding_share, plan, prefetch
+from regard.data.batching import (
+    Batch,
+    BatchSampler,
+    batch_indices,
+    collate,
+    padding_share,
+    prefetch,
+)
 from regard.data.corpus import Column, Corpus
 from regard.errors import DataError, SettingError
 
@@ -59,7 +66,7 @@ def test_every_row_once_within_the_budget(
     lengths: Lengths, budget: int, epoch: int, shuffle: bool, multiple: int, max_rows: int | None
 ) -> None:
     def batches() -> list[NDArray[np.int64]]:
-        return plan(
+        return batch_indices(
             lengths,
             budget,
             seed=3,
@@ -81,26 +88,28 @@ def test_every_row_once_within_the_budget(
 @pytest.mark.parametrize("budget", [64, 500, 4096])
 def test_the_budget_holds_where_strips_meet(budget: int) -> None:
     lengths = natural(20_000)
-    for rows in plan(lengths, budget, seed=0, epoch=0):
+    for rows in batch_indices(lengths, budget, seed=0, epoch=0):
         assert len(rows) == 1 or len(rows) * lengths[rows].max() <= budget
 
 
 def test_batches_are_full() -> None:
     # 100 rows of 10 at a budget of 100: ten batches, not eleven.
-    assert [len(rows) for rows in plan(np.full((100, 2), 10), 100, seed=0, epoch=0)] == [10] * 10
+    assert [len(rows) for rows in batch_indices(np.full((100, 2), 10), 100, seed=0, epoch=0)] == [
+        10
+    ] * 10
 
 
 def test_lengths_are_not_changed() -> None:
     lengths = natural(500)
     kept = lengths.copy()
-    plan(lengths, 500, seed=0, epoch=0, multiple=8)
+    batch_indices(lengths, 500, seed=0, epoch=0, multiple=8)
     assert np.array_equal(lengths, kept)
 
 
 def test_epochs_and_seeds_differ_in_order_and_in_company() -> None:
     lengths = natural(5000)
     plans = {
-        (seed, epoch): plan(lengths, 2000, seed=seed, epoch=epoch)
+        (seed, epoch): batch_indices(lengths, 2000, seed=seed, epoch=epoch)
         for seed in (1, 2)
         for epoch in (0, 1)
     }
@@ -117,22 +126,22 @@ def test_epochs_and_seeds_differ_in_order_and_in_company() -> None:
 
 def test_the_order_of_batches_does_not_follow_length() -> None:
     lengths = natural(5000)
-    means = [lengths[rows].mean() for rows in plan(lengths, 2000, seed=0, epoch=0)]
+    means = [lengths[rows].mean() for rows in batch_indices(lengths, 2000, seed=0, epoch=0)]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.4
 
 
 def test_without_shuffling_nothing_is_left_to_chance() -> None:
     lengths = natural(300)
-    one = plan(lengths, 500, seed=1, epoch=1, shuffle=False)
-    assert same(one, plan(lengths, 500, seed=2, epoch=9, shuffle=False))
-    assert not same(one, plan(lengths, 500, seed=1, epoch=1))
+    one = batch_indices(lengths, 500, seed=1, epoch=1, shuffle=False)
+    assert same(one, batch_indices(lengths, 500, seed=2, epoch=9, shuffle=False))
+    assert not same(one, batch_indices(lengths, 500, seed=1, epoch=1))
 
 
 def test_the_order_is_pinned() -> None:
     # Philox's bits are fixed for good; another order here means that no run in progress can be
     # continued.
     lengths = np.array([[3, 4], [9, 2], [5, 5], [1, 1], [4, 4], [9, 9], [2, 3]])
-    assert [rows.tolist() for rows in plan(lengths, 12, seed=7, epoch=1)] == [
+    assert [rows.tolist() for rows in batch_indices(lengths, 12, seed=7, epoch=1)] == [
         [5],
         [4, 0, 6],
         [1],
@@ -144,7 +153,7 @@ def test_the_order_is_pinned() -> None:
 @pytest.mark.parametrize(("rows", "most"), [(100_000, 0.05), (400_000, 0.025)])
 def test_little_padding_on_natural_lengths(rows: int, most: float) -> None:
     lengths = natural(rows)
-    batches = plan(lengths, 4096, seed=0, epoch=0)
+    batches = batch_indices(lengths, 4096, seed=0, epoch=0)
     assert padding_share(lengths, batches) < most
     # And the batches are nearly as few as the budget allows.
     assert len(batches) < 1.1 * lengths.max(axis=1).sum() / 4096
@@ -159,15 +168,15 @@ def test_padding_counts_cells() -> None:
 
 def test_impossible_plans() -> None:
     for nothing in (np.zeros((0, 2)), np.zeros(3)):
-        with pytest.raises(DataError, match="no lengths to plan"):
-            plan(nothing, 10, seed=0, epoch=0)
+        with pytest.raises(DataError, match="no lengths to make"):
+            batch_indices(nothing, 10, seed=0, epoch=0)
     lengths = np.ones((3, 2), dtype=np.int32)
     with pytest.raises(SettingError, match="budget 0"):
-        plan(lengths, 0, seed=0, epoch=0)
+        batch_indices(lengths, 0, seed=0, epoch=0)
     with pytest.raises(SettingError, match="multiple 0"):
-        plan(lengths, 10, seed=0, epoch=0, multiple=0)
+        batch_indices(lengths, 10, seed=0, epoch=0, multiple=0)
     with pytest.raises(SettingError, match="at most 0 rows"):
-        plan(lengths, 10, seed=0, epoch=0, max_rows=0)
+        batch_indices(lengths, 10, seed=0, epoch=0, max_rows=0)
 
 
 def corpus_of(*sides: list[list[int]]) -> Corpus:
@@ -261,7 +270,7 @@ def test_filled_batches_have_few_shapes_and_the_same_rows() -> None:
     lengths = natural(300)
     corpus = corpus_of([[1] * a for a, _ in lengths], [[2] * b for _, b in lengths])
     shapes = set()
-    for rows in plan(corpus.lengths, 600, seed=1, epoch=0, multiple=8):
+    for rows in batch_indices(corpus.lengths, 600, seed=1, epoch=0, multiple=8):
         padding_side = {"source_pad": 0, "target_pad": 0, "start": 3, "multiple": 8}
         bare, filled = (
             collate(corpus, rows, **padding_side),
@@ -283,21 +292,25 @@ def test_filled_batches_have_few_shapes_and_the_same_rows() -> None:
 
 def test_an_order_continues_from_any_position() -> None:
     lengths = natural(200)
-    order = Order(lengths, 500, seed=5, multiple=4, max_rows=20)
+    order = BatchSampler(lengths, 500, seed=5, multiple=4, max_rows=20)
     per_epoch = len(order.batches(0))
     stream = list(islice(order.iterate(), 3 * per_epoch))
     for start in (0, 1, per_epoch - 1, per_epoch, per_epoch + 3):
         epoch, index, _ = stream[start]
         again = list(
-            islice(Order(lengths, 500, seed=5, multiple=4, max_rows=20).iterate(epoch, index), 6)
+            islice(
+                BatchSampler(lengths, 500, seed=5, multiple=4, max_rows=20).iterate(epoch, index), 6
+            )
         )
         assert [item[:2] for item in again] == [item[:2] for item in stream[start : start + 6]]
         assert same([item[2] for item in again], [item[2] for item in stream[start : start + 6]])
-    assert same(order.batches(2), plan(lengths, 500, seed=5, epoch=2, multiple=4, max_rows=20))
+    assert same(
+        order.batches(2), batch_indices(lengths, 500, seed=5, epoch=2, multiple=4, max_rows=20)
+    )
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
-    order = Order(natural(50), 300, seed=0)
+    order = BatchSampler(natural(50), 300, seed=0)
     end = len(order.batches(3))
     assert next(order.iterate(3, end))[:2] == (4, 0)
     for index in (end + 1, -1):

@@ -49,8 +49,8 @@ def test_pixels_equal_transformers(kind: str, said: dict[str, Any], tmp_path: Pa
     transformers = pytest.importorskip("transformers")
     processor = getattr(transformers, f"{kind}ImageProcessorPil")(**said)
     processor.save_pretrained(tmp_path)
-    prepare = image.read(tmp_path)
-    assert prepare == image.preparation(said, kind)  # what is left out is assumed alike
+    prepare = image.read_image_processor(tmp_path)
+    assert prepare == image.image_processor(said, kind)  # what is left out is assumed alike
     for height, width in SIZES:
         array = noise(height, width)
         wanted = processor(pillow.fromarray(array), return_tensors="pt")["pixel_values"]
@@ -62,7 +62,7 @@ def test_pixels_equal_transformers(kind: str, said: dict[str, Any], tmp_path: Pa
 
 def test_files_and_other_kinds_of_pictures(tmp_path: Path) -> None:
     array = noise(12, 15)
-    prepare = image.Preparation((8, 8))
+    prepare = image.ImageProcessor((8, 8))
     wanted = prepare(array)
     pillow.fromarray(array).save(tmp_path / "a.png")
     assert torch.equal(prepare(tmp_path / "a.png"), wanted)
@@ -80,7 +80,7 @@ def test_files_and_other_kinds_of_pictures(tmp_path: Path) -> None:
 
 def test_a_batch_has_one_size() -> None:
     with pytest.raises(DataError, match="different sizes"):
-        image.Preparation(10).batch([noise(12, 15), noise(15, 12)])
+        image.ImageProcessor(10).batch([noise(12, 15), noise(15, 12)])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_batch_has_one_size() -> None:
 )
 def test_what_is_no_picture_is_refused(picture: Any) -> None:
     with pytest.raises(DataError, match="→"):
-        image.Preparation(4)(picture)
+        image.ImageProcessor(4)(picture)
 
 
 @pytest.mark.parametrize(
@@ -122,22 +122,22 @@ def test_what_is_not_understood_is_refused(
     said = {"image_processor_type": "CLIPImageProcessor", **change}
     (tmp_path / image.FILE).write_text(json.dumps(said))
     with pytest.raises(ModelError, match=word):
-        image.read(tmp_path)
+        image.read_image_processor(tmp_path)
 
 
 def test_old_files_go_by_the_model_beside_them(tmp_path: Path) -> None:
     (tmp_path / image.FILE).write_text(json.dumps({"size": 32, "do_normalize": True}))
     with pytest.raises(ModelError, match="not understood"):
-        image.read(tmp_path)
+        image.read_image_processor(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
-    assert image.read(tmp_path).size == (32, 32)
+    assert image.read_image_processor(tmp_path).size == (32, 32)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip_vision_model"}))
-    assert image.read(tmp_path).size == 32
+    assert image.read_image_processor(tmp_path).size == 32
     with pytest.raises(ModelError, match="holds no"):
-        image.read(tmp_path / "nowhere")
+        image.read_image_processor(tmp_path / "nowhere")
 
 
 def test_without_pillow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"regard\[image\]"):
-        image.Preparation(4)(noise(4, 4))
+        image.ImageProcessor(4)(noise(4, 4))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.padding import pad_rows
+from regard.models.memory_network import pad_stories
 
 ROWS = st.lists(st.lists(st.integers(0, 9), max_size=7), min_size=1, max_size=5)
 
@@ -34,3 +35,23 @@ def test_arrays_and_lists_pad_alike() -> None:
     for ours, theirs in zip(pad_rows(rows, 0), pad_rows(arrays, 0), strict=True):
         assert torch.equal(ours, theirs)
         assert ours.dtype == theirs.dtype
+
+
+def test_samples_keep_their_type_and_ids_become_int64() -> None:
+    samples = [np.array([0.5, -0.25, 1.0], dtype=np.float32), np.array([0.1], dtype=np.float32)]
+    padded, mask = pad_rows(samples, 0.0)
+    assert padded.dtype == torch.float32
+    assert torch.equal(padded[mask], torch.from_numpy(np.concatenate(samples)))
+    assert (padded[~mask] == 0).all()
+    assert pad_rows([np.array([1, 2], dtype=np.uint16)], 0)[0].dtype == torch.int64
+    assert pad_rows([[], []], 0)[0].shape == (2, 0)
+
+
+def test_the_question_stands_in_the_last_row_of_every_story() -> None:
+    stories = [[[1, 2], [3], [4, 5]], [[6], [7, 8, 9]]]
+    padded = pad_stories(stories)  # [B, N + 1, S]
+    assert padded.tolist() == [
+        [[1, 2, -1], [3, -1, -1], [4, 5, -1]],
+        [[6, -1, -1], [-1, -1, -1], [7, 8, 9]],
+    ]
+    assert pad_stories(stories, 4).shape == (2, 5, 4)

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import Chance, Fate, denoise, mask, pair, restored, spans
+from regard.data.text_corruption import (
+    MaskingRates,
+    RandomStream,
+    corrupt_spans,
+    denoise,
+    mask_tokens,
+    restore_spans,
+    sentence_pair,
+)
 from regard.errors import DataError
 
 MASK, SENTINELS = 4, list(range(900, 1000))
@@ -19,16 +27,19 @@ rows = st.lists(st.integers(10, 800), min_size=4, max_size=300).map(
 
 def breaks_of(ids: np.ndarray, seed: int) -> np.ndarray:
     count = 1 + seed % min(6, len(ids))
-    return np.append(0, Chance(seed, 9, 9).some(len(ids) - 1, count - 1) + 1).astype(np.int64)
+    return np.append(0, RandomStream(seed, 9, 9).some(len(ids) - 1, count - 1) + 1).astype(np.int64)
 
 
 def test_chance_is_a_pure_function_of_its_place() -> None:
     drawn = {
-        tuple(Chance(s, e, r).numbers(3)) for s in range(3) for e in range(3) for r in range(3)
+        tuple(RandomStream(s, e, r).numbers(3))
+        for s in range(3)
+        for e in range(3)
+        for r in range(3)
     }
     assert len(drawn) == 27
-    assert (Chance(1, 2, 3).numbers(4) == Chance(1, 2, 3).numbers(4)).all()
-    many = Chance(5, 0, 0).numbers(20_000)
+    assert (RandomStream(1, 2, 3).numbers(4) == RandomStream(1, 2, 3).numbers(4)).all()
+    many = RandomStream(5, 0, 0).numbers(20_000)
     assert many.min() >= 0
     assert many.max() < 1
     assert abs(many.mean() - 0.5) < 0.01
@@ -36,8 +47,13 @@ def test_chance_is_a_pure_function_of_its_place() -> None:
 
 @given(rows, st.integers(0, 50))
 def test_masks_ask_only_where_something_is_hidden(ids: np.ndarray, row: int) -> None:
-    seen, labels = mask(
-        ids, Chance(1, 0, row), share=0.15, token=MASK, ordinary=np.arange(10, 801), fate=Fate()
+    seen, labels = mask_tokens(
+        ids,
+        RandomStream(1, 0, row),
+        share=0.15,
+        token=MASK,
+        ordinary=np.arange(10, 801),
+        fate=MaskingRates(),
     )
     asked = labels != IGNORED
     assert asked.sum() == max(1, round(0.15 * len(ids)))
@@ -52,8 +68,13 @@ def test_masks_are_80_10_10() -> None:
     counts = np.zeros(3)
     for row in range(1000):
         ids = np.random.default_rng(row).integers(10, 801, 200)
-        seen, labels = mask(
-            ids, Chance(7, 1, row), share=0.15, token=MASK, ordinary=np.arange(10, 801), fate=Fate()
+        seen, labels = mask_tokens(
+            ids,
+            RandomStream(7, 1, row),
+            share=0.15,
+            token=MASK,
+            ordinary=np.arange(10, 801),
+            fate=MaskingRates(),
         )
         asked = labels != IGNORED
         shown, truth = seen[asked], ids[asked]
@@ -70,8 +91,10 @@ def test_masks_are_80_10_10() -> None:
 @given(rows, st.integers(0, 50), st.floats(0.05, 0.6), st.floats(1.0, 6.0))
 def test_spans_can_be_undone(ids: np.ndarray, row: int, share: float, mean: float) -> None:
     sentinels = list(range(2000, 2400))
-    seen, target = spans(ids, Chance(3, 0, row), share=share, mean=mean, sentinels=sentinels)
-    assert (restored(seen, target, sentinels) == ids).all()
+    seen, target = corrupt_spans(
+        ids, RandomStream(3, 0, row), share=share, mean=mean, sentinels=sentinels
+    )
+    assert (restore_spans(seen, target, sentinels) == ids).all()
     hidden = min(max(1, round(share * len(ids))), len(ids) - 1)
     count = int(np.isin(seen, sentinels).sum())
     assert len(seen) == len(ids) - hidden + count
@@ -86,7 +109,9 @@ def test_spans_have_the_share_and_length_asked_for() -> None:
     ids = np.arange(10, 522)
     starts = np.zeros(512)
     for row in range(400):
-        seen, target = spans(ids, Chance(1, 0, row), share=0.15, mean=3.0, sentinels=SENTINELS)
+        seen, target = corrupt_spans(
+            ids, RandomStream(1, 0, row), share=0.15, mean=3.0, sentinels=SENTINELS
+        )
         assert (len(target) - 27, np.isin(seen, SENTINELS).sum()) == (
             77,
             26,
@@ -94,7 +119,7 @@ def test_spans_have_the_share_and_length_asked_for() -> None:
         starts[np.setdiff1d(ids, seen) - 10] += 1
     assert abs(starts[100:400].mean() / 400 - 0.15) < 0.01  # everywhere alike
     with pytest.raises(DataError, match="sentinels"):
-        spans(ids, Chance(1, 0, 0), share=0.5, mean=1.0, sentinels=SENTINELS)
+        corrupt_spans(ids, RandomStream(1, 0, 0), share=0.5, mean=1.0, sentinels=SENTINELS)
 
 
 @given(rows, st.integers(0, 50), st.floats(0.05, 0.6))
@@ -103,7 +128,7 @@ def test_denoising_keeps_all_that_no_mask_stands_for(
 ) -> None:
     breaks = breaks_of(ids, row)
     seen, target, damage = denoise(
-        ids, breaks, Chance(2, 0, row), share=share, mean=3.0, token=MASK
+        ids, breaks, RandomStream(2, 0, row), share=share, mean=3.0, token=MASK
     )
     assert (target == ids).all()
     assert sorted(damage.order) == list(range(len(breaks)))
@@ -129,7 +154,7 @@ def test_spans_of_denoising_are_poisson() -> None:
     for row in range(300):
         ids = np.arange(10, 410)
         _, _, damage = denoise(
-            ids, np.array([0]), Chance(4, 0, row), share=0.3, mean=3.0, token=MASK
+            ids, np.array([0]), RandomStream(4, 0, row), share=0.3, mean=3.0, token=MASK
         )
         assert damage.lengths.sum() == 120
         drawn += damage.lengths[:-1].tolist()  # the last is cut to fit
@@ -140,8 +165,8 @@ def test_spans_of_denoising_are_poisson() -> None:
 
 @given(rows, rows, st.integers(0, 50))
 def test_pairs_follow_or_are_strangers(ids: np.ndarray, other: np.ndarray, row: int) -> None:
-    first, second, stranger = pair(
-        ids, breaks_of(ids, row), other, breaks_of(other, row), Chance(1, 0, row), room=300
+    first, second, stranger = sentence_pair(
+        ids, breaks_of(ids, row), other, breaks_of(other, row), RandomStream(1, 0, row), room=300
     )
     assert 0 < len(first) < len(ids)
     assert len(second) > 0
@@ -156,7 +181,7 @@ def test_half_of_the_pairs_are_strangers() -> None:
     ids = np.arange(10, 40)
     breaks = np.array([0, 10, 20])
     drawn = [
-        pair(ids, breaks, ids, breaks, Chance(1, e, r), room=30)[2]
+        sentence_pair(ids, breaks, ids, breaks, RandomStream(1, e, r), room=30)[2]
         for e in range(10)
         for r in range(100)
     ]

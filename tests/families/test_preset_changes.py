@@ -55,6 +55,12 @@ def test_positions_of_every_wiring(name: str, word: str) -> None:
     assert runs(model)
 
 
+def test_other_positions_replace_those_of_each_step() -> None:
+    model = preset("universal:tiny", 50, 32, position="rope")
+    assert [stack.universal and stack.universal.timing for stack in stacks(model)] == [False] * 2
+    assert runs(model)
+
+
 @pytest.mark.parametrize("word", RESIDUALS)
 @pytest.mark.parametrize("name", WIRINGS)
 def test_residuals_of_every_wiring(name: str, word: str) -> None:

@@ -10,7 +10,8 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.errors import SettingError
-from regard.families import presets
+from regard.families import folder as folders
+from regard.families import presets, recurrent
 from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.families.presets import about, listing, preset
 from regard.families.registry import FAMILIES as MODEL_TYPES
@@ -131,6 +132,39 @@ def test_every_family_has_a_tiny_size_that_runs(family: str) -> None:
 def test_every_family_that_opens_has_presets() -> None:
     named = {ALIASES.get(kind, kind) for kind in MODEL_TYPES if kind != "regard"}
     assert named <= PRESET_FAMILIES.keys()
+
+
+# Presets of architectures that transformers has no class for, or that are written as another's.
+OTHER_FAMILIES = {
+    "camembert": "roberta",
+    "clip-image": "clip_vision_model",
+    "clip-text": "clip_text_model",
+    "deberta-v3": "deberta-v2",
+    "gpt": "gpt2",
+    "gpt3": "gpt2",
+    "gpt-neox": "gpt_neox",
+    "gpt1": "openai-gpt",
+    "llama2": "llama",
+    "llama3": "llama",
+    "bigbird": "big_bird",
+    "pythia": "gpt_neox",
+    "qwen2": "qwen2",
+    "t5-v1.1": "t5",
+    "transformer": "marian",
+    "xlm-roberta": "roberta",
+} | dict.fromkeys(
+    ["mixtral", "palm", "transformer-xl", "universal", "memory", "rnn-lm", "gru-lm", "lstm-lm",
+     *recurrent.FAMILIES],
+    "regard",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", PRESET_FAMILIES)
+def test_a_preset_is_saved_as_a_folder_of_its_family(family: str) -> None:
+    kind = OTHER_FAMILIES.get(family, family)
+    for size in PRESET_FAMILIES[family].sizes:
+        config = folders.describe(preset(f"{family}:{size}"), model_type=kind)
+        assert config["model_type"] == kind, size
 
 
 def test_mistakes_are_answered() -> None:

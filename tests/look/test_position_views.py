@@ -11,6 +11,7 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.core.positional_encoding import sinusoids
+from regard.errors import SettingError
 from regard.families.presets import preset
 from regard.look.position_encodings import PositionEncodings, positions
 from regard.models.base import Model
@@ -63,6 +64,15 @@ def test_sinusoids_in_other_places(name: str, changes: dict[str, Any], word: str
     width = view.encodings.shape[1]
     expected = sinusoids(torch.arange(8), width, "halves", 10_000.0).float().numpy()
     np.testing.assert_allclose(view.encodings, expected, atol=1e-6)
+
+
+def test_what_there_are_no_vectors_of() -> None:
+    # A table that is shorter than what was asked is shown as it is.
+    model = preset("gpt2:tiny", 50, 5)
+    assert positions(Model(build(model), model), 8).products.shape == (5, 5)
+    sound = preset("wav2vec2:tiny")
+    with pytest.raises(SettingError, match="convolution"):
+        positions(Model(build(sound), sound), 8)
 
 
 def test_rows_and_columns_of_patches() -> None:

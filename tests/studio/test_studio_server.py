@@ -449,11 +449,11 @@ def test_a_file_is_looked_at(
 
 def test_a_picture_is_shown_as_it_was() -> None:
     pytest.importorskip("PIL")
-    from regard.data.image import Preparation
+    from regard.data.image import ImageProcessor
 
-    prepare = Preparation(None, mean=(0.48, 0.46, 0.41), std=(0.27, 0.26, 0.28))
+    prepare = ImageProcessor(None, mean=(0.48, 0.46, 0.41), std=(0.27, 0.26, 0.28))
     pixels = np.random.default_rng(1).integers(0, 256, (5, 4, 3), np.uint8)
-    assert (prepare.seen(prepare(pixels)) == pixels).all()
+    assert (prepare.to_image(prepare(pixels)) == pixels).all()
 
 
 def test_a_file_that_is_none_is_refused_in_a_few_words(

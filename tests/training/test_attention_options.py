@@ -21,8 +21,9 @@ from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_atten
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
+from regard.training.model_spec import describe
 from regard.training.recipe import schema as recipes
-from regard.training.run import describe, go_on, run
+from regard.training.run import go_on, run
 from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {
@@ -139,7 +140,7 @@ def test_what_does_not_exist_is_refused() -> None:
         ({"attention": "reformer:8"}, "could not be kept"),
         ({"attention": "linear", "position": "alibi"}, "no scores"),
     ):
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(SettingError, match=message):
             describe(recipes.load(None, {"preset": "tiny", **changes}), 50, 50)
     with pytest.raises(SettingError, match="none can be dropped"):
         describe(

@@ -15,12 +15,11 @@ from regard.core.block import Block
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.model import Decoder, Encoder, EncoderDecoder
-from regard.training import finetune as tuning
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.assembly import assemble
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes
-from regard.training.run import make_job
 from regard.training.run_folder import begin
+from regard.training.setup import Setup
 
 SIZES: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "batch_tokens": 256, "steps": 1, "warmup": 1,
@@ -101,11 +100,7 @@ def test_objectives(name: str, text: Path, tmp_path: Path) -> None:
     if own["objective"] not in ("translate", "classify"):
         own = {"text": str(text), "tokenizer": "characters", "context": 32} | own
     recipe = recipes.load(None, SIZES | own)
-    check(
-        make_job(
-            begin(recipe, tmp_path / "run", "test"), recipe, ProgressBar(1, quiet=True)
-        ).objective
-    )
+    check(assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None)))
 
 
 @pytest.mark.parametrize("name", ["classify", "tag", "answer"])
@@ -134,5 +129,6 @@ def test_fine_tuning(name: str, text: Path, tmp_path: Path) -> None:
         "device": "cpu",
         "epochs": 1,
     }
-    place, recipe, _ = tuning.start(values, tmp_path / "run")
-    check(make_job(place, recipe, ProgressBar(1, quiet=True)).objective)
+    recipe = recipes.load(None, values)
+    place = begin(recipe, tmp_path / "run", "test")
+    check(assemble(Setup(place, recipe, lambda _: None)))

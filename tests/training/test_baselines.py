@@ -86,7 +86,7 @@ def test_bahdanau_learns(tmp_path: Path) -> None:
     settings |= {"learning_rate": 0.01, "warmup": 10}
     recipe, _ = recipes.choose("builtin", settings)
     with pytest.MonkeyPatch.context() as context:
-        context.setattr("regard.training.run.test_sets", lambda _: {})
+        context.setattr("regard.training.data.parallel_text.test_sets", lambda _: {})
         run(begin(recipe, tmp_path / "run", "test"), recipe, "test", quiet=True)
     said = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

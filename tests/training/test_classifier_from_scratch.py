@@ -13,10 +13,11 @@ import pytest
 import regard
 from regard.errors import SettingError
 from regard.metrics.classification import ClassificationAgainstMajority
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.assembly import assemble
 from regard.training.recipe import schema as recipes
-from regard.training.run import Result, make_job, run
+from regard.training.run import Result, run
 from regard.training.run_folder import begin
+from regard.training.setup import Setup
 
 TINY: dict[str, Any] = {
     "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 512, "steps": 4, "warmup": 2, "builtin_lines": 100,
@@ -103,6 +104,6 @@ def test_the_log_says_what_it_counts(
         for line in map(json.loads, place.metrics.read_text().splitlines())
         if "event" not in line
     )
-    batches = islice(make_job(place, recipe, ProgressBar(1, quiet=True)).objective.batches(0, 0), 2)
+    batches = islice(assemble(Setup(place, recipe, lambda _: None)).batches(0, 0), 2)
     counts = [(batch.tensors["labels"] >= 0).sum().item() for _, batch in batches]
     assert (line["unit"], line["tokens"]) == (unit, sum(counts))

@@ -22,13 +22,14 @@ from regard.data import builtin
 from regard.data.padding import IGNORED
 from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.models import Translator
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.assembly import assemble
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.loss import cross_entropy, distillation_loss
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, make_job, run
+from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
+from regard.training.setup import Setup
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 12,
@@ -95,7 +96,7 @@ def test_divergence_is_its_definition(temperature: float) -> None:
 
 def task_of(text: dict[str, str], out: Path, **changes: Any) -> SequenceToSequence:
     recipe = recipes.load(None, SMALL | text | {"dropout": 0.0} | changes)
-    task = make_job(begin(recipe, out, "test"), recipe, ProgressBar(1, quiet=True)).objective
+    task = assemble(Setup(begin(recipe, out, "test"), recipe, lambda _: None))
     assert isinstance(task, SequenceToSequence)
     return task
 
@@ -189,9 +190,7 @@ def test_a_taught_run_resumes_bit_for_bit(
 
 def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, CAUSAL | {"text": text["source"], "teacher": str(writer)})
-    task = make_job(
-        begin(recipe, tmp_path / "run", "test"), recipe, ProgressBar(1, quiet=True)
-    ).objective
+    task = assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None))
     assert isinstance(task, CausalLM)
 
     def never(tensors: Mapping[str, Tensor]) -> Tensor:

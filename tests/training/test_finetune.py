@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.data import labelled
+from regard.data.corpus import Corpus
 from regard.data.labelled import Question, Words
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
@@ -24,7 +25,7 @@ from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.lr_schedule import LinearDecay
 from regard.training.engine.optimizer import Optimizer
-from regard.training.finetune import with_head
+from regard.training.objectives.head_objective import with_head
 from regard.training.objectives.question_answering import answer_windows
 from regard.training.objectives.token_classification import align_tags
 from regard.training.run import go_on
@@ -101,7 +102,7 @@ def test_a_classifier_learns_sixteen_sentences_by_heart(classifier: Path) -> Non
     assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
     lines = [json.loads(line) for line in (classifier / "metrics.jsonl").read_text().splitlines()]
     assert [line["accuracy"] for line in lines if line.get("event") == "validation"][-1] == 100.0
-    assert "| test | 100.00 | 100.00 | 16 |" in (classifier / "README.md").read_text()
+    assert "| test | 100.00 | 100.00 | 50.00 | 16 |" in (classifier / "README.md").read_text()
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "Electra"])
@@ -155,7 +156,8 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
     )
     assert opened(again).labels == ["beast", "pet"]
     with pytest.raises(ModelError, match="not one over the vocabulary"):
-        with_head(regard.load(place), "tag", ["a", "b"], 0)  # type: ignore[arg-type]
+        model: Any = regard.load(place)
+        with_head(model, "tag", ["a", "b"], model.tokenizer, 0)
 
 
 def distil(place: Path) -> Path:
@@ -462,10 +464,10 @@ def test_t5_learns_several_tasks_by_prefix(text: Path, tmp_path: Path) -> None:
         out=out,
         **FAST | {"epochs": 20, "learning_rate": 0.02},
     )
-    kept = [
-        json.loads(line)["source"]
-        for line in (RunFolder(out).data / "train.jsonl").read_text().splitlines()
-    ]
+    corpus = Corpus.open(RunFolder(out).data / "train")
+    translator: Any = regard.load(out)
+    decode = translator.source_tokenizer.decode
+    kept = [decode(corpus.source(row).tolist()[:-1]) for row in range(len(corpus))]
     assert {"copy: fox runs", "first: fox runs"} <= set(kept)
     assert len(kept) == 32
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

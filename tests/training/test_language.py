@@ -18,13 +18,13 @@ from regard.data.padding import IGNORED
 from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.models import LanguageModel
+from regard.training.assembly import assemble
 from regard.training.data.plain_text import pack_sentences, text_corpora
-from regard.training.engine.progress_bar import ProgressBar
-from regard.training.language import language_job
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
+from regard.training.setup import Setup
 
 TEXT = "".join(
     f"The {a} {n} {v} the {b} {o}.\n{'Then it sleeps.' if v == 'sees' else 'Now it runs away!'}\n\n"
@@ -189,27 +189,25 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
 
 def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, settings(text, "causal"))
-    job = language_job(begin(recipe, tmp_path / "a", "test"), recipe, ProgressBar(1, quiet=True))
-    assert isinstance(job.objective, CausalLM)
-    stream = job.objective.batches(0, 0)
+    objective = assemble(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
+    assert isinstance(objective, CausalLM)
+    stream = objective.batches(0, 0)
     batches = [next(stream) for _ in range(4)]
-    (position, again) = next(job.objective.batches(*batches[2][0]))
+    (position, again) = next(objective.batches(*batches[2][0]))
     assert position == (0, 4)
     assert torch.equal(again.tensors["tokens"], batches[3][1].tensors["tokens"])
     for _, batch in batches:
         assert batch.tensors["tokens"].shape == (8, 32)
         assert torch.equal(batch.tensors["tokens"][:, 1:], batch.tensors["labels"][:, :-1])
     assert len({int(row) for _, batch in batches for row in batch.rows}) > 16
-    shown = job.objective.examples([0])[0]["text"]
+    shown = objective.examples([0])[0]["text"]
     assert text.read_text().startswith(shown)
 
 
 @pytest.mark.parametrize("name", ["masked", "next", "replaced"])
 def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
     recipe = recipes.load(None, settings(text, name))
-    task: Any = language_job(
-        begin(recipe, tmp_path / name, "test"), recipe, ProgressBar(1, quiet=True)
-    ).objective
+    task: Any = assemble(Setup(begin(recipe, tmp_path / name, "test"), recipe, lambda _: None))
     (_, batch) = next(task.batches(0, 0))
     tokens, labels, padding_mask = (
         batch.tensors[key] for key in ("tokens", "labels", "padding_mask")
@@ -238,7 +236,7 @@ def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
 
 def test_rows_hold_sentences_of_one_document(text: Path, tmp_path: Path) -> None:
     recipe = recipes.load(None, settings(text, "masked"))
-    data = text_corpora(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    data = text_corpora(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
     lengths = data.train.columns["text"].lengths
     assert lengths.max() <= 30
     words = data.tokenizer
@@ -273,11 +271,10 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         ({"metric": "bleu"}, SettingError, "no score of causal"),
         ({"next_sentence": True}, SettingError, "next_sentence"),
         ({"hidden": 0.2}, SettingError, "hidden"),
-        ({"freeze_embeddings": True}, SettingError, "freeze_embeddings"),
         ({"objective": "translate"}, SettingError, "pairs"),
         ({"source": "a.en"}, SettingError, "one text"),
         ({"text": "/nowhere.txt"}, DataError, "cannot read"),
-        ({"position": "learned"}, SettingError, "translators"),
+        ({"decoder_attention": "linear"}, SettingError, "set `attention`"),
         ({"preset": "smal"}, SettingError, "small"),
         ({"tokenizer": "words"}, SettingError, "characters"),
         ({"context": 2000}, DataError, "not enough"),
@@ -298,8 +295,8 @@ def test_mistakes_are_answered(
 def test_first_weights(text: Path, tmp_path: Path) -> None:
     """GPT-2's: deviation 0.02 everywhere, and 0.02 / √(2 · layers) where a sublayer ends."""
     recipe = recipes.load(None, settings(text, "causal", d_model=256, d_ff=1024, heads=4, layers=2))
-    job = language_job(begin(recipe, tmp_path / "a", "test"), recipe, ProgressBar(1, quiet=True))
-    for name, parameter in job.objective.model.named_parameters():
+    objective = assemble(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
+    for name, parameter in objective.model.named_parameters():
         if parameter.ndim < 2:
             assert (parameter == (1.0 if "norm.weight" in name else 0.0)).all(), name
         elif parameter.numel() > 2000:
@@ -315,7 +312,7 @@ def test_the_packaged_recipe_splits_as_nanogpt_does(tmp_path: Path) -> None:
     if not (Path(os.environ.get("REGARD_DATA", "/nowhere")) / "text").is_dir():
         pytest.skip("REGARD_DATA has no text/")
     recipe = recipes.load("shakespeare", {})
-    found = text_corpora(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    found = text_corpora(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
     assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [
         1_003_854,
         111_540,

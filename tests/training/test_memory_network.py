@@ -137,6 +137,6 @@ def test_stories_of_ones_own(tmp_path: Path) -> None:
 
 def test_settings_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="not for the objective"):
-        recipes.load(None, {"model": "memory"})
+        recipes.load(None, {"model": "memory", "objective": "translate"})
     with pytest.raises(SettingError, match="no option 'heads'"):
         trained(tmp_path / "run", heads=2, **FEW)

@@ -31,14 +31,16 @@ from regard.errors import (
     TrainingInterrupted,
 )
 from regard.text.tokenizer_files import load_translation_tokenizer
-from regard.training.data.parallel_text import parallel_corpora
+from regard.training.assembly import assemble, new_model
+from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine import loop
 from regard.training.engine.loop import Loop
 from regard.training.engine.train_step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, make_optimizer, make_translator, run
+from regard.training.run import go_on, make_optimizer, run
 from regard.training.run_folder import RunFolder, begin, resume
+from regard.training.setup import Setup
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.2, "attention_dropout": 0.1,
@@ -187,15 +189,20 @@ def test_finished_runs_and_strange_folders(
         begin(recipes.load(None, SMALL | text), whole.folder, "test")
 
 
+def new_task(setup: Setup, data: ParallelCorpora) -> SequenceToSequence:
+    translator: Any = new_model(setup, SequenceToSequence, data)
+    return SequenceToSequence(translator, data, setup)
+
+
 def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> None:
     """One update from a batch, and from the same rows in three unequal parts: ≤ 1e-6 of the largest weight change."""
     recipe = recipes.load(None, SMALL | text | {"dropout": 0.0, "attention_dropout": 0.0})
-    data = parallel_corpora(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    setup = Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
+    data = parallel_corpora(setup)
     rows = np.arange(40)
     results = []
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
-        translator = make_translator(recipe, data, lambda _: None)
-        task = SequenceToSequence(translator, data, recipe.train)
+        task = new_task(setup, data)
         loop = Loop(recipe, task, make_optimizer(recipe, task.model, 32), (None, None), None, None)  # type: ignore[arg-type]
         loop.train_step([task.collate(data.train, part) for part in parts])
         gradient = {
@@ -203,10 +210,8 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
         }
         results.append((gradient, loop.window.clone()))
         whole = task.collate(data.train, rows)
-        fresh = make_translator(recipe, data, lambda _: None)
-        loss = (
-            SequenceToSequence(fresh, data, recipe.train).loss(whole.tensors)[0] / whole.tokens
-        )  # of the mean over all tokens
+        fresh = new_task(setup, data)
+        loss = fresh.loss(whole.tensors)[0] / whole.tokens  # of the mean over all tokens
         loss.backward()
         for name, parameter in fresh.model.named_parameters():
             assert parameter.grad is not None
@@ -336,9 +341,7 @@ def test_word_vectors_start_the_embeddings(text: dict[str, str], tmp_path: Path)
     row = table[rows["▁dog"]]
     assert torch.corrcoef(torch.stack([row, wanted["dog"]]))[0, 1] > 0.9999
     assert torch.equal(table[rows["▁The"]], table[rows["▁the"]])  # only in lower case there
-    untouched = make_translator(
-        recipe, parallel_corpora(place, recipe, lambda _: None), lambda _: None
-    )
+    untouched = assemble(Setup(place, recipe, lambda _: None))
     frozen = untouched.model.get_parameter("source.table.weight").detach()
     assert torch.equal(frozen, table)
 

@@ -22,12 +22,13 @@ from regard.families import folder as folders
 from regard.models.language_model import LanguageModel
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.assembly import assemble
 from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import schema as recipes
-from regard.training.run import go_on, make_job, run
+from regard.training.run import go_on, run
 from regard.training.run_folder import begin
+from regard.training.setup import Setup
 from regard.verify.invariants import check_invariants
 
 CELLS = ("rnn", "gru", "lstm")
@@ -47,7 +48,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def streamed(text: str, out: Path, **changes: Any) -> SegmentLM:
     recipe = recipes.load(None, TINY | {"text": text} | changes)
-    task = make_job(begin(recipe, out, "test"), recipe, ProgressBar(1, quiet=True)).objective
+    task = assemble(Setup(begin(recipe, out, "test"), recipe, lambda _: None))
     assert isinstance(task, SegmentLM)
     return task
 

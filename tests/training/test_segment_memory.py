@@ -13,7 +13,7 @@ import torch
 import regard
 from regard import spec
 from regard.builder import build
-from regard.errors import DataError, ModelError, SettingError
+from regard.errors import DataError, SettingError
 from regard.families import bert, gpt2
 from regard.families import folder as folders
 from regard.look import cache
@@ -163,7 +163,7 @@ def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) ->
 
 def test_what_does_not_exist_is_refused(text: str, tmp_path: Path) -> None:
     for word, reason in (("linformer:6", "no causal form"), ("reformer:8", "could not be kept")):
-        with pytest.raises(ModelError, match=reason):
+        with pytest.raises(SettingError, match=reason):
             trained(tmp_path / word, text, attention=word)
-    with pytest.raises(ModelError, match="softmax"):
+    with pytest.raises(SettingError, match="softmax"):
         trained(tmp_path / "linear", text, attention="linear", memory=8)

@@ -205,6 +205,8 @@ class RecurrentDecoder(nn.Module):
             return [LayerCache(state)]
         return [LayerCache(state, self.attention.keys_and_values(memory.hidden))]
 
+    carries_state = True  # from one segment of a text to the next
+
     def start_segments(self, rows: int, width: int) -> list[LayerCache]:
         """The zero state of `rows` texts that begin, of `width` numbers a layer."""
         zeros = next(self.parameters()).new_zeros(rows, self.layers, width)

@@ -24,7 +24,7 @@ from regard.bench.models import BenchmarkModel, benchmark_model
 from regard.bench.peers import TRAINABLE, Forward
 from regard.bench.report import BenchmarkReport, accelerator_name, machine_name, timing_row
 from regard.bench.timing import matrix_rate, time_in_turns
-from regard.data.batching import Batch, plan
+from regard.data.batching import Batch, batch_indices
 from regard.data.padding import IGNORED
 from regard.errors import SettingError
 from regard.parameter_count import parameter_count
@@ -226,7 +226,7 @@ def _sentence_lengths(case: TrainingCase) -> Array:
 
 def _bucketed(lengths: Array, case: TrainingCase) -> list[Array]:
     """Our batches: sentences of like lengths, within the token budget."""
-    return plan(lengths, case.batch_tokens, seed=0, epoch=0)[: case.batches]
+    return batch_indices(lengths, case.batch_tokens, seed=0, epoch=0)[: case.batches]
 
 
 def _shuffled(lengths: Array, case: TrainingCase) -> list[Array]:

@@ -12,7 +12,8 @@ from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_opti
 from regard.cli.train import exit_on_interruption, print_result
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.sections import Tune, TunedTask
+from regard.training.recipe.objectives import OBJECTIVES, TASKS
+from regard.training.recipe.sections import TuneSettings
 
 EXAMPLES = """\b
 Examples:
@@ -56,12 +57,12 @@ _SET_BY_COMMAND = ("task", "base", "files", "prefixes")
 
 def _tune_option(key: str) -> click.Option:
     """The option of a key that only fine-tuning has."""
-    field = Tune.model_fields[key]
+    field = TuneSettings.model_fields[key]
     # An optional number is annotated `int | None`: the number among the union's members counts.
     candidates = (*typing.get_args(field.annotation), field.annotation)
     numbers = [candidate for candidate in candidates if candidate in (int, float)]
     text = field.description or ""
-    if field.default is not None:
+    if field.default is not None and "[" not in text:
         text += f"  [{field.default}]"
     return click.Option(
         [f"--{key.replace('_', '-')}", key],
@@ -135,9 +136,7 @@ command = RecipeCommand(
     params=[
         # optional, because --resume needs no model
         click.Argument(["model"], required=False),
-        click.Option(
-            ["--task"], type=click.Choice(typing.get_args(TunedTask)), help="what is learnt"
-        ),
+        click.Option(["--task"], type=click.Choice([*OBJECTIVES, *TASKS]), help="what is learnt"),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
         click.Option(
             ["--prefix"],
@@ -149,7 +148,7 @@ command = RecipeCommand(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
-        *(_tune_option(key) for key in Tune.model_fields if key not in _SET_BY_COMMAND),
+        *(_tune_option(key) for key in TuneSettings.model_fields if key not in _SET_BY_COMMAND),
         *(_shared_option(key) for key in _SHARED_KEYS),
     ],
 )

@@ -35,7 +35,7 @@ def recipe_option(key: str) -> click.Option:
     value_type = recipes.value_type(key)
     name = key.replace("_", "-")
     text = field.description or ""
-    if field.default is not None:
+    if field.default is not None and not text.endswith("]"):
         text += f"  [{_format_default(field.default)}]"
     text = text.strip()
     if value_type is bool:

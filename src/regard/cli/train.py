@@ -24,12 +24,14 @@ Examples:
   regard train                                   the built-in language, into runs/builtin
   regard train multi30k --data ~/data            a recipe of the package, its files in ~/data
   regard train shakespeare --data ~/data         a language model of characters
-  regard train --text notes.txt --objective causal --preset tiny --learning-rate 0.001
+  regard train --model llama:tiny --text notes.txt --learning-rate 0.001
+  regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
   regard train --resume runs/mine                goes on where it was, bit for bit
 """
+FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
 # How the table of results writes a metric: its name, and its decimals where they are not two.
 _METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 _DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3}
@@ -60,15 +62,19 @@ def train(
                 "--resume goes on with the settings the run began with", "leave the other flags out"
             )
         folder, settings, name = run_folders.resume(Path(resume))
-    else:
-        # The recipe is complete and checked before its folder is created.
-        settings, name = recipes.choose(recipe, changes, data)
-        folder = run_folders.begin(settings, Path(out) if out else None, name)
+        from regard.training.run import run
+
+        with exit_on_interruption():
+            print_result(run(folder, settings, name), as_json)
+        return
+    # The recipe is complete and checked before its folder is created.
+    settings, name = recipes.choose(recipe, changes, data)
+    folder = run_folders.begin(settings, Path(out) if out else None, name)
     # Imported late: a wrong recipe is reported before torch is loaded.
-    from regard.training.run import run
+    from regard.training.run import start
 
     with exit_on_interruption():
-        print_result(run(folder, settings, name), as_json)
+        print_result(start(folder, settings, name), as_json)
 
 
 # ------------------------------------------------------------------ what finetune shares
@@ -123,7 +129,7 @@ command = RecipeCommand(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
-        # every recipe key is a flag
-        *(recipe_option(key) for key in recipes.KEYS),
+        # every recipe key is a flag, but for those that `regard finetune` sets by its own options
+        *(recipe_option(key) for key in recipes.KEYS if key not in FINETUNE_KEYS),
     ],
 )

@@ -25,11 +25,13 @@ from regard.errors import SettingError
 from regard.metrics.bleu import TranslationScore, translation_score
 from regard.models import Translator, load_translator
 from regard.parameter_count import parameter_count
+from regard.training.assembly import assemble
 from regard.training.data.parallel_text import Pair, ParallelCorpora, parallel_corpora, test_sets
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.model_spec import describe
 from regard.training.recipe.schema import Recipe
-from regard.training.run import describe, go_on, make_job, run
+from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin, resume
+from regard.training.setup import Setup
 
 BUCKETS = 5  # groups of test sentences of similar length
 Say = Callable[[str], None]
@@ -176,7 +178,7 @@ def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> ParallelCor
             )
     else:
         run_folder = begin(base, folder, name)
-    return parallel_corpora(run_folder, base, say)
+    return parallel_corpora(Setup(run_folder, base, say))
 
 
 def _new_run_folder(folder: Path, data: Path, recipe: Recipe, name: str) -> RunFolder:
@@ -221,9 +223,9 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe, vocabulary: int) ->
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
     run_folder = _new_run_folder(trial, data, recipe, "trial")
-    training_job = make_job(run_folder, recipe, ProgressBar(1, quiet=True))
+    objective = assemble(Setup(run_folder, recipe, lambda _: None))
     longest = recipe.data.max_length
-    cost = step_cost(training_job.objective, vocabulary, longest, recipe.train.accumulate)
+    cost = step_cost(objective, vocabulary, longest, recipe.train.accumulate)
     shutil.rmtree(trial)
     # "of" are the settings that the cost depends on: a folder with others is refused.
     disk.write_json(file, {"of": settings, "cost": asdict(cost)})
@@ -259,7 +261,7 @@ def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run
     losses = [[m["step"], m["loss"]] for m in metrics if m.get("event") == "validation"]
     rates = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
     translator = load_translator(folder, device=recipe.train.device, say=lambda _: None)
-    pairs = next(iter(test_sets(recipe).values()))
+    pairs = next(iter(test_sets(Setup(RunFolder(folder), recipe, say)).values()))
     buckets, decode_rate = _evaluate_by_length(translator, pairs, recipe)
     finished = Run(
         seed=recipe.train.seed,

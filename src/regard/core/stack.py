@@ -257,6 +257,11 @@ class Stack(nn.Module):
     # ------------------------------------------------------------------ what others ask
 
     @property
+    def carries_state(self) -> bool:
+        """Whether layers remember earlier segments of a text."""
+        return self.segment_length is not None
+
+    @property
     def device(self) -> torch.device:
         """Asked at every step; norms stay parameters whatever is quantized, and are found at
         once."""

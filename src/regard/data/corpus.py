@@ -137,7 +137,7 @@ class Corpus:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """All lengths, [rows, columns], as `batching.plan` takes them."""
+        """All lengths, [rows, columns], as `batching.batch_indices` takes them."""
         return np.stack([column.lengths for column in self.columns.values()], axis=1)
 
     def verify(self) -> None:

@@ -28,8 +28,8 @@ FILE = "preprocessor_config.json"
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """The steps from an image to pixel values; each is left out if None.
+class ImageProcessor:
+    """Image processor: the steps from an image to pixel values; each is left out if None.
 
     1. resize to `size`: (height, width), or the shorter edge, which keeps the aspect ratio;
     2. center crop to `crop` (height, width), with black where the image is smaller;
@@ -72,7 +72,7 @@ class Preparation:
             x = (x - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
         return x.contiguous()
 
-    def seen(self, pixels: Tensor) -> NDArray[np.uint8]:
+    def to_image(self, pixels: Tensor) -> NDArray[np.uint8]:
         """The inverse, from pixel values [3, height, width] to an image [height, width, 3]."""
         x = pixels
         if self.mean is not None and self.std is not None:
@@ -213,7 +213,7 @@ _IGNORED = {
 }
 
 
-def read(folder: str | Path) -> Preparation:
+def read_image_processor(folder: str | Path) -> ImageProcessor:
     """The preprocessing that preprocessor_config.json of a model folder describes.
 
     Where that file does not name its processor, the model type of config.json counts.
@@ -227,10 +227,10 @@ def read(folder: str | Path) -> Preparation:
         model_config = disk.read_json_object(folder / "config.json", ModelError)
         # CLIP's image tower alone is a clip_vision_model.
         kind = str(model_config.get("model_type")).removesuffix("_vision_model")
-    return preparation(config, str(kind))
+    return image_processor(config, str(kind))
 
 
-def preparation(config: Mapping[str, Any], kind: str) -> Preparation:
+def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
     """The preprocessing of a preprocessor_config.json.
 
     `kind` is the name of a processor (ViTImageProcessor) or model type (vit), whose defaults count.
@@ -270,7 +270,7 @@ def preparation(config: Mapping[str, Any], kind: str) -> Preparation:
     if values["do_normalize"]:
         mean = _three(values["image_mean"], "image_mean")
         std = _three(values["image_std"], "image_std")
-    return Preparation(size, values["resample"], crop, factor, mean, std)
+    return ImageProcessor(size, values["resample"], crop, factor, mean, std)
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from regard.errors import DataError
 Ids = NDArray[np.int64]
 
 
-class Chance:
+class RandomStream:
     """The random stream of one row in one epoch: numbers in [0, 1).
 
     Made from raw bits, which numpy promises never to change.
@@ -55,7 +55,7 @@ class Chance:
 
 
 @dataclass(frozen=True)
-class Fate:
+class MaskingRates:
     """Of the tokens to predict, the shares replaced by the mask and by a random token.
 
     The rest stay as they are (Devlin et al., 2019, section 3.1).
@@ -65,8 +65,8 @@ class Fate:
     swapped: float = 0.1  # the other 10 % stay as they are
 
 
-def mask(
-    ids: Ids, chance: Chance, *, share: float, token: int, ordinary: Ids, fate: Fate
+def mask_tokens(
+    ids: Ids, chance: RandomStream, *, share: float, token: int, ordinary: Ids, fate: MaskingRates
 ) -> tuple[Ids, Ids]:
     """Masking: `share` of the tokens are to be predicted.
 
@@ -86,8 +86,8 @@ def mask(
     return corrupted, labels
 
 
-def pair(
-    ids: Ids, breaks: Ids, other: Ids, other_breaks: Ids, chance: Chance, *, room: int
+def sentence_pair(
+    ids: Ids, breaks: Ids, other: Ids, other_breaks: Ids, chance: RandomStream, *, room: int
 ) -> tuple[Ids, Ids, int]:
     """A pair for next sentence prediction, of at most `room` tokens.
 
@@ -105,7 +105,7 @@ def pair(
     return first, second[: room - len(first)], from_elsewhere
 
 
-def _sentence_break(ids: Ids, breaks: Ids, chance: Chance) -> int:
+def _sentence_break(ids: Ids, breaks: Ids, chance: RandomStream) -> int:
     """Where a random sentence but the first begins; the middle, if there is only one."""
     number = chance.below(max(1, len(breaks) - 1), 1)[0]
     if len(breaks) > 1:
@@ -116,8 +116,8 @@ def _sentence_break(ids: Ids, breaks: Ids, chance: Chance) -> int:
 # --- span corruption (T5) ---
 
 
-def spans(
-    ids: Ids, chance: Chance, *, share: float, mean: float, sentinels: Sequence[int]
+def corrupt_spans(
+    ids: Ids, chance: RandomStream, *, share: float, mean: float, sentinels: Sequence[int]
 ) -> tuple[Ids, Ids]:
     """Span corruption: spans are replaced by one sentinel each (Raffel et al., 2020, figure 2).
 
@@ -149,14 +149,14 @@ def spans(
     return np.array(corrupted, dtype=np.int64), np.array(target, dtype=np.int64)
 
 
-def _random_partition(total: int, count: int, chance: Chance) -> Ids:
+def _random_partition(total: int, count: int, chance: RandomStream) -> Ids:
     """`count` lengths of at least 1 that add up to `total`."""
     # Random borders inside, as in T5's random_segmentation, and the total as the last one.
     ends = np.append(chance.some(total - 1, count - 1) + 1, total)
     return np.diff(ends, prepend=0)
 
 
-def restored(corrupted: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
+def restore_spans(corrupted: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
     """The inverse of span corruption."""
     markers = set(sentinels)
     hidden_spans: dict[int, list[int]] = {}
@@ -173,7 +173,7 @@ def restored(corrupted: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
 
 
 @dataclass(frozen=True)
-class Damage:
+class Corruption:
     """What `denoise` did: the order of the sentences, and the length of each masked span."""
 
     order: Ids
@@ -181,8 +181,8 @@ class Damage:
 
 
 def denoise(
-    ids: Ids, breaks: Ids, chance: Chance, *, share: float, mean: float, token: int
-) -> tuple[Ids, Ids, Damage]:
+    ids: Ids, breaks: Ids, chance: RandomStream, *, share: float, mean: float, token: int
+) -> tuple[Ids, Ids, Corruption]:
     """BART's corruption: sentence permutation, then text infilling.
 
     Lewis et al. (2020), section 2.2. Sentences begin at `breaks`. Infilling replaces spans by one
@@ -197,7 +197,7 @@ def denoise(
     lengths = lengths[: visible + 1]
     gaps = chance.some(visible + 1, len(lengths))
     corrupted = _infill(permuted, dict(zip(gaps.tolist(), lengths.tolist(), strict=True)), token)
-    return corrupted, ids.copy(), Damage(order, lengths)
+    return corrupted, ids.copy(), Corruption(order, lengths)
 
 
 def _permute_sentences(ids: Ids, breaks: Ids, order: Ids) -> Ids:
@@ -220,7 +220,7 @@ def _infill(ids: Ids, spans_at: dict[int, int], token: int) -> Ids:
     return np.array(corrupted, dtype=np.int64)
 
 
-def _span_lengths(total: int, mean: float, chance: Chance) -> Ids:
+def _span_lengths(total: int, mean: float, chance: RandomStream) -> Ids:
     """Lengths from Poisson(mean) that add up to `total`, at most `total` of them."""
     # 64 terms: for means such as BART's 3, what is beyond has no weight in float64.
     probabilities = [math.exp(-mean) * mean**k / math.factorial(k) for k in range(64)]
@@ -230,3 +230,11 @@ def _span_lengths(total: int, mean: float, chance: Chance) -> Ids:
     # The last one is cut to reach the total exactly.
     lengths = np.minimum(drawn, total - before)[before < total]
     return lengths.astype(np.int64)
+
+
+# Names that training/ still imports; they go with its next edits.
+Chance = RandomStream
+Fate = MaskingRates
+mask = mask_tokens
+pair = sentence_pair
+spans = corrupt_spans

@@ -52,14 +52,11 @@ def preset(
     """A named size with the masked-language-model head, and that of next-sentence prediction."""
     s = transformer_settings("bert", PRESETS, name, DEFAULTS, changes)
     transform = spec.HeadTransform(s["d_model"], s["activation"], NORM)
-    return encoder(
-        s,
-        vocabulary,
-        context,
-        pool=spec.Pool() if next_sentence else None,
-        head=spec.LMHead(True, transform=transform),
-        labels=spec.ClassifierHead(2, "next") if next_sentence else None,
-    )
+    head = spec.LMHead(True, transform=transform)
+    if not next_sentence:
+        return encoder(s, vocabulary, context, head=head)
+    labels = spec.ClassifierHead(2, "next")
+    return encoder(s, vocabulary, context, pool=spec.Pool(), head=head, labels=labels)
 
 
 def classifier(

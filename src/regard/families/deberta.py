@@ -95,10 +95,13 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     config["position_biased_input"] = model.tokens.position is not None
     position = model.stack.position
     if isinstance(position, spec.Disentangled):
+        terms = [position.terms]
+        if position.terms == "both":
+            terms = ["p2c", "c2p"]
         config |= {
             "relative_attention": True,
             "share_att_key": True,
-            "pos_att_type": ["p2c", "c2p"] if position.terms == "both" else [position.terms],
+            "pos_att_type": terms,
             "max_relative_positions": position.distance,
             "position_buckets": position.buckets or -1,
             "norm_rel_ebd": "layer_norm" if position.norm else "none",

@@ -142,14 +142,14 @@ class LlamaFamily:
         heads = values["num_attention_heads"]
         key_heads = values["num_key_value_heads"]
         d_head = values["head_dim"] or values["hidden_size"] // heads
-        return spec.Attention(
-            heads,
-            d_head,
-            d_head,
-            groups=None if key_heads == heads else key_heads,
-            bias="qkvo" if values.get("attention_bias") else self.attention_bias,
-            mixer=spec.SoftmaxAttention(values["attention_dropout"]),
-        )
+        groups = None
+        if key_heads != heads:
+            groups = key_heads
+        bias = self.attention_bias
+        if values.get("attention_bias"):
+            bias = "qkvo"
+        mixer = spec.SoftmaxAttention(values["attention_dropout"])
+        return spec.Attention(heads, d_head, d_head, groups=groups, bias=bias, mixer=mixer)
 
     # -------------------------------------------------------------- tensors
 

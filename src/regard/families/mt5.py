@@ -42,7 +42,8 @@ PRESET_DEFAULTS = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset; T5 1.1 has the same keys."""
     return {
         "vocab_size": settings["vocabulary"],
         "d_model": settings["d_model"],
@@ -56,4 +57,4 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("mt5", PRESETS, PRESET_DEFAULTS, _config, MT5.to_spec)
+preset = ConfigPresets("mt5", PRESETS, PRESET_DEFAULTS, preset_config, MT5.to_spec)

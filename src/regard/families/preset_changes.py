@@ -198,7 +198,11 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
         return replace(part, position=at_input)
 
     def of_stack(stack: spec.Stack) -> spec.Stack:
-        return replace(stack, position=positions.inside)
+        changed = replace(stack, position=positions.inside)
+        if stack.universal is None:
+            return changed
+        # A Universal Transformer adds sinusoids at each step; these other positions replace.
+        return replace(changed, universal=replace(stack.universal, timing=False))
 
     # Front ends first: a segment memory allows no positions there.
     return _with_stacks("position", _with_front_ends(model, of_front_end), of_stack)

@@ -236,6 +236,20 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
             "11b": Size(11_000, ROUNDED),
         },
     ),
+    # The counts are those of Chung et al. 2022 (Flan-T5), who trained it further.
+    "t5-v1.1": _from_config(
+        "encoder-decoder",
+        t5.preset_1_1,
+        32_128,
+        512,
+        "base",
+        tiny=Size(),
+        small=Size(80, ROUNDED),
+        base=Size(250, ROUNDED),
+        large=Size(780),
+        xl=Size(3000, ROUNDED),
+        xxl=Size(11_000, ROUNDED),
+    ),
     "mt5": _from_config(
         "encoder-decoder",
         mt5.preset,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import transformer_settings
+from regard.families import mt5
+from regard.families.preset_settings import ConfigPresets, transformer_settings
 from regard.families.t5_layout import SCHEMA, T5Family
 
 # ------------------------------------------------------------------ presets
@@ -59,3 +61,14 @@ def preset(
 # ------------------------------------------------------------------ files
 
 T5 = T5Family("t5", "T5ForConditionalGeneration", SCHEMA, can_scale=True)
+
+
+# ------------------------------------------------------------------ version 1.1
+
+
+def _config_1_1(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**mt5.preset_config(settings), "feed_forward_proj": "gated-gelu"}
+
+
+# The sizes of mT5, which followed it: gated, and with an output matrix of its own.
+preset_1_1 = ConfigPresets("t5-v1.1", mt5.PRESETS, mt5.PRESET_DEFAULTS, _config_1_1, T5.to_spec)

@@ -93,12 +93,14 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     waves = model.waves
     labels = classifier_head(model)
     first = waves.convolutions[0]
+    architecture = "Wav2Vec2ForCTC" if labels else "Wav2Vec2Model"
+    normalizes_over_time = isinstance(first.norm, spec.TimeNorm)
     config: dict[str, Any] = {
         "model_type": "wav2vec2",
-        "architectures": ["Wav2Vec2ForCTC" if labels else "Wav2Vec2Model"],
+        "architectures": [architecture],
         **stack_config(model.d_model, model.stack, _DROPOUT),
         "feat_proj_dropout": waves.project_dropout,
-        "feat_extract_norm": "group" if isinstance(first.norm, spec.TimeNorm) else "layer",
+        "feat_extract_norm": "group" if normalizes_over_time else "layer",
         "feat_extract_activation": activation_name(waves.activation),
         "conv_dim": [convolution.channels for convolution in waves.convolutions],
         "conv_stride": [convolution.stride for convolution in waves.convolutions],

@@ -36,7 +36,7 @@ class Entropy(AnalysisResult):
     force: Array
     flags: dict[str, str]  # "encoder.0.self head 3" → what is conspicuous
 
-    note = "0 is one place alone, 1 an even look at everything visible."
+    note = "0 is a single position, 1 an even look at everything visible."
 
     @property
     def title(self) -> str:

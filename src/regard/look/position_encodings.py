@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
-from regard.core.frontend import Patches, Spectrogram
+from regard.core.frontend import Patches, Spectrogram, Waveform
 from regard.core.positional_encoding import (
     AxialPosition,
     FixedPosition,
@@ -114,6 +114,8 @@ def positions(
             return _of_vectors(what, grid.rows(length)[:length].float())
         case Sinusoidal() | LearnedPosition() | FixedPosition() | AxialPosition() as table, _:
             kind = TABLES[type(table)]
+            if not isinstance(table, Sinusoidal):
+                length = min(length, table.length)  # there are no more
             vectors = table.rows(length)[:length].float()  # [T, D]
             return _of_vectors(f"{kind} vectors added at the input of the {name}", vectors)
         case None, Rope() as rope:
@@ -140,6 +142,11 @@ def positions(
     of_layers = [attention.relative for attention in _self_attentions(part)]
     if any(relative is not None for relative in of_layers):
         return _of_layers(of_layers, numbers, name)
+    if isinstance(_front_end(core, name), Waveform):
+        raise SettingError(
+            f"a convolution over the frames tells the {name} their positions, without vectors",
+            "look at its attention",
+        )
     raise SettingError(f"the {name} of this model knows nothing of places", "look at another stack")
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
 from regard.data.audio import RATE, log_mel, read_wav
+from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
@@ -111,9 +111,9 @@ class CTCModel(Model):
         results: list[list[int]] = [[] for _ in waveforms]
         for rows in batch_by_length([len(waveform) for waveform in waveforms], batch_samples):
             batch = [waveforms[i] for i in rows]
-            inputs = pad_sequence(batch, batch_first=True).to(self.device, self.dtype)  # [B, S]
-            lengths = torch.tensor([len(waveform) for waveform in batch], device=self.device)
-            padding_mask = torch.arange(inputs.shape[1], device=self.device) < lengths[:, None]
+            inputs, padding_mask = pad_rows([waveform.numpy() for waveform in batch], 0.0)  # [B, S]
+            inputs = inputs.to(self.device, self.dtype)
+            padding_mask = padding_mask.to(self.device)
             # A batch of one has no padding: the faster path without a mask.
             hidden, _ = self.model(inputs, padding_mask if len(rows) > 1 else None)
             labels = self.model.classes(hidden, None).argmax(dim=-1).cpu()  # [B, T]

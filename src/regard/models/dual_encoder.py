@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
-from regard.data.image import Picture, Preparation
+from regard.data.image import ImageProcessor, Picture
 from regard.errors import DataError
 from regard.model import DualEncoder
 from regard.models.base import TokenizerModel
-from regard.models.image_encoder import image_input, map_images, open_preparation
+from regard.models.image_encoder import image_input, map_images, open_image_processor
 from regard.models.labels import Scores, label_scores
 from regard.models.text_encoder import TextEncoder
 from regard.text.tokenizer import Text
@@ -41,9 +41,9 @@ class DualEncoderModel(TokenizerModel):
         return encoder
 
     @cached_property
-    def preparation(self) -> Preparation:
+    def image_processor(self) -> ImageProcessor:
         """How an image becomes pixel values: resizing, cropping, normalization."""
-        return open_preparation(self)
+        return open_image_processor(self)
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data)

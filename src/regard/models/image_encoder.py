@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.image import Picture, Preparation
-from regard.data.image import read as read_preparation
+from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.errors import ModelError
 from regard.model import Encoder
 from regard.models.base import Model
@@ -34,9 +33,9 @@ class ImageEncoder(Model):
     medium = "image"
 
     @cached_property
-    def preparation(self) -> Preparation:
+    def image_processor(self) -> ImageProcessor:
         """How an image becomes pixel values: resizing, cropping, normalization."""
-        return open_preparation(self)
+        return open_image_processor(self)
 
     @property
     def labels(self) -> list[str]:
@@ -86,23 +85,23 @@ class ImageEncoder(Model):
         return hidden[:, 0]
 
 
-def open_preparation(model: Model) -> Preparation:
+def open_image_processor(model: Model) -> ImageProcessor:
     """The preprocessing that a model's folder describes."""
     if model.folder is None:
         raise ModelError(
             "this model does not know how pictures are prepared",
             "open it from a folder that says so",
         )
-    return read_preparation(model.folder)
+    return read_image_processor(model.folder)
 
 
 def image_input(model: Any, data: bytes) -> MediaInput:
-    """The pixel values of an image file, as a model with a `preparation` reads them."""
+    """The pixel values of an image file, as a model with an `image_processor` reads them."""
     from regard.look import MediaInput
 
-    pixel_values = model.preparation(data)  # [C, H, W]
+    pixel_values = model.image_processor(data)  # [C, H, W]
     inputs = pixel_values[None].to(model.device, model.dtype)
-    return MediaInput(inputs, model.preparation.seen(pixel_values))
+    return MediaInput(inputs, model.image_processor.to_image(pixel_values))
 
 
 @torch.inference_mode()
@@ -116,7 +115,7 @@ def map_images(
     model.model.eval()
     results = []
     for start in range(0, len(images), _BATCH_SIZE):
-        batch = model.preparation.batch(images[start : start + _BATCH_SIZE])  # [B, C, H, W]
+        batch = model.image_processor.batch(images[start : start + _BATCH_SIZE])  # [B, C, H, W]
         results.append(function(batch.to(model.device, model.dtype)).float().cpu())
     if not results:
         return torch.empty(0)

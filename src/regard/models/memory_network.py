@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
+from regard.data.padding import pad_rows, round_up
 from regard.errors import DataError, SettingError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.labels import Scores, label_scores
@@ -92,17 +93,12 @@ class MemoryNetworkModel(TokenizerModel):
 def pad_stories(stories: Sequence[Sequence[Sequence[int]]], multiple: int = 1) -> Tensor:
     """Stories as one tensor [B, N + 1, S], padded with -1, the question in the last row.
 
-    N sentences of S tokens, both rounded up to a multiple; `MemoryNetwork.apart` takes it.
+    N sentences of S tokens, both rounded up to a multiple; `MemoryNetwork.split_inputs` takes it.
     """
-    sentences = _round_up(max(len(story) - 1 for story in stories), multiple)
-    longest = max(len(sentence) for story in stories for sentence in story)
-    padded = torch.full((len(stories), sentences + 1, _round_up(longest, multiple)), _PADDING)
-    for row, (*story, question) in zip(padded, stories, strict=True):
-        for position, sentence in enumerate(story):
-            row[position, : len(sentence)] = torch.tensor(sentence)
-        row[sentences, : len(question)] = torch.tensor(question)
-    return padded
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+    count = round_up(max(len(story) - 1 for story in stories), multiple)
+    rows: list[Sequence[int]] = []
+    for *story, question in stories:
+        empty: list[Sequence[int]] = [[]] * (count - len(story))
+        rows += [*story, *empty, question]
+    padded, _ = pad_rows(rows, _PADDING, pad_to_multiple_of=multiple)
+    return padded.view(len(stories), count + 1, -1)

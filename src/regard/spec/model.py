@@ -47,6 +47,17 @@ class ModelSpec(ABC):
         return None
 
     @property
+    def embeddings(self) -> dict[str, Tokens]:
+        """The token embeddings, under the names of their fields."""
+        return {}
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest text that there are positions for; None where any length has them."""
+        limits = [tokens.max_length for tokens in self.embeddings.values()]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
     def widths(self) -> dict[str, int]:
         """d_model, under the name of its tower where there are two."""
         return {"": self.d_model}
@@ -140,6 +151,12 @@ class EncoderDecoder(ModelSpec):
         _check_decoder(self.decoder)
 
     @property
+    def embeddings(self) -> dict[str, Tokens]:
+        if isinstance(self.source, Tokens):
+            return {"source": self.source, "target": self.target}
+        return {"target": self.target}
+
+    @property
     def inputs(self) -> dict[str, bool]:
         inputs = _encoder_decoder_inputs(self.source)
         if self.labels is None:
@@ -211,6 +228,10 @@ class SequenceToSequence(ModelSpec):
             )
 
     @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"source": self.source, "target": self.target}
+
+    @property
     def inputs(self) -> dict[str, bool]:
         return _encoder_decoder_inputs(self.source)
 
@@ -267,6 +288,10 @@ class Encoder(ModelSpec):
             raise ModelError(problem, "correct one of them")
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"input": self.input} if isinstance(self.input, Tokens) else {}
 
     @property
     def inputs(self) -> dict[str, bool]:
@@ -352,6 +377,10 @@ class Decoder(ModelSpec):
             )
 
     @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"tokens": self.tokens}
+
+    @property
     def inputs(self) -> dict[str, bool]:
         return {self.tokens.main_input_name: True, "attention_mask": False}
 
@@ -388,6 +417,10 @@ class RecurrentDecoder(ModelSpec):
             )
         if self.stack.looks is not None:
             raise ModelError("a language model has no memory to look at", "leave `looks` out")
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"tokens": self.tokens}
 
     @property
     def inputs(self) -> dict[str, bool]:

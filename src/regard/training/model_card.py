@@ -62,6 +62,16 @@ _KINDS = {
         "A finder of answers",
         'regard.load("FOLDER").answer("question?", "context")',
     ),
+    "regress": _Kind(
+        "text-classification",
+        "A model that rates texts by a number",
+        'regard.load("FOLDER").classify("a text")',
+    ),
+    "contrastive": _Kind(
+        "sentence-similarity",
+        "An encoder of sentence vectors",
+        'regard.load("FOLDER").embed("a text")',
+    ),
     "stories": _Kind(
         "question-answering",
         "A memory network that answers questions about stories",
@@ -117,9 +127,10 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
 
 def _data_source(recipe: Recipe) -> str:
     data = recipe.data
-    objective = recipe.train.objective
-    if recipe.tune:
-        files = ", ".join(f"`{file}`" for file in recipe.tune.files)
+    objective = recipe.objective
+    if recipe.is_finetuning:
+        names = recipe.tune.files or (data.text or data.pairs or data.source,)
+        files = ", ".join(f"`{file}`" for file in names)
         return f"{files}, beginning with `{recipe.tune.base}`"
     if objective == "classify" and data.text is None:
         return f"{data.builtin_lines:,} generated ListOps expressions"
@@ -201,7 +212,7 @@ def _translation_table(recipe: Recipe, scores: Mapping[str, TranslationScore]) -
 
 def _settings(recipe: Recipe) -> list[str]:
     """The recipe as TOML, to train the model again."""
-    sections = [*SECTIONS, "tune"] if recipe.tune else [*SECTIONS]
+    sections = [name for name in SECTIONS if name != "tune" or recipe.is_finetuning]
     lines: list[str] = []
     for section in sections:
         # None is no value of TOML: such keys keep their defaults.

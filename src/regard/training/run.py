@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from regard import disk, spec
+from regard import spec as specs
 from regard.allocator import keep_large_blocks
-from regard.builder import build
 from regard.checkpoint import Checkpoints, Snapshots
-from regard.core.embedding import Embedding
-from regard.core.stack import Stack
-from regard.data.word_vectors import read_vectors
-from regard.decode.length_penalty import GNMTPenalty
-from regard.errors import SettingError, TrainingInterrupted
-from regard.families import folder as folders
-from regard.families import recurrent, transformer
+from regard.errors import RegardError, SettingError, TrainingInterrupted
 from regard.metrics.scores import AnyScore
-from regard.models import Translator, choose_device
-from regard.training import finetune as finetuning
-from regard.training import model_card, own_model
-from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora, test_sets
+from regard.models import Model, choose_device
+from regard.training import model_card, model_spec
+from regard.training.assembly import assemble, export, objective_class
 from regard.training.engine import layerwise_lr_decay
-from regard.training.engine.initialization import initialize
 from regard.training.engine.loop import Loop
 from regard.training.engine.lr_schedule import (
     ConstantRate,
@@ -40,31 +33,31 @@ from regard.training.engine.lr_schedule import (
 from regard.training.engine.metrics_log import MetricsLog
 from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
-from regard.training.job import Job, pad_to_multiple_of
-from regard.training.language import language_job
-from regard.training.objectives.distillation import translation_teacher
-from regard.training.objectives.sequence_to_sequence import SequenceToSequence, final_scores
+from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes
+from regard.training.recipe.objectives import objective_of, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
+from regard.training.setup import DataSource, Setup
 
 OnStep = Callable[[Loop], None]
 
-# Keys of [model] that change a preset, where they are set.
-_TRANSFORMER_CHANGES = (
-    "d_model",
-    "d_ff",
-    "heads",
-    "layers",
-    "decoder_layers",
-    "dropout",
-    "attention_dropout",
-    "feedforward_dropout",
-    "activation",
-    "attention",
-    "decoder_attention",
-)
-_BASELINE_CHANGES = ("d_model", "layers", "dropout")
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of a run from outside the package.
+
+    `source` takes the place of the recipe's files, `objective` that of its objective; `kinds` are
+    the dataclasses of parts of its model.
+    """
+
+    source: DataSource | None = None
+    objective: type[Objective] | None = None
+    kinds: Sequence[type] = ()
+
+    @property
+    def objective_name(self) -> str | None:
+        return None if self.objective is None else self.objective.__qualname__
 
 
 @dataclass(frozen=True)
@@ -84,15 +77,20 @@ class Result:
 def train(
     recipe: str | Path | Mapping[str, Any] | None = None,
     *,
-    model: spec.Model | str | None = None,
+    spec: specs.Model | None = None,
+    model: specs.Model | Model | str | None = None,
+    data: DataSource | str | Path | None = None,
+    objective: type[Objective] | str | None = None,
     out: str | Path | None = None,
     on_step: OnStep | None = None,
     **changes: Any,
 ) -> Result:
-    """Runs a packaged recipe, a TOML file, or plain settings: `regard.train("builtin", steps=100)`.
+    """Trains a model: `regard.train("builtin", steps=100)`, `regard.train(spec=…, data="a.txt")`.
 
-    `model` is a spec, for translation and language modelling, which then replaces the sizes of the
-    recipe; or the name of a kind of model, as in a recipe.
+    `recipe` is a packaged recipe, a TOML file, or plain settings; `changes` are settings on top.
+    `spec` describes the model, in place of the recipe's sizes. `model` is the name of one (and its
+    size, `gpt2:small`), a spec, or a loaded model that is trained on. `data` is a file, or an
+    object with `splits()`. `objective` is a word, or a class from outside the package.
 
     `on_step` is called after every update with the training loop, whose `progress` it may read and
     whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
@@ -101,16 +99,53 @@ def train(
     if isinstance(recipe, Mapping):
         changes = {**recipe, **changes}
         recipe = None
-    if isinstance(model, str):
+    if isinstance(model, specs.ModelSpec):
+        spec = model
+    elif isinstance(model, Model):
+        changes["base"] = str(_folder_of(model))
+    elif model is not None:
         changes["model"] = model
-        model = None
+    parts = Parts(kinds=specs.own_kinds(spec))
+    if objective is not None:
+        parts, changes = _with_objective(parts, changes, objective)
+    if data is not None:
+        parts, changes = _with_data(parts, changes, data)
     parsed, name = recipes.choose(recipe, changes)
-    if model is not None:
-        parsed = own_model.with_model(parsed, model, changes)
-    run_folder = begin(parsed, Path(out) if out else None, name)
-    if model is not None:
-        own_model.write(run_folder, model)
-    return run(run_folder, parsed, name, on_step=on_step, kinds=spec.own_kinds(model))
+    if spec is not None:
+        kind = parts.objective or objective_class(parsed.objective)
+        model_spec.check_kind(spec, kind.spec_classes, parsed.objective)
+        parsed = model_spec.without_architecture(parsed, changes)
+    run_folder = begin(parsed, Path(out) if out else None, name, parts.objective_name)
+    if spec is not None:
+        model_spec.write(run_folder, spec)
+    return start(run_folder, parsed, name, on_step=on_step, parts=parts)
+
+
+def _folder_of(model: Model) -> Path:
+    if model.folder is None:
+        raise SettingError("this model is in no folder", "save it first: model.save(folder)")
+    return model.folder
+
+
+def _with_objective(
+    parts: Parts, changes: dict[str, Any], objective: type[Objective] | str
+) -> tuple[Parts, dict[str, Any]]:
+    if isinstance(objective, str):
+        return parts, {**changes, "objective": objective}
+    # The settings of a new objective are those of the one that it is derived from.
+    return replace(parts, objective=objective), {**changes, "objective": objective.name}
+
+
+def _with_data(
+    parts: Parts, changes: dict[str, Any], data: DataSource | str | Path
+) -> tuple[Parts, dict[str, Any]]:
+    """A file under the key of its kind; of an object, its name, for the model card."""
+    text_model = changes.get("model")
+    objective = changes.get("objective") or objective_of(text_model, has_text=True)
+    key = "pairs" if objective_settings(objective).data == "pairs" else "text"
+    if isinstance(data, str | Path):
+        return parts, {**changes, key: str(data)}
+    return replace(parts, source=data), {**changes, key: type(data).__qualname__}
 
 
 def finetune(
@@ -125,22 +160,24 @@ def finetune(
 ) -> Result:
     """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
 
-    The changes are the settings of `regard finetune`, for instance `valid="dev.tsv"`; several files
-    of pairs come with as many `prefixes`. `on_step` as in `regard.train`.
+    It is `regard.train` that starts from a folder. The changes are the settings of `regard
+    finetune`, for instance `valid="dev.tsv"`; several files of pairs come with as many `prefixes`.
+    `on_step` as in `regard.train`.
     """
     files = [data] if isinstance(data, str | Path) else data
     values = {
         **changes,
         "task": task,
+        "base": str(model),
         # A run is resumed from anywhere, so its recipe holds absolute paths.
-        "base": str(Path(model).absolute()),
         "files": [str(Path(file).absolute()) for file in files],
     }
     for key in ("valid", "test"):
         if changes.get(key) is not None:
             values[key] = str(Path(changes[key]).absolute())
-    run_folder, recipe, name = finetuning.start(values, Path(out) if out else None)
-    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step)
+    recipe = recipes.load(None, values)
+    run_folder = begin(recipe, Path(out) if out else None, task)
+    return start(run_folder, recipe, task, quiet=quiet, on_step=on_step)
 
 
 def go_on(
@@ -149,11 +186,43 @@ def go_on(
     quiet: bool = False,
     on_step: OnStep | None = None,
     kinds: Sequence[type] = (),
+    data: DataSource | None = None,
+    objective: type[Objective] | None = None,
 ) -> Result:
-    """Resumes a run from its newest intact checkpoint; `kinds` are the dataclasses of parts from
-    outside the package that its model has."""
+    """Resumes a run from its newest intact checkpoint.
+
+    Parts from outside the package are given again: `kinds` are the dataclasses of model parts. Data
+    is needed only by a run that was stopped before all of it was stored.
+    """
     run_folder, recipe, name = resume(Path(folder))
-    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, kinds=kinds)
+    parts = Parts(data, objective, kinds)
+    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts)
+
+
+def start(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    name: str,
+    *,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+    parts: Parts | None = None,
+) -> Result:
+    """Runs a run that has just begun; one that cannot be assembled leaves no folder behind."""
+    with _removed_if_not_assembled(run_folder, recipe):
+        return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts)
+
+
+@contextmanager
+def _removed_if_not_assembled(run_folder: RunFolder, recipe: Recipe) -> Iterator[None]:
+    try:
+        yield
+    except RegardError:
+        from_stdin = "-" in (recipe.data.text, recipe.data.pairs)
+        # Standard input cannot be read again: its copy is kept.
+        if not run_folder.metrics.exists() and not from_stdin:
+            shutil.rmtree(run_folder.folder)
+        raise
 
 
 def run(
@@ -163,18 +232,36 @@ def run(
     *,
     quiet: bool = False,
     on_step: OnStep | None = None,
-    kinds: Sequence[type] = (),
+    parts: Parts | None = None,
 ) -> Result:
-    """Prepares the data, trains, scores, and writes the model card."""
-    progress_bar = ProgressBar(recipe.train.steps, quiet)
+    """Assembles model, data and objective; trains, scores, and writes the model card."""
+    with run_folder.locked():
+        return _run(
+            run_folder, recipe, name, ProgressBar(recipe.train.steps, quiet), on_step, parts
+        )
+
+
+def _run(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    name: str,
+    progress_bar: ProgressBar,
+    on_step: OnStep | None,
+    parts: Parts | None,
+) -> Result:
+    parts = parts or Parts()
+    run_folder.check_objective(parts.objective_name)
     keep_large_blocks()  # of memory, for the batches to come
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    job = make_job(run_folder, recipe, progress_bar, kinds)
+    setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds)
+    objective = assemble(setup, parts.objective)
+    recipe = run_folder.with_counted_steps(recipe, objective.batches_per_epoch)
+    progress_bar.set_steps(recipe.train.steps)
     # ELECTRA trains two models at once: the objective holds all that has gradients.
-    model = job.objective.model
+    model = objective.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     progress_bar.say(
         f"model: {parameters:,} parameters, {recipe.train.precision} "
@@ -184,12 +271,12 @@ def run(
     metrics = MetricsLog(run_folder.metrics, tensorboard)
     loop = Loop(
         recipe,
-        job.objective,
-        make_optimizer(recipe, model, job.d_model),
+        objective,
+        make_optimizer(recipe, model, objective.d_model),
         (Checkpoints(run_folder.checkpoints), Snapshots(run_folder.snapshots)),
         metrics,
         progress_bar,
-        after_save=job.export,
+        after_save=lambda: export(objective),
         on_step=on_step,
     )
     saved = loop.checkpoints.newest(progress_bar.say)
@@ -206,7 +293,7 @@ def run(
         raise _interruption(loop, run_folder, progress_bar)
     # The scores are of the weights in the folder: averaged, or the best, not the last.
     with loop.exported():
-        scores = job.scores()
+        scores = objective.scores()
     progress = loop.progress
     facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
     model_card.write(run_folder, recipe, name, facts)
@@ -225,163 +312,13 @@ def _interruption(
     )
 
 
-def make_job(
-    run_folder: RunFolder,
-    recipe: Recipe,
-    progress_bar: ProgressBar,
-    kinds: Sequence[type] = (),
-) -> Job:
-    """The job of a recipe, with its data prepared and its model initialized."""
-    if recipe.tune:
-        return finetuning.make_job(run_folder, recipe, progress_bar)
-    model = own_model.read(run_folder, kinds)
-    if recipe.train.objective == "translate":
-        assert not isinstance(model, spec.Decoder), "refused when the run began"
-        return _translation_job(run_folder, recipe, progress_bar, model)
-    assert not isinstance(model, spec.EncoderDecoder), "refused when the run began"
-    return language_job(run_folder, recipe, progress_bar, model)
-
-
-# --- translation ----------------------------------------------------------------------------------
-
-
-def _translation_job(
-    run_folder: RunFolder,
-    recipe: Recipe,
-    progress_bar: ProgressBar,
-    model: spec.EncoderDecoder | None,
-) -> Job:
-    data = parallel_corpora(run_folder, recipe, progress_bar.say)
-    translator = make_translator(recipe, data, progress_bar.say, model)
-    _write_config_files(run_folder, recipe, translator)
-    objective = SequenceToSequence(
-        translator,
-        data,
-        recipe.train,
-        pad_to_multiple_of(recipe, translator.device),
-        translation_teacher(recipe, translator),
-    )
-    return Job(
-        objective,
-        translator.spec.d_model,
-        lambda: folders.write_weights(run_folder.weights, translator.model, translator.spec),
-        lambda: final_scores(test_sets(recipe), translator, recipe, progress_bar),
-    )
-
-
-def describe(
-    recipe: Recipe, source_vocabulary: int, target_vocabulary: int
-) -> spec.EncoderDecoder | spec.SequenceToSequence:
-    """The spec of a recipe's translation model."""
-    settings = recipe.model
-    # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
-    joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
-    share = settings.share or ("all" if joint else "target")
-    keys = _BASELINE_CHANGES if recipe.is_baseline else _TRANSFORMER_CHANGES
-    values = {key: getattr(settings, key) for key in keys}
-    changes = {key: value for key, value in values.items() if value is not None}
-    changes |= {"share": share, "max_length": recipe.data.max_length}
-    vocabularies = (source_vocabulary, target_vocabulary)
-    if recipe.is_baseline:
-        return recurrent.preset(str(settings.model), recipe.preset, *vocabularies, **changes)
-    changes |= _positions(recipe)
-    changes["residual"] = spec.PreNorm() if settings.residual == "pre" else spec.PostNorm()
-    return transformer.preset(recipe.preset, *vocabularies, **changes)
-
-
-def _positions(recipe: Recipe) -> dict[str, Any]:
-    """Position encodings: at the input (`position`), or inside attention (`relative`)."""
-    # Added to the token embeddings.
-    at_input: dict[str, spec.InputPosition] = {
-        "sinusoidal": spec.Sinusoidal(),
-        "learned": spec.LearnedPosition(recipe.data.max_length),
-        "concatenated": spec.ConcatenatedPosition(64),  # concatenated, then mapped to d_model
-    }
-    # In the attention scores, or on queries and keys.
-    inside: dict[str, spec.StackPosition] = {
-        "relative": spec.RelativeKeys(16),  # k = 16, as in Shaw et al., Section 4.1
-        "buckets": spec.T5Bias(),
-        "alibi": spec.Alibi(),
-        "rope": spec.Rope(),
-    }
-    kind = recipe.model.position or "sinusoidal"
-    return {"position": at_input.get(kind), "relative": inside.get(kind)}
-
-
-def make_translator(
-    recipe: Recipe,
-    data: ParallelCorpora,
-    say: Callable[[str], None],
-    own: spec.EncoderDecoder | None = None,
-) -> Translator:
-    """A new translator with its initial weights, on its device: of the recipe, or of `own` spec."""
-    source = data.source_tokenizer
-    target = data.target_tokenizer
-    description: spec.EncoderDecoder | spec.SequenceToSequence
-    if own is None:
-        description = describe(recipe, len(source), len(target))
-    else:
-        own_model.check_vocabulary("source", own.source, len(source))
-        own_model.check_vocabulary("target", own.target, len(target))
-        description = own
-    # Weights are drawn on the CPU: the same on every device.
-    torch.manual_seed(recipe.train.seed)
-    model = build(description)
-    initialize(model, recipe.initialization)
-    assert isinstance(model.source, Embedding), "recipes are of text"
-    source_table = model.source.table
-    target_table = model.target.table
-    if recipe.model.vectors:
-        path = Path(recipe.model.vectors)
-        read_vectors(path, source, source_table.weight.data, say)
-        if target_table is not source_table:  # otherwise they are one tensor
-            read_vectors(path, target, target_table.weight.data, say)
-    if recipe.model.freeze_embeddings:
-        source_table.weight.requires_grad_(False)
-        target_table.weight.requires_grad_(False)
-    for side in (model.encoder, model.decoder):
-        if isinstance(side, Stack):  # recurrent and convolutional sides store few activations
-            side.activation_checkpointing = recipe.train.recompute
-    model.to(choose_device(recipe.train.device))
-    return Translator(model, description, source, target, target.required_token_id("bos"))
-
-
-def _write_config_files(run_folder: RunFolder, recipe: Recipe, translator: Translator) -> None:
-    """Writes what makes the run folder a Hugging Face repository, besides weights and card."""
-    source = translator.source_tokenizer
-    target = translator.target_tokenizer
-    # The ids are those of the decoder, which starts and ends by them.
-    ids = folders.SpecialTokenIds(
-        target.required_token_id("pad"),
-        translator.start,
-        target.required_token_id("eos"),
-        target.special_token_id("unk"),
-    )
-    penalty = recipe.length_penalty
-    kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
-    generation_config = folders.generation_config(
-        ids, beam=recipe.decode.beam, length_penalty=penalty.alpha, search={kind: penalty.alpha}
-    )
-    tokens = source.special_tokens
-    tokenizer_config = folders.tokenizer_config(
-        tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk")
-    )
-    files = {
-        "config.json": folders.describe(translator.spec, ids),
-        "generation_config.json": generation_config,
-        "tokenizer_config.json": tokenizer_config,
-    }
-    for name, content in files.items():
-        disk.write_json(run_folder.folder / name, content)
-
-
 # --- optimization ---------------------------------------------------------------------------------
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
     train = recipe.train
     lr_multipliers = None  # one learning rate for all parameters
-    if recipe.tune:
+    if recipe.is_finetuning:
         lr_multipliers = layerwise_lr_decay.lr_multipliers(model, recipe.tune.layer_decay)
     return Optimizer(
         model.named_parameters(),

@@ -24,7 +24,7 @@ const words = (text) => h("p", { class: "explains", text });
 async function entropy(question) {
   const found = await ask("entropy", question);
   const most = found.share[0].length, flags = Object.entries(found.flags);
-  return [words("How widely each head looks: 0 is one place alone, 1 everything alike. A head has collapsed if all look at the same place, is even if it only takes the mean, and idle if it adds next to nothing."),
+  return [words("How widely each head looks: 0 is a single position, 1 everything alike. A head has collapsed if all look at the same place, is even if it only takes the mean, and idle if it adds next to nothing."),
     table(found.names, [...Array(most).keys()].map((k) => `head ${k}`), (i, j) => found.share[i][j] === null ? null : [found.share[i][j], found.share[i][j].toFixed(2) + (found.flags[`${found.names[i]} head ${j}`] ? " ⚑" : ""),
       `${found.nats[i][j].toFixed(3)} nats; its favourite place gets ${(100 * found.favourite[i][j]).toFixed(0)} %; it adds ${found.force[i][j].toFixed(2)} × an even share`]),
     flags.length ? h("ul", { class: "flags" }, flags.slice(0, 24).map(([head, what]) => { const [name, , k] = head.split(" "); return h("li", {}, goTo(name, Number(k)), " ", what); })) : h("p", { class: "note", text: "No head of this sentence has collapsed, is even or idle." })];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
 from regard.families.folder import append_end_token
-from regard.models import load_translator
+from regard.models import Translator, load_translator
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import (
     load_translation_tokenizer,
@@ -22,14 +22,14 @@ from regard.text.tokenizer_files import (
     translation_tokenizer_from_json,
 )
 from regard.text.tokenizer_training import train_tokenizer
+from regard.training.data.labelled_text import as_splits, with_held_out
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
-from regard.training.recipe.sections import Data
+from regard.training.recipe.sections import DataSettings
 from regard.training.run_folder import RunFolder
+from regard.training.setup import Say, Setup, Split
 
 Pair = tuple[str, str]
-Pairs = Callable[[], Iterator[Pair]]  # from the beginning, as often as it is called
-Say = Callable[[str], None]
 
 TOKENIZER_KINDS = ("bpe", "unigram", "words", "characters")
 BUILTIN_VALIDATION = 500  # sentences
@@ -37,46 +37,139 @@ BUILTIN_TEST = 1000
 # Without validation files, every 100th pair validates, but not more than 1,000.
 HOLD_OUT_EVERY = 100
 MAX_HELD_OUT = 1000
+_FITTED = ("train", "valid")  # splits that training itself uses
+_TAUGHT = "taught"  # the file of a teacher's translations
 TRANSLATED_AT_ONCE = 2000  # sentences that a teacher translates between two reports
 
 
 @dataclass(frozen=True)
 class ParallelCorpora:
-    """Tokenizers and tokenized pairs of a run; the validation pairs as text too."""
+    """Tokenizers and tokenized pairs of a run; validation and test pairs as text too."""
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     train: Corpus
     valid: Corpus | None
     valid_pairs: list[Pair]
+    test_sets: dict[str, list[Pair]]
 
 
-def parallel_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> ParallelCorpora:
-    """Prepares tokenizers and corpora on the first call; later calls open them."""
-    train = run_folder.data / "train"
-    if not (train / "corpus.json").exists():
-        _prepare(run_folder, recipe, say)
-    # Opened from the folder, as users will: what was prepared now and what is resumed are one.
-    source, target = open_translation_tokenizers(run_folder.folder)
-    valid = run_folder.data / "valid"
-    if not valid.exists():
-        return ParallelCorpora(source, target, Corpus.open(train), None, [])
-    pairs = list(text_files.pairs(run_folder.data / "valid.jsonl"))
-    return ParallelCorpora(source, target, Corpus.open(train), Corpus.open(valid), pairs)
+def parallel_corpora(setup: Setup, base: Translator | None = None) -> ParallelCorpora:
+    """Prepares tokenizers and corpora on the first call; later calls open them.
+
+    A translator that is fine-tuned, `base`, brings its tokenizers.
+    """
+    data = setup.run_folder.data
+    if not (data / "train" / "corpus.json").exists():
+        _prepare(setup, base)
+    if base is not None:
+        source = base.source_tokenizer
+        target = base.target_tokenizer
+    else:
+        # Opened from the folder, as users will: what was prepared now and what is resumed are one.
+        source, target = open_translation_tokenizers(setup.run_folder.folder)
+    train = Corpus.open(data / "train")
+    valid = None
+    valid_pairs: list[Pair] = []
+    if (data / "valid").exists():
+        valid = Corpus.open(data / "valid")
+        valid_pairs = list(text_files.pairs(data / "valid.jsonl"))
+    return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup))
 
 
-def test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
-    """The pairs that the finished model is scored on, by name of the set."""
-    if recipe.builtin:
-        return {
-            "test": _builtin_pairs("test", BUILTIN_TEST),
-            # Sentences whose pronoun can be translated only by what it refers to.
-            "pronouns": _builtin_pairs("test", BUILTIN_TEST, pronouns=True),
+def test_sets(setup: Setup) -> dict[str, list[Pair]]:
+    """The pairs that the finished model is scored on, by name of the split."""
+    splits = stored_splits(setup.run_folder)
+    # Runs of earlier versions did not store their test sets.
+    if not splits and setup.source is None:
+        splits = {
+            name: list(split()) for name, split in pair_splits(setup).items() if name not in _FITTED
         }
+    return splits
+
+
+def stored_splits(run_folder: RunFolder) -> dict[str, list[Pair]]:
+    """The splits that were stored to be scored after training."""
+    names = [path.stem for path in sorted(run_folder.data.glob("*.jsonl"))]
+    return {
+        name: list(text_files.pairs(run_folder.data / f"{name}.jsonl"))
+        for name in names
+        if name not in (*_FITTED, _TAUGHT)
+    }
+
+
+def _prepare(setup: Setup, base: Translator | None) -> None:
+    recipe = setup.recipe
+    folder = setup.run_folder.data
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = dict(setup.splits(pair_splits))
+    train = splits.pop("train")
+    valid = list(splits.pop("valid")()) if "valid" in splits else []
+    if base is None:
+        # The tokenizer learns from the original targets, which have more words than the teacher's.
+        source, target = _tokenizers(recipe, train, setup.say)
+        disk.write_file(setup.run_folder.folder / "tokenizer.json", source.to_json())
+        if target is not source:  # one file for a joint vocabulary
+            disk.write_file(setup.run_folder.folder / "target_tokenizer.json", target.to_json())
+        max_length = recipe.data.max_length
+    else:
+        source = base.source_tokenizer
+        target = base.target_tokenizer
+        max_length = min(recipe.data.max_length, base.spec.max_length or recipe.data.max_length)
+    if recipe.train.teacher_translates:
+        train = _teacher_translations(setup.run_folder, recipe, train, setup.say)
+    for name, split in splits.items():
+        write_jsonl(folder / f"{name}.jsonl", list(split()))
+    if valid:
+        write_jsonl(folder / "valid.jsonl", valid)
+        report = prepare(valid, source, target, folder / "valid", max_length=max_length)
+        setup.say(f"validation: {report}")
+    else:
+        setup.say(
+            "no validation text: nothing to choose the best weights by, so the last ones are kept"
+        )
+    # Last: the presence of the training corpus says that everything is there.
+    report = prepare(train(), source, target, folder / "train", max_length=max_length)
+    setup.say(f"training: {report}")
+
+
+# --- where the pairs come from --------------------------------------------------------------------
+
+
+def pair_splits(setup: Setup) -> dict[str, Split]:
+    """The pairs that a recipe names, by split."""
+    recipe = setup.recipe
+    if recipe.tune.files:
+        return _finetuning_splits(setup)
+    if recipe.builtin:
+        return _builtin_splits(setup)
+    splits = _held_out_splits(setup)
     data = recipe.data
     if data.test_source and data.test_target:
-        return {"test": list(text_files.pairs(data.test_source, data.test_target))}
-    return {}
+        test_source = data.test_source
+        test_target = data.test_target
+        splits["test"] = lambda: text_files.pairs(test_source, test_target)
+    return splits
+
+
+def _builtin_splits(setup: Setup) -> dict[str, Split]:
+    lines = setup.recipe.data.builtin_lines
+    path = setup.run_folder.data / "train.jsonl"
+
+    def train() -> Iterator[Pair]:
+        # Generated once and read back: the same sentences for the tokenizer and the corpus.
+        if not path.exists():
+            setup.say(f"data: the built-in English–German language, {lines:,} sentences")
+            write_jsonl(path, _builtin_pairs("train", lines))
+        return text_files.pairs(path)
+
+    return {
+        "train": train,
+        "valid": lambda: iter(_builtin_pairs("valid", BUILTIN_VALIDATION)),
+        "test": lambda: iter(_builtin_pairs("test", BUILTIN_TEST)),
+        # Sentences whose pronoun can be translated only by what it refers to.
+        "pronouns": lambda: iter(_builtin_pairs("test", BUILTIN_TEST, pronouns=True)),
+    }
 
 
 def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> list[Pair]:
@@ -84,51 +177,20 @@ def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> list[Pair]
     return [(sentence.source, sentence.target) for sentence in sentences]
 
 
-def _prepare(run_folder: RunFolder, recipe: Recipe, say: Say) -> None:
-    run_folder.data.mkdir(parents=True, exist_ok=True)
-    train, valid = _splits(run_folder, recipe.data, say)
-    # The tokenizer learns from the original targets, which have more words than the teacher's.
-    source, target = _tokenizers(recipe, train, say)
-    if recipe.train.teacher_translates:
-        train = _teacher_translations(run_folder, recipe, train, say)
-    disk.write_file(run_folder.folder / "tokenizer.json", source.to_json())
-    if target is not source:  # one file for a joint vocabulary
-        disk.write_file(run_folder.folder / "target_tokenizer.json", target.to_json())
-    max_length = recipe.data.max_length
-    if valid:
-        _write_jsonl(run_folder.data / "valid.jsonl", valid)
-        folder = run_folder.data / "valid"
-        say(f"validation: {prepare(valid, source, target, folder, max_length=max_length)}")
-    else:
-        say("no validation text: nothing to choose the best weights by, so the last ones are kept")
-    # Last: the presence of the training corpus says that everything is there.
-    folder = run_folder.data / "train"
-    say(f"training: {prepare(train(), source, target, folder, max_length=max_length)}")
-
-
-# --- where the pairs come from --------------------------------------------------------------------
-
-
-def _splits(run_folder: RunFolder, data: Data, say: Say) -> tuple[Pairs, list[Pair]]:
-    """Training and validation pairs."""
-    if data.source is None and data.pairs is None:
-        lines = data.builtin_lines
-        say(f"data: the built-in English–German language, {lines:,} sentences")
-        # Generated once and read back: the same sentences for the tokenizer and the corpus.
-        path = run_folder.data / "train.jsonl"
-        _write_jsonl(path, _builtin_pairs("train", lines))
-        return lambda: text_files.pairs(path), _builtin_pairs("valid", BUILTIN_VALIDATION)
-    pairs = _training_pairs(run_folder, data)
+def _held_out_splits(setup: Setup) -> dict[str, Split]:
+    """Training and validation pairs of the user's files."""
+    data = setup.recipe.data
+    pairs = _training_pairs(setup.run_folder, data)
     valid = _validation_pairs(data)
     if valid is not None:
-        return pairs, valid
+        return {"train": pairs, "valid": valid}
     candidates = (pair for i, pair in enumerate(pairs()) if _is_held_out(i))
-    valid = list(itertools.islice(candidates, MAX_HELD_OUT))
-    say(
-        f"no validation files: every {HOLD_OUT_EVERY}th pair, {len(valid):,} in all, "
+    held_out = list(itertools.islice(candidates, MAX_HELD_OUT))
+    setup.say(
+        f"no validation files: every {HOLD_OUT_EVERY}th pair, {len(held_out):,} in all, "
         "is held out for validation"
     )
-    return lambda: _without_held_out(pairs()), valid
+    return {"train": lambda: _without_held_out(pairs()), "valid": lambda: iter(held_out)}
 
 
 def _is_held_out(index: int) -> bool:
@@ -144,7 +206,7 @@ def _without_held_out(pairs: Iterator[Pair]) -> Iterator[Pair]:
             yield pair
 
 
-def _training_pairs(run_folder: RunFolder, data: Data) -> Pairs:
+def _training_pairs(run_folder: RunFolder, data: DataSettings) -> Split:
     languages = _languages(data)
     if data.pairs is None:
         if data.source is None or data.target is None:
@@ -160,28 +222,31 @@ def _training_pairs(run_folder: RunFolder, data: Data) -> Pairs:
     return lambda: text_files.pairs(pairs, languages=languages)
 
 
-def _spooled_stdin(run_folder: RunFolder, languages: tuple[str, str] | None) -> Pairs:
+def _spooled_stdin(run_folder: RunFolder, languages: tuple[str, str] | None) -> Split:
     """Standard input can be read once; what follows, and a resumed run, read the copy."""
     path = run_folder.data / "train.jsonl"
     if not path.exists():
         pairs: list[Pair] = []
         if not sys.stdin.isatty():  # nobody types a corpus
             pairs = list(text_files.pairs("-", format="tsv", languages=languages))
-        _write_jsonl(path, pairs)
+        write_jsonl(path, pairs)
     return lambda: text_files.pairs(path)
 
 
-def _validation_pairs(data: Data) -> list[Pair] | None:
+def _validation_pairs(data: DataSettings) -> Split | None:
     if data.valid_pairs is not None:
-        return list(text_files.pairs(data.valid_pairs, languages=_languages(data)))
+        valid_pairs = data.valid_pairs
+        return lambda: text_files.pairs(valid_pairs, languages=_languages(data))
     if data.valid_source is None and data.valid_target is None:
         return None
     if data.valid_source is None or data.valid_target is None:
         raise SettingError("validation needs both sides", "give --valid-source and --valid-target")
-    return list(text_files.pairs(data.valid_source, data.valid_target))
+    source = data.valid_source
+    target = data.valid_target
+    return lambda: text_files.pairs(source, target)
 
 
-def _languages(data: Data) -> tuple[str, str] | None:
+def _languages(data: DataSettings) -> tuple[str, str] | None:
     if data.languages is None:
         return None
     source, _, target = data.languages.partition("-")
@@ -192,13 +257,39 @@ def _languages(data: Data) -> tuple[str, str] | None:
     return source, target
 
 
-def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Pairs, say: Say) -> Pairs:
+def _finetuning_splits(setup: Setup) -> dict[str, Split]:
+    """The files of `regard finetune`, each with its prefix."""
+    tune = setup.recipe.tune
+    if tune.prefixes and len(tune.prefixes) != len(tune.files):
+        raise SettingError(
+            f"{len(tune.prefixes)} prefixes for {len(tune.files)} files", "give one for each --data"
+        )
+    # T5 was pretrained with prefixes such as "summarize: ", which name the task.
+    prefixes = tune.prefixes or ("",) * len(tune.files)
+    train: list[Pair] = []
+    for prefix, file in zip(prefixes, tune.files, strict=True):
+        train += _prefixed(prefix, file)
+    # Several prefixes mean several tasks; validation files come with their prefixes written out.
+    prefix = prefixes[0] if len(prefixes) == 1 else ""
+    sets = {"train": train}
+    if tune.valid is not None:
+        sets["valid"] = _prefixed(prefix, tune.valid)
+    if tune.test is not None:
+        sets["test"] = _prefixed(prefix, tune.test)
+    return as_splits(with_held_out(sets))
+
+
+def _prefixed(prefix: str, file: str) -> list[Pair]:
+    return [(prefix + source, target) for source, target in text_files.pairs(file)]
+
+
+def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, say: Say) -> Split:
     """Sequence-level knowledge distillation (Kim and Rush 2016).
 
     The training sources with the teacher's translations by beam search: such targets are less
     diverse, so that a small model can learn them. Validation pairs stay as they are.
     """
-    path = run_folder.data / "taught.jsonl"
+    path = run_folder.data / f"{_TAUGHT}.jsonl"
     if not path.exists():
         teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
         teacher.freeze()  # packed weights for inference
@@ -210,11 +301,11 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Pairs, s
             for source, best in zip(chunk, hypotheses, strict=True):
                 pairs.append((source, teacher.text(best[0]) if best else ""))
             say(f"the teacher has translated {len(pairs):,} sentences")
-        _write_jsonl(path, pairs)
+        write_jsonl(path, pairs)
     return lambda: text_files.pairs(path)
 
 
-def _write_jsonl(path: Path, pairs: list[Pair]) -> None:
+def write_jsonl(path: Path, pairs: list[Pair]) -> None:
     if not pairs:
         raise DataError(
             "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
@@ -226,7 +317,7 @@ def _write_jsonl(path: Path, pairs: list[Pair]) -> None:
 # --- tokenizers -----------------------------------------------------------------------------------
 
 
-def _tokenizers(recipe: Recipe, train: Pairs, say: Say) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers(recipe: Recipe, train: Split, say: Say) -> tuple[Tokenizer, Tokenizer]:
     """Source and target tokenizer; one object if they share a vocabulary."""
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
@@ -246,7 +337,7 @@ def _tokenizers(recipe: Recipe, train: Pairs, say: Say) -> tuple[Tokenizer, Toke
     return source, target
 
 
-def _learn_tokenizers(recipe: Recipe, train: Pairs) -> tuple[Tokenizer, Tokenizer]:
+def _learn_tokenizers(recipe: Recipe, train: Split) -> tuple[Tokenizer, Tokenizer]:
     kind = recipe.tokens.tokenizer
     vocabulary = recipe.tokens.vocabulary
     if kind not in TOKENIZER_KINDS:

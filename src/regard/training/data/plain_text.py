@@ -5,24 +5,22 @@ from __future__ import annotations
 import io
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard import disk
 from regard.data import text_files
 from regard.data.corpus import Corpus, write_columns
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
+from regard.models import Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
 from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
-from regard.training.recipe.sections import Data
-from regard.training.run_folder import RunFolder
+from regard.training.setup import Say, Setup, Split
 
-Blocks = Callable[[], Iterator[str]]  # pieces of a text from its beginning, whenever it is called
-Say = Callable[[str], None]
 PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin
 
 MIN_ROW_TOKENS = 4  # in fewer, nothing can be masked and predicted
@@ -64,55 +62,73 @@ class TextCorpora:
     valid: Corpus
 
 
-def text_corpora(run_folder: RunFolder, recipe: Recipe, say: Say) -> TextCorpora:
-    """Prepares tokenizer and corpora on the first call; later calls open them."""
-    train = run_folder.data / "train"
-    if not (train / "corpus.json").exists():
-        _prepare(run_folder, recipe, say)
-    tokenizer = load_tokenizer(run_folder.folder / "tokenizer.json")
-    return TextCorpora(tokenizer, Corpus.open(train), Corpus.open(run_folder.data / "valid"))
+def text_corpora(setup: Setup, base: Model | None = None) -> TextCorpora:
+    """Prepares tokenizer and corpora on the first call; later calls open them.
+
+    A model that is trained on, `base`, brings its tokenizer.
+    """
+    folder = setup.run_folder.data
+    if not (folder / "train" / "corpus.json").exists():
+        _prepare(setup, base)
+    tokenizer = load_tokenizer(setup.run_folder.folder / "tokenizer.json")
+    return TextCorpora(tokenizer, Corpus.open(folder / "train"), Corpus.open(folder / "valid"))
 
 
-def _prepare(run_folder: RunFolder, recipe: Recipe, say: Say) -> None:
-    run_folder.data.mkdir(parents=True, exist_ok=True)
-    train, valid = _splits(run_folder, recipe.data, say)
+def _prepare(setup: Setup, base: Model | None) -> None:
+    folder = setup.run_folder.data
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = setup.splits(text_splits)
+    train = splits["train"]
     # Of the training text alone: validation must not be seen.
-    tokenizer = _tokenizer(recipe, train, say)
-    disk.write_file(run_folder.folder / "tokenizer.json", tokenizer.to_json())
-    report = _write_corpus(valid, tokenizer, recipe, run_folder.data / "valid")
-    say(f"validation: {report}")
+    tokenizer = _tokenizer(setup.recipe, train, base, setup.say)
+    disk.write_file(setup.run_folder.folder / "tokenizer.json", tokenizer.to_json())
+    report = _write_corpus(splits["valid"], tokenizer, setup.recipe, folder / "valid")
+    setup.say(f"validation: {report}")
     # Last: the presence of the training corpus says that everything is there.
-    report = _write_corpus(train, tokenizer, recipe, run_folder.data / "train")
-    say(f"training: {report}")
+    report = _write_corpus(train, tokenizer, setup.recipe, folder / "train")
+    setup.say(f"training: {report}")
 
 
-def _splits(run_folder: RunFolder, data: Data, say: Say) -> tuple[Blocks, Blocks]:
-    """Training and validation text."""
-    assert data.text is not None, "the recipe has checked that"
-    path = data.text
+def text_splits(setup: Setup) -> dict[str, Split]:
+    """The text that a recipe names, in pieces, by split."""
+    recipe = setup.recipe
+    path = _text_file(recipe)
     if path == "-":
         # Standard input can be read once; the split and a resumed run read the copy.
-        copy = run_folder.data / "text.txt"
+        copy = setup.run_folder.data / "text.txt"
         if not copy.exists():
             disk.write_file(copy, "".join(text_files.text("-")))
         path = str(copy)
-    if data.valid_text is not None:
-        valid_path = data.valid_text
-        return lambda: text_files.text(path), lambda: text_files.text(valid_path)
+    valid_path = recipe.tune.valid or recipe.data.valid_text
+    if valid_path is not None:
+        valid_file = valid_path
+        return {
+            "train": lambda: text_files.text(path),
+            "valid": lambda: text_files.text(valid_file),
+        }
     total = sum(len(block) for block in text_files.text(path))
     if total == 0:
         raise DataError(f"{path} is empty", "give a file with some text in it")
     # The end, not random lines: neighbours of training lines would be too easy.
-    cut = int(total * (1 - data.held_out))
-    say(f"data: the first {cut:,} of {total:,} characters train, the rest validates")
+    cut = int(total * (1 - recipe.data.held_out))
+    setup.say(f"data: the first {cut:,} of {total:,} characters train, the rest validates")
+    return {
+        "train": lambda: _between(text_files.text(path), 0, cut),
+        "valid": lambda: _between(text_files.text(path), cut, total),
+    }
 
-    def train() -> Iterator[str]:
-        return _between(text_files.text(path), 0, cut)
 
-    def valid() -> Iterator[str]:
-        return _between(text_files.text(path), cut, total)
-
-    return train, valid
+def _text_file(recipe: Recipe) -> str:
+    tune = recipe.tune
+    if not tune.files:
+        assert recipe.data.text is not None, "the recipe has checked that"
+        return recipe.data.text
+    if len(tune.files) != 1 or tune.prefixes or tune.test:
+        raise SettingError(
+            f"{recipe.task} learns from one text",
+            "give one --data, perhaps --valid, and nothing else",
+        )
+    return tune.files[0]
 
 
 def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:
@@ -127,15 +143,18 @@ def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:
             return
 
 
-def _tokenizer(recipe: Recipe, train: Blocks, say: Say) -> Tokenizer:
+def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> Tokenizer:
     choice = recipe.tokens
     origin = choice.tokenizer
-    if choice.tokenizer.endswith(".json"):
+    if base is not None:
+        origin = "that of the model"
+        tokenizer = _base_tokenizer(base)
+    elif choice.tokenizer.endswith(".json"):
         tokenizer = load_tokenizer(choice.tokenizer)
     elif recipe.distillation_weight:
         tokenizer = open_language_model_tokenizer(teacher_folder(recipe))
     else:
-        special_tokens = SPECIAL_TOKENS[recipe.train.objective]
+        special_tokens = SPECIAL_TOKENS[recipe.objective]
         tokenizer = train_lossless_tokenizer(
             train(), choice.tokenizer, choice.vocabulary, special_tokens
         )
@@ -145,10 +164,17 @@ def _tokenizer(recipe: Recipe, train: Blocks, say: Say) -> Tokenizer:
     return tokenizer
 
 
+def _base_tokenizer(base: Model) -> Tokenizer:
+    """The tokenizer of a model that is trained on, which frames no text by itself."""
+    if base.folder is not None and (base.folder / "tokenizer.json").is_file():
+        return load_tokenizer(base.folder / "tokenizer.json")
+    return base.input_tokenizer
+
+
 # --- writing corpora ------------------------------------------------------------------------------
 
 
-def _write_corpus(blocks: Blocks, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
+def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
     """Writes a corpus; returns a report of what is in it."""
     dtype = "uint16" if len(tokenizer) <= MAX_UINT16_VOCABULARY else "uint32"
     counts: Counter[str] = Counter()
@@ -161,7 +187,7 @@ def _write_corpus(blocks: Blocks, tokenizer: Tokenizer, recipe: Recipe, folder: 
             counts["unknown"] += ids.count(unknown)
         return ids
 
-    if recipe.train.objective == "causal":
+    if recipe.objective == "causal":
         # A stream without rows: windows begin anywhere.
         texts = ((counted(tokenizer.encode(block)),) for block in blocks())
         write_columns(texts, ["text"], [dtype], folder)
@@ -203,7 +229,7 @@ def max_row_tokens(recipe: Recipe) -> int:
         "denoise": 2,
         "span": 1,
     }
-    return recipe.data.context - special_tokens[recipe.train.objective]
+    return recipe.data.context - special_tokens[recipe.objective]
 
 
 def _lines(blocks: Iterable[str]) -> Iterator[str]:

@@ -31,6 +31,11 @@ class ProgressBar:
         self.task = self.bar.add_task("train", total=steps, note="")
         self._next_line = 0.0  # seconds of training at which the next line is due
 
+    def set_steps(self, steps: int) -> None:
+        """For a run whose steps are counted once its data is prepared."""
+        self.steps = steps
+        self.bar.update(self.task, total=steps)
+
     def start(self, step: int) -> None:
         self.bar.update(self.task, completed=step)
         self.bar.start()

@@ -10,19 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.decode.strategy import Sampling
+from regard.errors import SettingError
+from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import Decoder
-from regard.models.language_model import LanguageModel
-from regard.training.data.plain_text import TextCorpora
+from regard.models import LanguageModel, Model
+from regard.training import model_spec
+from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
-from regard.training.objectives.distillation import Teacher
+from regard.training.objectives.distillation import language_model_teacher
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
-from regard.training.recipe.schema import Recipe
+from regard.training.objectives.objective import Objective
+from regard.training.objectives.text_model_files import special_token_ids, text_model_files
+from regard.training.setup import Setup
 
 SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
@@ -30,33 +36,70 @@ MAX_POSITIONS = 1 << 14
 MAX_LOGITS = 1 << 24  # positions × vocabulary: 64 MiB in float32
 
 
-class CausalLM:
+class CausalLM(Objective):
     """Windows of `context` tokens at random positions of the text, as in nanoGPT: no epochs.
 
     Which windows make up batch i is a function of the seed and i. With a `teacher`, its
     distributions are learnt besides the tokens (knowledge distillation).
     """
 
-    unit = "tokens"
+    name = "causal"
+    model_classes = (LanguageModel,)
+    base_advice = "give a language model, such as GPT-2"
+    spec_classes = (spec.Decoder, spec.RecurrentDecoder)
+    trained_model: LanguageModel
 
-    def __init__(
-        self,
-        language_model: LanguageModel,
-        data: TextCorpora,
-        recipe: Recipe,
-        teacher: Teacher | None = None,
-    ) -> None:
-        self.language_model = language_model
-        self.teacher = teacher
-        self.settings = recipe.train
-        self.context = recipe.data.context
+    def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.language_model = model
+        self.teacher = language_model_teacher(setup.recipe, model)
+        self.context = setup.recipe.data.context
         self.train_tokens = token_stream(data.train)
         self.validation_tokens = token_stream(data.valid)
-        self.rows = max(1, recipe.train.batch_tokens // self.context)  # B
+        self.rows = max(1, self.settings.batch_tokens // self.context)  # B
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        super().check_base(base, setup)
+        assert isinstance(base, LanguageModel)
+        context = setup.recipe.data.context
+        positions = base.positions
+        if positions is not None and context > positions:
+            raise SettingError(
+                f"context {context} is more than the {positions} tokens the model sees", "lower it"
+            )
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
+        return text_corpora(setup, base)
+
+    @classmethod
+    def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
+    ) -> LanguageModel:
+        model_spec.check_vocabulary("vocabulary", description.tokens, len(data.tokenizer))
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        config |= special_token_ids(data.tokenizer)
+        return LanguageModel(model, description, data.tokenizer, config)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        return text_model_files(model, setup)
+
+    # --- training ---------------------------------------------------------------------------------
 
     @property
     def model(self) -> Decoder:
         return self.language_model.model
+
+    def batches_per_epoch(self) -> int:
+        return max(1, round(len(self.train_tokens) / self.settings.batch_tokens))
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         possible = np.uint64(len(self.train_tokens) - self.context)  # starts of a window

@@ -5,58 +5,70 @@ It holds the order of the rows and each row's random numbers.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.corpus import Corpus
 from regard.data.padding import pad_rows
 from regard.data.text_corruption import Chance, Ids
-from regard.training.data.plain_text import TextCorpora
-from regard.training.recipe.schema import Recipe
+from regard.models import Model
+from regard.training.data.plain_text import TextCorpora, text_corpora
+from regard.training.objectives.objective import Objective
+from regard.training.objectives.text_model_files import text_model_files
+from regard.training.setup import Setup
 
 # The epoch whose random numbers validation uses, which no training reaches.
 VALIDATION_EPOCH = 2**40
 MAX_SPECIAL_TOKENS = 3  # that frame a row: [CLS] A [SEP] B [SEP]
 
 
-class CorruptedText(ABC):
+class CorruptedText(Objective):
     """Batches of rows, which `collate` corrupts anew in every epoch.
 
     With `pad_to_multiple_of` above 1 all batches are as wide as the context, so that few shapes
     occur.
     """
 
-    unit = "tokens"  # those that are to be predicted
+    # The unit: those tokens that are to be predicted.
+    default_share = 0.15  # of the tokens, that is corrupted
 
-    def __init__(
-        self, data: TextCorpora, recipe: Recipe, device: torch.device, pad_to_multiple_of: int
-    ) -> None:
+    def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
         self.tokenizer = data.tokenizer
         self.train_corpus = data.train
         self.validation_corpus = data.valid
-        self.settings = recipe.train
-        self.context = recipe.data.context
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.device = device
-        default_share = 0.3 if recipe.train.objective == "denoise" else 0.15
-        self.corrupted_share = recipe.train.hidden or default_share
+        self.context = setup.recipe.data.context
+        self.device = setup.device
+        self.corrupted_share = self.settings.hidden or self.default_share
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
+        return text_corpora(setup, base)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        return text_model_files(model, setup)
 
     @abstractmethod
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
         """These rows, corrupted as they are in this epoch."""
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        for now, i, rows in self._order().iterate(epoch, index):
+            yield (now, i + 1), self.collate(self.train_corpus, rows, now)
+
+    def batches_per_epoch(self) -> int:
+        return len(self._order().batches(0))
+
+    def _order(self) -> Order:
         # Not rounded here: `_lengths` has done it, where it is wanted.
         lengths = self._lengths(self.train_corpus)
-        order = Order(lengths, self.settings.batch_tokens, seed=self.settings.seed)
-        for now, i, rows in order.iterate(epoch, index):
-            yield (now, i + 1), self.collate(self.train_corpus, rows, now)
+        return Order(lengths, self.settings.batch_tokens, seed=self.settings.seed)
 
     def validation_batches(self) -> Iterator[Batch]:
         """All validation rows, corrupted in the same way each time."""

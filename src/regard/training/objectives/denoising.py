@@ -11,102 +11,125 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import denoise, spans
+from regard.data.text_corruption import Chance, Ids, denoise, spans
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError
+from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import EncoderDecoder
+from regard.models import Model, Translator
+from regard.text.tokenizer import Tokenizer
+from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
-from regard.training.recipe.schema import Recipe
+from regard.training.setup import Setup
 
 SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>
 
 
 class Denoising(CorruptedText):
-    """The objective `span` (T5) or `denoise` (BART).
+    """The objective of BART: text infilling and sentence permutation.
 
-    T5 replaces spans by sentinels, and its target is the spans. BART masks spans and permutes
-    sentences, and its target is the whole text.
+    Spans are masked and sentences permuted; the target is the whole text.
     """
 
-    def __init__(
-        self,
-        model: EncoderDecoder,
-        data: TextCorpora,
-        recipe: Recipe,
-        device: torch.device,
-        pad_to_multiple_of: int,
-    ) -> None:
-        super().__init__(data, recipe, device, pad_to_multiple_of)
-        self.model = model
-        self.pad_id = self.tokenizer.required_token_id("pad")
-        self.end_id = self.tokenizer.required_token_id("eos")
-        self.span_corruption = recipe.train.objective == "span"
-        if self.span_corruption:
-            self.sentinels = self._find_sentinels()
-            self.opening_id = None  # T5 puts no token before a text
-            self.mask_id = -1  # sentinels take its place
-            self.start_id = self.pad_id  # T5's decoder starts from padding,
-        else:
-            self.sentinels = []
-            self.opening_id = self.tokenizer.required_token_id("bos")
-            self.mask_id = self.tokenizer.required_token_id("mask")
-            self.start_id = self.end_id  # BART's from the end token.
+    name = "denoise"
+    default_share = 0.3
+    model_classes = (Translator,)
+    base_advice = "give an encoder–decoder over text, such as BART or T5"
+    spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
+    trained_model: Translator
+    widens_targets = True  # to the context, where few shapes are wanted
 
-    def _find_sentinels(self) -> list[int]:
-        candidates = [self.tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
-        sentinels = [token for token in candidates if token is not None]
-        if not sentinels:
-            raise DataError(
-                "the tokenizer has no sentinels (<extra_id_0> …)", "use T5's, or learn one"
-            )
-        return sentinels
+    def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.frame = self.special_token_ids(data.tokenizer)
+
+    @classmethod
+    def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
+
+    @classmethod
+    def special_token_ids(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
+        """BART's decoder starts from the end token, and then writes the start token."""
+        end = tokenizer.required_token_id("eos")
+        return folders.SpecialTokenIds(
+            tokenizer.required_token_id("pad"),
+            end,
+            end,
+            tokenizer.special_token_id("unk"),
+            opening=tokenizer.required_token_id("bos"),
+        )
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
+    ) -> Translator:
+        tokenizer = data.tokenizer
+        model_spec.check_vocabulary("source", description.source, len(tokenizer))
+        model_spec.check_vocabulary("target", description.target, len(tokenizer))
+        ids = cls.special_token_ids(tokenizer)
+        config = folders.describe(description, ids, model_type=setup.recipe.model_name)
+        return Translator(
+            model, description, tokenizer, tokenizer, ids.start, config, opening=ids.opening
+        )
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        ids = cls.special_token_ids(model.input_tokenizer)
+        # A decoder needs its start token too.
+        return super().files(model, setup) | {
+            "generation_config.json": folders.generation_config(ids)
+        }
+
+    @property
+    def model(self) -> EncoderDecoder:
+        return self.trained_model.model
 
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
         """`source`, `padding_mask` [B, S]; `target`, `labels` [B, T]."""
         pairs = [self._corrupt(corpus, int(row), epoch) for row in rows]
         sources = [source for source, _ in pairs]
         targets = [target for _, target in pairs]
-        source, padding_mask = self.pad(sources, self.pad_id, min_width=self.min_width)
-        # T5's targets are short: they are not widened to the context.
-        target_width = 0 if self.span_corruption else self.min_width
+        source, padding_mask = self.pad(sources, self.frame.pad, min_width=self.min_width)
+        target_width = self.min_width if self.widens_targets else 0
         labels, _ = self.pad(targets, IGNORED, min_width=target_width)
         # Teacher forcing: the decoder reads the labels shifted right, after the start token.
-        target = torch.where(labels < 0, self.pad_id, labels)[:, :-1]
+        target = torch.where(labels < 0, self.frame.pad, labels)[:, :-1]
         tensors = {
             "source": source,
             "padding_mask": padding_mask,
-            "target": functional.pad(target, (1, 0), value=self.start_id),
+            "target": functional.pad(target, (1, 0), value=self.frame.start),
             "labels": labels,
         }
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
     def _corrupt(self, corpus: Corpus, row: int, epoch: int) -> tuple[list[int], list[int]]:
         """Source and target of a row, with their special tokens."""
-        ids = self.row(corpus, row)
-        random_numbers = self.random_numbers(epoch, row)
-        share = self.corrupted_share
-        mean = self.settings.span_length
-        if self.span_corruption:
-            source, target = spans(
-                ids, random_numbers, share=share, mean=mean, sentinels=self.sentinels
-            )
-        else:
-            starts = self.sentence_starts(corpus, row)
-            source, target, _ = denoise(
-                ids, starts, random_numbers, share=share, mean=mean, token=self.mask_id
-            )
-        opening = [] if self.opening_id is None else [self.opening_id]
+        source, target = self._corrupted_row(corpus, row, self.random_numbers(epoch, row))
+        opening = [] if self.frame.opening is None else [self.frame.opening]
         return (
-            [*opening, *source.tolist(), self.end_id],
-            [*opening, *target.tolist(), self.end_id],
+            [*opening, *source.tolist(), self.frame.end],
+            [*opening, *target.tolist(), self.frame.end],
         )
+
+    def _corrupted_row(self, corpus: Corpus, row: int, random_numbers: Chance) -> tuple[Ids, Ids]:
+        """Source and target of a row, without special tokens."""
+        source, target, _ = denoise(
+            self.row(corpus, row),
+            self.sentence_starts(corpus, row),
+            random_numbers,
+            share=self.corrupted_share,
+            mean=self.settings.span_length,
+            token=self.tokenizer.required_token_id("mask"),
+        )
+        return source, target
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         # [B, T, D]
@@ -139,7 +162,8 @@ class Denoising(CorruptedText):
     def _sample(self, row: int) -> dict[str, Any]:
         """A validation row and what greedy decoding restores of it."""
         source, _ = self._corrupt(self.validation_corpus, row, 0)
-        special = SpecialTokens(self.pad_id, self.start_id, self.end_id, forced_bos=self.opening_id)
+        frame = self.frame
+        special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.opening)
         settings = DecodingSettings(Greedy(), Limit(0.0, self.context))
         hypotheses = decode(self.model, [source], special, settings)
         best = hypotheses[0][0]
@@ -147,3 +171,40 @@ class Denoising(CorruptedText):
             "text": self.decode_visibly(source),
             "restored": self.decode_visibly(best.tokens),
         }
+
+
+class SpanCorruption(Denoising):
+    """The objective of T5: spans are replaced by sentinels, and the target is the spans."""
+
+    name = "span"
+    default_share = 0.15
+    widens_targets = False  # they are short
+
+    @classmethod
+    def special_token_ids(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
+        """T5's decoder starts from padding, and no token stands before a text."""
+        pad = tokenizer.required_token_id("pad")
+        return folders.SpecialTokenIds(
+            pad, pad, tokenizer.required_token_id("eos"), tokenizer.special_token_id("unk")
+        )
+
+    def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.sentinels = _sentinels(data.tokenizer)
+
+    def _corrupted_row(self, corpus: Corpus, row: int, random_numbers: Chance) -> tuple[Ids, Ids]:
+        return spans(
+            self.row(corpus, row),
+            random_numbers,
+            share=self.corrupted_share,
+            mean=self.settings.span_length,
+            sentinels=self.sentinels,
+        )
+
+
+def _sentinels(tokenizer: Tokenizer) -> list[int]:
+    candidates = [tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
+    sentinels = [token for token in candidates if token is not None]
+    if not sentinels:
+        raise DataError("the tokenizer has no sentinels (<extra_id_0> …)", "use T5's, or learn one")
+    return sentinels

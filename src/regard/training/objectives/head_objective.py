@@ -1,28 +1,43 @@
-"""Base of the fine-tuning objectives: an encoder with a task head on top, and labelled examples."""
+"""Base of the objectives with a task head on an encoder, which learns from labelled examples."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard import spec
+from regard.builder import build
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.padding import pad_rows, round_up
-from regard.errors import DataError
+from regard.errors import DataError, ModelError
+from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import corpus_nll
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.scores import AnyScore
 from regard.model import Encoder
-from regard.models.text_encoder import TextEncoder
-from regard.training.objectives.distillation import Teacher
+from regard.models import LanguageModel, Model, TextEncoder
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.training import model_spec
+from regard.training.data.labelled_text import (
+    Generator,
+    Sets,
+    encoder_tokenizer,
+    labelled_sets,
+)
+from regard.training.model_spec import max_length
+from regard.training.objectives.distillation import classification_teacher
 from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
-from regard.training.recipe.sections import Train
+from regard.training.objectives.objective import Objective
+from regard.training.setup import Setup
 
 Example = TypeVar("Example")
 
@@ -43,32 +58,128 @@ class Row:
     labels: list[int]
 
 
-class HeadObjective(ABC, Generic[Example]):
+@dataclass(frozen=True)
+class LabelledData:
+    """Labelled examples by split, the names of their labels, and the tokenizer of their texts."""
+
+    sets: Sets
+    labels: list[str]
+    tokenizer: Tokenizer
+
+
+class HeadObjective(Objective, Generic[Example]):
     """Batches of rows of similar lengths; a subclass says what the labels and the loss are.
 
     Lengths are rounded up to `pad_to_multiple_of`, but not beyond `max_length`.
     """
 
     unit = "examples"
+    head_task: ClassVar[spec.HeadTask]
+    truncates = True  # texts that are too long
+    model_classes = (TextEncoder, LanguageModel)
+    spec_classes = (spec.Encoder,)
+    trained_model: TextEncoder
+    data: LabelledData
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        train: Sequence[Example],
-        valid: Sequence[Example],
-        settings: Train,
-        pad_to_multiple_of: int,
-        max_length: int,
-        teacher: Teacher | None = None,
-    ) -> None:
-        self.encoder = encoder
-        self.settings = settings
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.max_length = max_length
-        self.teacher = teacher
-        self.train_rows = self.rows(train)
-        self.validation_rows = self.rows(valid)
-        self.validation_examples = valid
+    def __init__(self, model: TextEncoder, data: LabelledData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.encoder = model
+        self.max_length = max_length(model, setup.recipe)
+        self.teacher = classification_teacher(setup.recipe, model)
+        self.train_rows = self.rows(data.sets["train"])
+        self.validation_examples = data.sets.get("valid", [])
+        self.validation_rows = self.rows(self.validation_examples)
+        for name, examples in data.sets.items():
+            if name not in ("train", "valid"):
+                self.rows(examples)  # only for its errors, which are to come early
+        self._report()
+
+    def _report(self) -> None:
+        say = self.setup.say
+        say(
+            f"data: {len(self.data.sets['train']):,} examples to train on, "
+            f"{len(self.validation_examples):,} to validate"
+        )
+        full = sum(len(row.ids) == self.max_length for row in self.train_rows)
+        if full and self.truncates:
+            say(
+                f"{full:,} examples fill the limit of {self.max_length} tokens; "
+                "what is longer was cut off (--max-length)"
+            )
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        if not isinstance(base, cls.model_classes):
+            raise ModelError(
+                f"{base.folder} holds a model that does not read text ({setup.recipe.task})",
+                "give an encoder as BERT",
+            )
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> LabelledData:
+        sets = labelled_sets(setup, cls.read, cls.generator(setup))
+        # Sorted, so that a resumed run numbers the classes alike.
+        labels = cls.label_names(sets["train"])
+        if base is None:
+            tokenizer = encoder_tokenizer(
+                setup,
+                lambda: (text for example in sets["train"] for text in cls.texts(example)),
+                default=cls.tokenizer_kind,
+            )
+        else:
+            tokenizer = _base_tokenizer(base)
+        return LabelledData(sets, labels, tokenizer)
+
+    tokenizer_kind: ClassVar[str] = "words"  # of new models, unless the recipe says otherwise
+
+    @classmethod
+    def generator(cls, setup: Setup) -> Generator | None:
+        """Examples for a recipe that names no file."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def read(cls, path: str) -> list[Any]:
+        """The examples of a file."""
+
+    @classmethod
+    @abstractmethod
+    def texts(cls, example: Any) -> Iterable[str]:
+        """The texts of an example, to learn a tokenizer from."""
+
+    @classmethod
+    @abstractmethod
+    def label_names(cls, examples: Sequence[Any]) -> list[str]:
+        """The names of the head's outputs."""
+
+    @classmethod
+    def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
+        return model_spec.describe_with_head(
+            setup.recipe, len(data.tokenizer), cls.head_task, len(data.labels)
+        )
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: LabelledData, setup: Setup
+    ) -> TextEncoder:
+        model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        return TextEncoder(model, description, data.tokenizer, cls.label_config(config, data))
+
+    @classmethod
+    def label_config(cls, config: dict[str, Any], data: LabelledData) -> dict[str, Any]:
+        """config.json with the names of the labels, under the keys of Hugging Face."""
+        return config | {
+            "id2label": {str(i): name for i, name in enumerate(data.labels)},
+            "label2id": {name: i for i, name in enumerate(data.labels)},
+        }
+
+    @classmethod
+    def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> TextEncoder:
+        assert isinstance(base, TextEncoder | LanguageModel), "checked before"
+        return with_head(base, cls.head_task, data.labels, data.tokenizer, setup.recipe.train.seed)
 
     @property
     def model(self) -> Encoder:
@@ -106,6 +217,9 @@ class HeadObjective(ABC, Generic[Example]):
             seed=self.settings.seed,
             multiple=self.pad_to_multiple_of,
         )
+
+    def batches_per_epoch(self) -> int:
+        return len(self.order().batches(0))
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for now, i, indices in self.order().iterate(epoch, index):
@@ -189,8 +303,30 @@ class HeadObjective(ABC, Generic[Example]):
                 predictions[row] = labels
         return predictions
 
+    def scores(self) -> dict[str, AnyScore]:
+        results: dict[str, AnyScore] = {}
+        for name, examples in self.data.sets.items():
+            if name == "train":
+                continue
+            score = self.score(examples, torch.no_grad())
+            results[name] = score
+            values = vars(score).items()
+            shown = [f"{key} {value:.2f}" for key, value in values if isinstance(value, float)]
+            self.setup.say(f"{name}: {'  '.join(shown)}  ({len(examples):,} examples)")
+        return results
+
     def label_ids(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.encoder.labels)}
+
+
+def class_names(labels: Iterable[str]) -> list[str]:
+    """The classes of the training data, sorted."""
+    names = sorted(set(labels))
+    if len(names) < 2:
+        raise DataError(
+            f"there is one label only: {', '.join(names)}", "give examples of two labels or more"
+        )
+    return names
 
 
 def label_id(label: str, ids: Mapping[str, int]) -> int:
@@ -201,6 +337,71 @@ def label_id(label: str, ids: Mapping[str, int]) -> int:
             f"correct it, or train with it; known: {', '.join(ids)}",
         )
     return ids[label]
+
+
+# --- a model with a new head ----------------------------------------------------------------------
+
+
+def _base_tokenizer(base: Model) -> Tokenizer:
+    if isinstance(base, LanguageModel):
+        # A language model needs no padding, but batches of texts do.
+        assert base.folder is not None, "models to fine-tune come from folders"
+        return open_encoder_tokenizer(base.folder)
+    return base.input_tokenizer
+
+
+def with_head(
+    base: TextEncoder | LanguageModel,
+    task: spec.HeadTask,
+    names: Sequence[str],
+    tokenizer: Tokenizer,
+    seed: int,
+) -> TextEncoder:
+    """The same stack with a task head: that of the model if it fits, otherwise a new one.
+
+    A new head is normal with deviation 0.02. A pooler stays; a language model's LM head goes.
+    """
+    if isinstance(base, TextEncoder) and _has_head(base, task, names):
+        return base
+    # The config keeps what this library does not read, for others that open the folder.
+    description, config = folders.with_classifier(base.config, task, names)
+    assert isinstance(description, spec.Encoder)
+    torch.manual_seed(seed)  # for the new head
+    model = build(description)
+    _copy_weights(base, model)
+    config.setdefault("pad_token_id", tokenizer.special_token_id("pad") or 0)
+    encoder = TextEncoder(model, description, tokenizer, config)
+    encoder.folder = base.folder
+    encoder.say = base.say
+    return encoder
+
+
+def _has_head(encoder: TextEncoder, task: spec.HeadTask, names: Sequence[str]) -> bool:
+    head = encoder.spec.labels
+    if not isinstance(head, spec.ClassifierHead) or head.task != task:
+        return False
+    # The outputs of question answering have no names to compare.
+    return task == "answer" or set(encoder.labels) == set(names)
+
+
+@torch.no_grad()
+def _copy_weights(base: TextEncoder | LanguageModel, model: nn.Module) -> None:
+    """Copies the weights of the base model; what is new in `model` is drawn."""
+    # A decoder calls its embeddings `tokens`, an encoder `input`.
+    old = {
+        name.replace("tokens.", "input.", 1): parameter
+        for name, parameter in base.model.named_parameters()
+    }
+    for name, parameter in model.named_parameters():
+        fits = name in old and old[name].shape == parameter.shape
+        if fits and not name.startswith("labels."):
+            parameter.copy_(old[name])
+        elif not name.startswith(("labels.", "pool.")):
+            raise ModelError(f"{base.folder} holds nothing for {name}", "give a whole encoder")
+        elif parameter.ndim == 1:  # a bias
+            parameter.zero_()
+        else:
+            parameter.normal_(std=0.02)  # BERT's initializer_range
 
 
 def _lengths(rows: Sequence[Row]) -> Any:

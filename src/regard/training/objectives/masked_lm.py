@@ -12,19 +12,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
 from regard.data.text_corruption import Fate, mask, pair
+from regard.errors import ModelError, SettingError
+from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
+from regard.models import Model, TextEncoder
+from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
-from regard.training.recipe.schema import Recipe
+from regard.training.objectives.text_model_files import special_token_ids
+from regard.training.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,11 @@ class MaskedText(CorruptedText):
 
     fate = Fate()  # BERT: 80 % masked, 10 % replaced, 10 % kept
 
-    def __init__(
-        self, data: TextCorpora, recipe: Recipe, device: torch.device, pad_to_multiple_of: int
-    ) -> None:
-        super().__init__(data, recipe, device, pad_to_multiple_of)
+    model_classes = (TextEncoder,)
+    spec_classes = (spec.Encoder,)
+
+    def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
         self.pad_id = self.tokenizer.required_token_id("pad")
         self.start_id = self.tokenizer.required_token_id("bos")
         self.end_id = self.tokenizer.required_token_id("eos")
@@ -53,7 +60,7 @@ class MaskedText(CorruptedText):
         special = self.tokenizer.special_ids
         ordinary = [token for token in range(len(self.tokenizer)) if token not in special]
         self.ordinary_ids = np.array(ordinary, dtype=np.int64)  # a replacement is one of these
-        self.max_row_tokens = max_row_tokens(recipe)
+        self.max_row_tokens = max_row_tokens(setup.recipe)
 
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
         """`tokens`, `labels`, `padding_mask` [B, T].
@@ -115,16 +122,39 @@ class MaskedText(CorruptedText):
 class MaskedLM(MaskedText):
     """The objective of BERT."""
 
-    def __init__(
-        self,
-        model: Encoder,
-        data: TextCorpora,
-        recipe: Recipe,
-        device: torch.device,
-        pad_to_multiple_of: int,
-    ) -> None:
-        super().__init__(data, recipe, device, pad_to_multiple_of)
-        self.model = model
+    name = "masked"
+    trained_model: TextEncoder
+
+    @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        if not isinstance(base, TextEncoder) or base.spec.head is None:
+            raise ModelError(
+                f"{base.folder} holds no encoder with a head for masked tokens ({base.family})",
+                "give one, such as BertForMaskedLM",
+            )
+
+    @classmethod
+    def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
+        changes = {"next_sentence": True} if setup.recipe.train.next_sentence else {}
+        return model_spec.describe(setup.recipe, len(data.tokenizer), **changes)
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
+    ) -> TextEncoder:
+        model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+        if description.head is None:
+            raise SettingError(
+                f"{setup.recipe.model_name} has no head for masked tokens",
+                "choose another --model or --objective",
+            )
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        config |= special_token_ids(data.tokenizer)
+        return TextEncoder(model, description, data.tokenizer, config)
+
+    @property
+    def model(self) -> Encoder:
+        return self.trained_model.model
 
     def _forward(
         self, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE

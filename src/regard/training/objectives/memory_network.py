@@ -15,77 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import disk
+from regard import disk, spec
 from regard.baselines.memory_network import MemoryNetwork
-from regard.builder import build
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, Order, Rows, plan
 from regard.data.labelled import Classed
 from regard.families import folder as folders
-from regard.families import memory_network
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.perplexity import corpus_nll
 from regard.metrics.scores import AnyScore
-from regard.models import choose_device
 from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import word_level_json
-from regard.training.engine.progress_bar import ProgressBar
-from regard.training.job import Job, pad_to_multiple_of
-from regard.training.objectives.classifier_from_scratch import (
-    example_files,
-    scores_with_majority,
-)
+from regard.training import model_spec
+from regard.training.data.labelled_text import Sets, labelled_sets
+from regard.training.objectives.classification import against_majority
 from regard.training.objectives.head_objective import EVALUATION_BATCH_FACTOR
 from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
-from regard.training.recipe.schema import Recipe
-from regard.training.recipe.sections import Train
-from regard.training.run_folder import RunFolder
-
-
-def memory_network_job(
-    run_folder: RunFolder, recipe: Recipe, progress_bar: ProgressBar, changes: dict[str, object]
-) -> Job:
-    say = progress_bar.say
-    paths = example_files(run_folder, recipe, "stories", babi_stories.stories, say)
-    sets = {name: labelled.classed(path) for name, path in paths.items()}
-    tokenizer = _tokenizer(run_folder, sets["train"])
-    description = memory_network.preset(recipe.preset, len(tokenizer), **changes)
-    config = folders.describe(description)
-    disk.write_json(run_folder.folder / "config.json", config)
-    # Weights are drawn on the CPU: the same on every device.
-    torch.manual_seed(recipe.train.seed)
-    device = choose_device(recipe.train.device)
-    network = MemoryNetworkModel(build(description), description, tokenizer, config).to(device)
-    objective = StoryQuestions(
-        network,
-        sets["train"],
-        sets.get("valid", []),
-        recipe.train,
-        pad_to_multiple_of(recipe, device),
-    )
-    say(
-        f"data: {len(sets['train']):,} stories to train on, "
-        f"{len(objective.validation_rows):,} to validate"
-    )
-
-    def final_scores() -> dict[str, AnyScore]:
-        return scores_with_majority(
-            sets,
-            lambda examples: objective.score(objective.rows(examples), torch.no_grad()),
-            lambda name, score: say(
-                f"{name}: accuracy {score.accuracy:.2f}  "
-                f"(majority {score.majority:.2f}, {score.examples:,} stories)"
-            ),
-        )
-
-    return Job(
-        objective,
-        description.d_model,
-        lambda: folders.write_weights(run_folder.weights, network.model, description),
-        final_scores,
-    )
+from regard.training.objectives.objective import Objective
+from regard.training.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -96,25 +45,63 @@ class StoryRow:
     answer: int
 
 
-class StoryQuestions:
+@dataclass(frozen=True)
+class StoryData:
+    """Stories by split, and the tokenizer of their words."""
+
+    sets: Sets
+    tokenizer: Tokenizer
+
+
+class StoryQuestions(Objective):
     """Batches of stories of similar lengths."""
 
+    name = "stories"
     unit = "stories"
+    model_classes = (MemoryNetworkModel,)
+    spec_classes = (spec.MemoryNetwork,)
+    trained_model: MemoryNetworkModel
+    data: StoryData
 
-    def __init__(
-        self,
-        network: MemoryNetworkModel,
-        train: Sequence[Classed],
-        valid: Sequence[Classed],
-        settings: Train,
-        pad_to_multiple_of: int,
-    ) -> None:
-        self.network = network
-        self.settings = settings
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.train_examples = train
-        self.train_rows = self.rows(train)
-        self.validation_rows = self.rows(valid)
+    def __init__(self, model: MemoryNetworkModel, data: StoryData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.network = model
+        self.train_examples = data.sets["train"]
+        self.train_rows = self.rows(self.train_examples)
+        self.validation_rows = self.rows(data.sets.get("valid", []))
+        setup.say(
+            f"data: {len(self.train_rows):,} stories to train on, "
+            f"{len(self.validation_rows):,} to validate"
+        )
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Any) -> StoryData:
+        sets = labelled_sets(setup, labelled.classed, babi_stories.stories)
+        if base is not None:
+            return StoryData(sets, base.tokenizer)
+        path = setup.run_folder.folder / "tokenizer.json"
+        if not path.exists():
+            texts = (
+                " ".join([*split_sentences(example.text), example.label])
+                for example in sets["train"]
+            )
+            disk.write_file(path, word_level_json(texts, cls_token=False))
+        return StoryData(sets, open_encoder_tokenizer(setup.run_folder.folder))
+
+    @classmethod
+    def describe(cls, setup: Setup, data: StoryData) -> spec.Model:
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: StoryData, setup: Setup
+    ) -> MemoryNetworkModel:
+        config = folders.describe(description)
+        return MemoryNetworkModel(model, description, data.tokenizer, config)
+
+    # --- training ---------------------------------------------------------------------------------
 
     @property
     def model(self) -> MemoryNetwork:
@@ -131,14 +118,19 @@ class StoryQuestions:
         ]
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        order = Order(
+        for now, i, indices in self._order().iterate(epoch, index):
+            yield (now, i + 1), self.collate(self.train_rows, indices)
+
+    def batches_per_epoch(self) -> int:
+        return len(self._order().batches(0))
+
+    def _order(self) -> Order:
+        return Order(
             _lengths(self.train_rows),
             self.settings.batch_tokens,
             seed=self.settings.seed,
             multiple=self.pad_to_multiple_of,
         )
-        for now, i, indices in order.iterate(epoch, index):
-            yield (now, i + 1), self.collate(self.train_rows, indices)
 
     def collate(self, rows: Sequence[StoryRow], indices: Rows) -> Batch:
         """`text` [B, N + 1, S], the question last, and `labels` [B]."""
@@ -179,6 +171,21 @@ class StoryQuestions:
                 _, nll = self.loss(batch.tensors)
             yield nll, batch.tokens
 
+    def scores(self) -> dict[str, AnyScore]:
+        """Scores next to those of always answering the most frequent word."""
+        results: dict[str, AnyScore] = {}
+        for name, examples in self.data.sets.items():
+            if name == "train":
+                continue
+            score = self.score(self.rows(examples), torch.no_grad())
+            result = against_majority(score, self.train_examples, examples)
+            results[name] = result
+            self.setup.say(
+                f"{name}: accuracy {result.accuracy:.2f}  "
+                f"(majority {result.majority:.2f}, {result.examples:,} stories)"
+            )
+        return results
+
     def score(
         self, rows: Sequence[StoryRow], autocast: AbstractContextManager[Any]
     ) -> ClassificationScore:
@@ -203,11 +210,3 @@ class StoryQuestions:
 def _lengths(rows: Sequence[StoryRow]) -> Any:
     """[rows, 1]: tokens of each story when all its sentences are padded to the longest."""
     return np.array([[len(row.sentences) * max(map(len, row.sentences))] for row in rows])
-
-
-def _tokenizer(run_folder: RunFolder, train: Sequence[Classed]) -> Tokenizer:
-    path = run_folder.folder / "tokenizer.json"
-    if not path.exists():
-        texts = (" ".join([*split_sentences(example.text), example.label]) for example in train)
-        disk.write_file(path, word_level_json(texts, cls_token=False))
-    return open_encoder_tokenizer(run_folder.folder)

@@ -1,17 +1,26 @@
-"""The training objective: where batches come from, and what their loss is.
+"""The training objective: what a model learns from data.
 
-The training loop knows nothing else about what is learnt.
+An objective is one class. Its class methods assemble a run: they prepare the data, and describe or
+adapt the model. Its instances give the training loop batches and losses, and score the result. A
+new one is a subclass, from outside the package too: `regard.train(…, objective=MyObjective)`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from regard import spec
 from regard.data.batching import Batch
+from regard.errors import ModelError
+from regard.metrics.perplexity import NegativeLogLikelihood
+from regard.metrics.scores import AnyScore
+from regard.models import Model
+from regard.training.setup import Setup
 
 
 @runtime_checkable
@@ -24,27 +33,117 @@ class CarriesState(Protocol):
     carry: dict[str, Tensor]
 
 
-class Objective(Protocol):
+class Objective(ABC):
     """A model and the data it is trained on."""
 
-    @property
-    def model(self) -> nn.Module: ...
+    name: ClassVar[str]  # the word of --objective
+    unit: ClassVar[str] = "tokens"  # what `Batch.tokens` counts and the loss is a mean over
+    model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
+    base_advice: ClassVar[str] = "give another model"  # the repair, where it is not one of them
+    spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it
+
+    def __init__(self, model: Model, data: Any, setup: Setup) -> None:
+        self.trained_model = model  # with its tokenizer, as users hold it
+        self.data = data
+        self.setup = setup
+        self.settings = setup.recipe.train
+        self.pad_to_multiple_of = setup.pad_to_multiple_of
+
+    # --- assembling a run, in this order ----------------------------------------------------------
+
+    @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        """Refuses a model that cannot be fine-tuned for this objective."""
+        if not isinstance(base, cls.model_classes):
+            raise ModelError(
+                f"{base.folder} holds no model for {setup.recipe.task} ({base.family})",
+                cls.base_advice,
+            )
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> Any:
+        """Tokenizers and tokenized examples, stored in the run folder and read from there.
+
+        A model that is fine-tuned, `base`, brings its tokenizer.
+        """
+
+    @classmethod
+    @abstractmethod
+    def describe(cls, setup: Setup, data: Any) -> spec.Model:
+        """The spec of a new model for this data."""
+
+    @classmethod
+    @abstractmethod
+    def with_tokenizer(cls, model: Any, description: Any, data: Any, setup: Setup) -> Model:
+        """A new core model with the tokenizer of the data, and with its config.json."""
+
+    @classmethod
+    def adapt(cls, base: Model, data: Any, setup: Setup) -> Model:
+        """A model to fine-tune, with the head that the objective needs."""
+        return base
+
+    @classmethod
+    def create(cls, model: Model, data: Any, setup: Setup) -> Objective:
+        """The objective of this model and data."""
+        return cls(model, data, setup)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        """What makes the folder of a new model a Hugging Face repository, besides weights and
+        tokenizer."""
+        return {"config.json": model.config}
+
+    # --- training ---------------------------------------------------------------------------------
 
     @property
-    def unit(self) -> str:
-        """What `Batch.tokens` counts and the loss is a mean over, in the plural."""
+    def model(self) -> nn.Module:
+        """What is trained."""
+        return self.trained_model.model
 
+    @property
+    def d_model(self) -> int:
+        """The width that the paper's learning rate is scaled by."""
+        return max(self.trained_model.spec.widths.values())
+
+    @abstractmethod
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         """Batches without end from a position on, each with the position after it.
 
         A pure function of the recipe, so that a resumed run sees the same batches.
         """
 
+    @abstractmethod
+    def batches_per_epoch(self) -> int:
+        """How many batches one pass over the training data has."""
+
+    @abstractmethod
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The loss and −log p of the labels, both summed over the units that count."""
 
+    @abstractmethod
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """These training rows as text, for a report about them."""
 
+    # --- evaluation -------------------------------------------------------------------------------
+
+    @abstractmethod
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
         """`loss` and other metrics on the validation data; None if there is none."""
+
+    def scores(self) -> dict[str, AnyScore]:
+        """The final scores of the weights now in the model, by split."""
+        # In float32, whatever precision the training had.
+        metrics = self.validate(nullcontext())
+        if metrics is None:
+            return {}
+        result = NegativeLogLikelihood(metrics["loss"], metrics["perplexity"], metrics["tokens"])
+        self.setup.say(
+            f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  "
+            f"({result.tokens:,} tokens)"
+        )
+        return {"validation": result}
+
+    def companions(self) -> dict[str, Model]:
+        """Models that are trained along and exported too, by the name of their folder."""
+        return {}

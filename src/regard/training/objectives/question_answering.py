@@ -10,10 +10,11 @@ from tokenizers import Encoding
 from torch import Tensor
 from torch.nn import functional
 
+from regard.data import labelled
 from regard.data.labelled import Question
 from regard.metrics.question_answering import AnswerScore, answer_score
 from regard.text.tokenizer import Tokenizer
-from regard.training.objectives.head_objective import HeadObjective, Row
+from regard.training.objectives.head_objective import HeadObjective, LabelledData, Row
 
 NO_ANSWER = (0, 0)  # the first token, as in BERT for SQuAD 2.0
 
@@ -21,7 +22,27 @@ NO_ANSWER = (0, 0)  # the first token, as in BERT for SQuAD 2.0
 class QuestionAnswering(HeadObjective[Question]):
     """The first and the last token of the answer; long contexts are read in windows."""
 
+    name = "answer"
     unit = "windows"
+    head_task = "answer"
+    truncates = False
+    tokenizer_kind = "bpe"  # its template separates question and context
+
+    @classmethod
+    def read(cls, path: str) -> list[Question]:
+        return labelled.questions(path)
+
+    @classmethod
+    def texts(cls, example: Question) -> list[str]:
+        return [example.question, example.context]
+
+    @classmethod
+    def label_names(cls, examples: Sequence[Question]) -> list[str]:
+        return ["start", "end"]
+
+    @classmethod
+    def label_config(cls, config: dict[str, Any], data: LabelledData) -> dict[str, Any]:
+        return config  # a span has no label
 
     def rows(self, examples: Sequence[Question]) -> list[Row]:
         rows = []

@@ -15,15 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import disk, spec
 from regard.core.embedding import Embedding
 from regard.data.text_corruption import Fate
+from regard.errors import ModelError
+from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
 from regard.model import Encoder
+from regard.models import Model, TextEncoder, load
+from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
 from regard.training.objectives.masked_lm import MaskedText
-from regard.training.recipe.schema import Recipe
+from regard.training.objectives.text_model_files import special_token_ids, text_model_files
+from regard.training.setup import Setup
 
+_GENERATOR = "generator"  # its folder in the run folder
 DISCRIMINATOR_WEIGHT = 50.0  # λ in the paper: its loss, over two classes, is small
 
 
@@ -45,20 +52,47 @@ class ReplacedTokenDetection(MaskedText):
 
     fate = Fate(1.0, 0.0)  # every chosen token is masked; none is kept or replaced at random
 
-    def __init__(
-        self,
-        discriminator: Encoder,
-        generator: Encoder,
-        data: TextCorpora,
-        recipe: Recipe,
-        device: torch.device,
-        pad_to_multiple_of: int,
-    ) -> None:
-        super().__init__(data, recipe, device, pad_to_multiple_of)
-        self.discriminator = discriminator
-        self.generator = generator
-        _share_embeddings(generator, discriminator)
-        self.model = nn.ModuleDict({"discriminator": discriminator, "generator": generator})
+    name = "replaced"
+    trained_model: TextEncoder  # the discriminator
+
+    def __init__(self, model: TextEncoder, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.generator_model = _generator(model, data, setup)
+        self.discriminator = model.model
+        self.generator = self.generator_model.model
+        _share_embeddings(self.generator, self.discriminator)
+        self.both = nn.ModuleDict(
+            {"discriminator": self.discriminator, "generator": self.generator}
+        )
+
+    @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        if not isinstance(base, TextEncoder) or "detect" not in base.tasks:
+            raise ModelError(
+                f"{base.folder} holds no discriminator of replaced tokens ({base.family})",
+                "give a run of this objective, or ElectraForPreTraining",
+            )
+
+    @classmethod
+    def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
+        discriminator, _ = model_spec.electra_specs(setup.recipe, len(data.tokenizer))
+        return discriminator
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
+    ) -> TextEncoder:
+        config = folders.describe(description, model_type="electra")
+        config |= special_token_ids(data.tokenizer)
+        return TextEncoder(model, description, data.tokenizer, config)
+
+    @property
+    def model(self) -> nn.ModuleDict:
+        return self.both
+
+    def companions(self) -> dict[str, Model]:
+        """The run folder is the discriminator's; the generator's is in it."""
+        return {_GENERATOR: self.generator_model}
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
@@ -128,6 +162,26 @@ class ReplacedTokenDetection(MaskedText):
             "generator_loss": generator_nll / masked,
             "tokens": tokens,
         }
+
+
+def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> TextEncoder:
+    """The generator: that beside a discriminator from a folder, otherwise a new one."""
+    folder = setup.run_folder.folder / _GENERATOR
+    folder.mkdir(exist_ok=True)  # a resumed run finds it
+    if discriminator.folder is not None:
+        generator = load(discriminator.folder / _GENERATOR, device=str(setup.device))
+        if not isinstance(generator, TextEncoder):
+            raise ModelError(
+                f"{generator.folder} holds no text encoder", "give ELECTRA's generator"
+            )
+    else:
+        _, description = model_spec.electra_specs(setup.recipe, len(data.tokenizer))
+        core = model_spec.build_initialized(description, setup.recipe).to(setup.device)
+        generator = ReplacedTokenDetection.with_tokenizer(core, description, data, setup)
+    for name, content in text_model_files(generator, setup).items():
+        disk.write_json(folder / name, content)
+    disk.write_file(folder / "tokenizer.json", data.tokenizer.to_json())
+    return generator
 
 
 def _share_embeddings(generator: Encoder, discriminator: Encoder) -> None:

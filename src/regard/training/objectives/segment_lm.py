@@ -17,46 +17,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import spec
 from regard.core.context import Context
 from regard.core.kv_cache import DecoderState, LayerCache
 from regard.data.batching import Batch
 from regard.errors import DataError, SettingError
 from regard.metrics.perplexity import corpus_nll
-from regard.models.language_model import LanguageModel
+from regard.models import LanguageModel, Model
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, windows
-from regard.training.objectives.distillation import Teacher
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
-from regard.training.recipe.schema import Recipe
-
-
-def language_modelling(
-    language_model: LanguageModel,
-    data: TextCorpora,
-    recipe: Recipe,
-    teacher: Teacher | None = None,
-) -> CausalLM:
-    """Segments for a model that carries state from segment to segment, otherwise random windows."""
-    description = language_model.spec
-    if isinstance(description, spec.RecurrentDecoder):
-        carries_state = True
-    else:
-        carries_state = description.stack.memory is not None
-    if not carries_state:
-        return CausalLM(language_model, data, recipe, teacher)
-    if teacher is not None:
-        raise SettingError(
-            "a model that carries something on learns from text alone", "leave the teacher out"
-        )
-    return SegmentLM(language_model, data, recipe)
+from regard.training.objectives.objective import Objective
+from regard.training.setup import Setup
 
 
 class SegmentLM(CausalLM):
     """`carry` is the state of the layers after the last batch, which a checkpoint must hold."""
 
-    def __init__(self, language_model: LanguageModel, data: TextCorpora, recipe: Recipe) -> None:
-        super().__init__(language_model, data, recipe)
+    def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        if self.teacher is not None:
+            raise SettingError(
+                "a model that carries something on learns from text alone", "leave the teacher out"
+            )
         # − 1: the label of the last token is the one after it.
         self.stream_length = (len(self.train_tokens) - 1) // self.rows
         if self.stream_length < self.context:
@@ -144,6 +126,18 @@ class SegmentLM(CausalLM):
             with autocast:
                 _, nll, _ = self.segment_loss(batch.tensors, last_stream)
             yield nll, batch.tokens
+
+
+class LanguageModelling(CausalLM):
+    """The objective `causal`: segments for a model that carries state from one to the next,
+    otherwise windows at random positions."""
+
+    @classmethod
+    def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:
+        assert isinstance(model, LanguageModel), "checked before"
+        if model.model.stack.carries_state:
+            return SegmentLM(model, data, setup)
+        return CausalLM(model, data, setup)
 
 
 def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:

@@ -11,31 +11,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import spec
 from regard.core.context import Context
 from regard.data.batching import Batch, Order, collate, plan
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import BeamSearch, Greedy
+from regard.families import folder as folders
 from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
 from regard.model import EncoderDecoder
-from regard.models import Translator
+from regard.models import Model, Translator
 from regard.text.tokenizer import Tokenizer
-from regard.training.data.parallel_text import ParallelCorpora
+from regard.training import model_spec
+from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
-from regard.training.engine.progress_bar import ProgressBar
-from regard.training.objectives.distillation import Teacher
+from regard.training.objectives.distillation import translation_teacher
 from regard.training.objectives.loss import (
     add_auxiliary_losses,
     cross_entropy,
     linear_cross_entropy,
 )
-from regard.training.recipe.schema import Recipe
-from regard.training.recipe.sections import Train
+from regard.training.objectives.objective import Objective
+from regard.training.setup import Setup
 
 
-class SequenceToSequence:
+class SequenceToSequence(Objective):
     """Trains a translator on pairs of token sequences.
 
     Lengths are rounded up to `pad_to_multiple_of`; above 1, batches are also filled up with empty
@@ -43,39 +46,100 @@ class SequenceToSequence:
     distributions are learnt besides the targets (knowledge distillation).
     """
 
-    unit = "tokens"
+    name = "translate"
+    model_classes = (Translator,)
+    base_advice = "give an encoder–decoder over text, such as Marian or T5"
+    spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
+    trained_model: Translator
+    data: ParallelCorpora
 
-    def __init__(
-        self,
-        translator: Translator,
-        data: ParallelCorpora,
-        settings: Train,
-        pad_to_multiple_of: int = 1,
-        teacher: Teacher | None = None,
-    ) -> None:
-        self.translator = translator
-        self.settings = settings
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.teacher = teacher
+    def __init__(self, model: Translator, data: ParallelCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.translator = model
+        self.teacher = translation_teacher(setup.recipe, model)
         self.train_corpus = data.train
         self.validation_corpus = data.valid
         self.validation_pairs = data.valid_pairs
-        self.device = next(translator.model.parameters()).device
+        self.device = model.device
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> ParallelCorpora:
+        assert base is None or isinstance(base, Translator), "checked before"
+        return parallel_corpora(setup, base)
+
+    @classmethod
+    def describe(cls, setup: Setup, data: ParallelCorpora) -> spec.Model:
+        source = len(data.source_tokenizer)
+        return model_spec.describe(setup.recipe, source, len(data.target_tokenizer))
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: ParallelCorpora, setup: Setup
+    ) -> Translator:
+        source = data.source_tokenizer
+        target = data.target_tokenizer
+        model_spec.check_vocabulary("source", description.source, len(source))
+        model_spec.check_vocabulary("target", description.target, len(target))
+        start = target.required_token_id("bos")
+        # The ids are those of the decoder, which starts and ends by them.
+        ids = folders.SpecialTokenIds(
+            target.required_token_id("pad"),
+            start,
+            target.required_token_id("eos"),
+            target.special_token_id("unk"),
+        )
+        config = folders.describe(description, ids, model_type=setup.recipe.model_name)
+        return Translator(model, description, source, target, start, config)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        assert isinstance(model, Translator)
+        recipe = setup.recipe
+        penalty = recipe.length_penalty
+        kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
+        target = model.target_tokenizer
+        ids = folders.SpecialTokenIds(
+            target.required_token_id("pad"),
+            model.start,
+            target.required_token_id("eos"),
+            target.special_token_id("unk"),
+        )
+        tokens = model.source_tokenizer.special_tokens
+        return {
+            "config.json": model.config,
+            "generation_config.json": folders.generation_config(
+                ids,
+                beam=recipe.decode.beam,
+                length_penalty=penalty.alpha,
+                search={kind: penalty.alpha},
+            ),
+            "tokenizer_config.json": folders.tokenizer_config(
+                tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk")
+            ),
+        }
+
+    # --- training ---------------------------------------------------------------------------------
 
     @property
     def model(self) -> EncoderDecoder:
         return self.translator.model
 
-    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        budget = self.settings.batch_tokens
-        order = Order(
+    def _order(self) -> Order:
+        return Order(
             self.train_corpus.lengths,
-            budget,
+            self.settings.batch_tokens,
             seed=self.settings.seed,
             multiple=self.pad_to_multiple_of,
         )
-        fill_up_to = budget if self.pad_to_multiple_of > 1 else 0
-        for now, i, rows in order.iterate(epoch, index):
+
+    def batches_per_epoch(self) -> int:
+        return len(self._order().batches(0))
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        fill_up_to = self.settings.batch_tokens if self.pad_to_multiple_of > 1 else 0
+        for now, i, rows in self._order().iterate(epoch, index):
             # The position of the next batch comes with each: a checkpoint stores that.
             yield (now, i + 1), self.collate(self.train_corpus, rows, fill_up_to)
 
@@ -191,6 +255,25 @@ class SequenceToSequence:
             padding_masks={"encoder": source_mask, "decoder": tensors["labels"] >= 0},
         )
 
+    def scores(self) -> dict[str, AnyScore]:
+        """Scores on the test sets, by the recipe's beam search."""
+        scores: dict[str, AnyScore] = {}
+        decode = self.setup.recipe.decode
+        penalty = self.setup.recipe.length_penalty
+        settings = DecodingSettings(BeamSearch(decode.beam, penalty))
+        for name, pairs in self.data.test_sets.items():
+            started = time.perf_counter()
+            texts = translate(self.translator, pairs, settings)
+            result = translation_score(texts, [target for _, target in pairs], decode.tokenize)
+            scores[name] = result
+            self.setup.say(
+                f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  "
+                f"exact match {result.exact_match:.1f} %  "
+                f"({len(pairs):,} sentences in {time.perf_counter() - started:.1f} s)  "
+                f"{result.signature}"
+            )
+        return scores
+
 
 def _token_text(tokenizer: Tokenizer, ids: list[int]) -> str:
     """The text of a row with its unknown tokens visible, without its end token."""
@@ -203,26 +286,3 @@ def translate(
     """The best translation of each source; an empty text where the search found none."""
     hypotheses = translator.hypotheses([source for source, _ in pairs], settings)
     return [translator.text(best[0]) if best else "" for best in hypotheses]
-
-
-def final_scores(
-    sets: Mapping[str, Sequence[tuple[str, str]]],
-    translator: Translator,
-    recipe: Recipe,
-    progress_bar: ProgressBar,
-) -> dict[str, AnyScore]:
-    """Scores on the test sets, by the recipe's beam search."""
-    scores: dict[str, AnyScore] = {}
-    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
-    for name, pairs in sets.items():
-        started = time.perf_counter()
-        texts = translate(translator, pairs, settings)
-        result = translation_score(texts, [target for _, target in pairs], recipe.decode.tokenize)
-        scores[name] = result
-        progress_bar.say(
-            f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  "
-            f"exact match {result.exact_match:.1f} %  "
-            f"({len(pairs):,} sentences in {time.perf_counter() - started:.1f} s)  "
-            f"{result.signature}"
-        )
-    return scores

@@ -11,18 +11,38 @@ from typing import Any
 from tokenizers import Encoding
 from torch import Tensor
 
+from regard.data import labelled
 from regard.data.labelled import Words
 from regard.data.padding import IGNORED, pad_rows
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
 from regard.text.tokenizer import Tokenizer
-from regard.training.objectives.head_objective import HeadObjective, Row, label_id
+from regard.training.objectives.head_objective import (
+    HeadObjective,
+    Row,
+    class_names,
+    label_id,
+)
 
 
 class TokenClassification(HeadObjective[Words]):
     """One class per word, at its first token; the other tokens are ignored (BERT, Section 5.3)."""
 
+    name = "tag"
     unit = "words"
+    head_task = "tag"
+
+    @classmethod
+    def read(cls, path: str) -> list[Words]:
+        return labelled.tagged(path)
+
+    @classmethod
+    def texts(cls, example: Words) -> list[str]:
+        return [" ".join(example.tokens)]
+
+    @classmethod
+    def label_names(cls, examples: Sequence[Words]) -> list[str]:
+        return class_names(tag for example in examples for tag in example.tags)
 
     def rows(self, examples: Sequence[Words]) -> list[Row]:
         ids = self.label_ids()

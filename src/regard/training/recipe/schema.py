@@ -13,11 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError, field_validator, model_validator
 
 from regard.decode.length_penalty import LengthPenalty
 from regard.errors import SettingError, did_you_mean
 from regard.families.recurrent import FAMILIES as BASELINES
+from regard.training.recipe.objectives import (
+    OBJECTIVES,
+    TASKS,
+    ObjectiveSettings,
+    objective_of,
+    objective_settings,
+)
 from regard.training.recipe.options import (
     ExportedWeights,
     Initialization,
@@ -26,44 +33,57 @@ from regard.training.recipe.options import (
     parse_weights,
 )
 from regard.training.recipe.sections import (
-    GENERATED,
-    MODEL_KINDS,
     TRANSFORMER_ONLY,
-    Data,
-    Decode,
-    Model,
+    DataSettings,
+    DecodeSettings,
+    ModelSettings,
     Section,
-    Tokens,
-    Train,
-    Tune,
+    TokenSettings,
+    TrainSettings,
+    TuneSettings,
 )
 
 DEFAULT_DISTILLATION_WEIGHT = 0.5  # the teacher's distributions and the labels count alike
 DEFAULT_TEMPERATURE = 2.0
 
-# The validation metrics of an objective or fine-tuning task; the others have the loss alone.
-_CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
-_TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
-_METRICS: dict[str, tuple[str, ...]] = {
-    "stories": _CLASSIFICATION_METRICS,
-    "classify": _CLASSIFICATION_METRICS,
-    "tag": _CLASSIFICATION_METRICS,
-    "answer": ("loss", "exact_match", "f1"),
-    "translate": _TRANSLATION_METRICS,
-    "summarize": _TRANSLATION_METRICS,
+# The usual recipe of fine-tuning: AdamW at a small rate, a tenth of the steps to warm up, then
+# linear decay.
+FINETUNING_DEFAULTS: dict[str, Any] = {
+    "optimizer": "adamw",
+    "schedule": "linear",
+    "learning_rate": 3e-5,
+    "weight_decay": 0.01,
+    "betas": (0.9, 0.999),
+    "adam_eps": 1e-8,
+    "clip": 1.0,
+    "label_smoothing": 0.0,
+    "batch_tokens": 1024,
 }
+FINETUNING_EPOCHS = 3.0
+LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
+# Settings of [model] that say how training starts, and not what the model is.
+_CELLS = ("rnn", "gru", "lstm")
+# Models whose size is that of the objective, where none is named.
+_DEFAULT_SIZED = (None, "transformer", *BASELINES)
+STARTING_POINT = ("start", "vectors", "freeze_embeddings")
 
 
 class Recipe(Section):
     """The sections together, checked against each other."""
 
     # Every section may be left out of a recipe.
-    data: Data = Data()
-    tokens: Tokens = Tokens()
-    model: Model = Model()
-    train: Train = Train()
-    decode: Decode = Decode()
-    tune: Tune | None = None
+    data: DataSettings = DataSettings()
+    tokens: TokenSettings = TokenSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    decode: DecodeSettings = DecodeSettings()
+    tune: TuneSettings = TuneSettings()
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _tune(cls, value: Any) -> Any:
+        # Recipes of earlier versions have null where nothing is fine-tuned.
+        return TuneSettings() if value is None else value
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -71,47 +91,49 @@ class Recipe(Section):
     def _check(self) -> Recipe:
         self._check_metric()
         self._check_teacher()
-        if self.tune is None:  # fine-tuning brings its own data and its own model
+        if not self.tune.files:
             self._check_data()
-            self._check_settings_of_objective()
+        self._check_settings_of_objective()
+        if self.is_finetuning:
+            self._check_no_architecture()
+        else:
             self._check_model()
         return self
 
     def _check_metric(self) -> None:
-        metrics = _METRICS.get(self.task, ("loss",))
+        metrics = self.objective_settings.metrics
         if self.train.metric not in metrics:
             raise SettingError(
                 f"{self.train.metric} is no score of {self.task}", f"choose: {', '.join(metrics)}"
             )
 
     def _check_data(self) -> None:
-        objective = self.train.objective
         data = self.data
-        if objective == "translate":
+        if self.objective_settings.data == "pairs":
             if data.text:
                 raise SettingError(
                     "a translation is learnt from pairs, not from one text",
                     "say --objective causal",
                 )
             return
-        has_text = data.text or objective in GENERATED
+        has_text = data.text or self.objective_settings.generates
         if data.source or data.pairs or not has_text:
             raise SettingError(
-                f"the objective {objective!r} learns from one text", "give --text FILE"
+                f"the objective {self.objective!r} learns from one text", "give --text FILE"
             )
 
     def _check_settings_of_objective(self) -> None:
         """Settings that only some objectives have."""
-        objective = self.train.objective
-        masks = objective not in ("translate", "causal", *GENERATED)
+        objective = self.objective
         has_memory = objective == "causal" and not self.is_baseline
+        has_test_text = self.objective_settings.data == "examples"
         # key, whether it is set, whether the objective has it
         settings = (
             ("agreement", self.train.agreement > 0, objective == "translate"),
             ("memory", self.model.memory is not None, has_memory),
             ("next_sentence", self.train.next_sentence, objective == "masked"),
-            ("hidden", self.train.hidden is not None, masks),
-            ("test_text", self.data.test_text is not None, objective in GENERATED),
+            ("hidden", self.train.hidden is not None, self.objective_settings.corrupts),
+            ("test_text", self.data.test_text is not None, has_test_text),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -124,34 +146,60 @@ class Recipe(Section):
                 "give a memory too, e.g. --memory 128",
             )
 
+    def _check_no_architecture(self) -> None:
+        """The folder decides what the model is."""
+        for key in ModelSettings.model_fields:
+            is_set = getattr(self.model, key) not in (None, False)
+            if is_set and key not in STARTING_POINT:
+                raise SettingError(
+                    f"{key} is decided by the model that is fine-tuned", "leave it out"
+                )
+
     def _check_model(self) -> None:
-        objective = self.train.objective
-        model = self.model.model
-        kinds = MODEL_KINDS.get(objective, ())
-        if model is not None and model not in kinds:
-            repair = f"choose: {', '.join(kinds)}" if kinds else "leave it out"
-            raise SettingError(f"model = {model!r} is not for the objective {objective!r}", repair)
+        if self.model.spec is not None and self.model.model is not None:
+            raise SettingError("--spec and --model both name a model", "give one of them")
+        if self.model.model is not None:
+            self._check_model_kind()
         if not self.is_baseline:
             return
         foreign = [key for key in TRANSFORMER_ONLY if getattr(self.model, key) is not None]
         if self.train.recompute:
             foreign.append("recompute")
         if foreign:
-            raise SettingError(f"{foreign[0]} is no setting of {model}", "leave it out")
+            raise SettingError(f"{foreign[0]} is no setting of {self.model_name}", "leave it out")
+
+    def _check_model_kind(self) -> None:
+        # Imported late: the families come with torch.
+        from regard.families import presets
+
+        about = presets.about(self.preset_name)
+        kinds = self.objective_settings.kinds
+        if about.kind not in kinds:
+            names = sorted(
+                {
+                    preset.name.partition(":")[0]
+                    for preset in presets.listing()
+                    if preset.kind in kinds
+                }
+            )
+            raise SettingError(
+                f"model = {self.model_name!r} is not for the objective {self.objective!r}",
+                f"choose: {', '.join(names)}",
+            )
 
     def _check_teacher(self) -> None:
         train = self.train
         if train.teacher is None:
             self._check_no_teacher()
             return
-        translates = self.task in ("translate", "summarize")
+        translates = self.objective == "translate"
         if not self._can_have_teacher(translates):
             raise SettingError(
                 "only translators, language models without a memory, "
                 "and models fine-tuned to classify or tag have teachers",
                 "leave --teacher out",
             )
-        if train.teacher_translates and (self.tune or not translates):
+        if train.teacher_translates and (self.is_finetuning or not translates):
             raise SettingError(
                 "a teacher translates the text that a new translator learns from", "leave it out"
             )
@@ -179,15 +227,29 @@ class Recipe(Section):
             return True
         if self.is_baseline:  # a recurrent language model carries state from segment to segment
             return False
-        classifies = self.tune is not None and self.task in ("classify", "tag")
-        return classifies or self.task in ("causal", "lm")
+        classifies = self.is_finetuning and self.objective in ("classify", "tag")
+        return classifies or self.objective == "causal"
 
     # --- derived settings -------------------------------------------------------------------------
 
     @property
     def task(self) -> str:
-        """The fine-tuning task, or the objective."""
-        return self.tune.task if self.tune else self.train.objective
+        """The objective, by the word that the user chose."""
+        return self.tune.task or self.train.objective
+
+    @property
+    def objective(self) -> str:
+        """The name of the objective."""
+        return TASKS.get(self.task, self.task)
+
+    @property
+    def objective_settings(self) -> ObjectiveSettings:
+        return objective_settings(self.objective)
+
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether training starts from the folder of a finished model."""
+        return self.tune.base is not None
 
     @property
     def distillation_weight(self) -> float:
@@ -203,9 +265,14 @@ class Recipe(Section):
         return self.train.temperature or DEFAULT_TEMPERATURE
 
     @property
+    def model_name(self) -> str:
+        """The architecture, without its size."""
+        return (self.model.model or self.objective_settings.model).partition(":")[0]
+
+    @property
     def is_baseline(self) -> bool:
         """Whether the model is recurrent or convolutional, from before the Transformer."""
-        return self.model.model in BASELINES
+        return self.model_name in BASELINES
 
     @property
     def exported_weights(self) -> ExportedWeights:
@@ -217,15 +284,24 @@ class Recipe(Section):
 
     @property
     def preset(self) -> str:
-        default = "small" if self.train.objective == "translate" else "tiny"
-        return self.model.preset or default
+        """The size of the model, by name."""
+        size = (self.model.model or "").partition(":")[2] or self.model.preset
+        if size:
+            return size
+        # Unless it is named, of the objective's default model, a small one of any other.
+        return self.objective_settings.size if self.model.model in _DEFAULT_SIZED else "tiny"
+
+    @property
+    def preset_name(self) -> str:
+        """NAME:SIZE of the model. A recurrent cell alone is a language model, or a translator."""
+        name = self.model_name
+        if name in _CELLS and self.objective != "translate":
+            name = f"{name}-lm"
+        return f"{name}:{self.preset}"
 
     @property
     def initialization(self) -> Initialization:
-        # Glorot and Bengio's, GPT-2's (smaller in residual branches), and else BERT's.
-        defaults = {"translate": "xavier", "causal": "scaled:0.02", "stories": "xavier"}
-        default = defaults.get(self.train.objective, "normal:0.02")
-        return parse_initialization(self.model.start or default)
+        return parse_initialization(self.model.start or self.objective_settings.initialization)
 
     @property
     def builtin(self) -> bool:
@@ -234,11 +310,12 @@ class Recipe(Section):
 
 
 SECTIONS: dict[str, type[Section]] = {
-    "data": Data,
-    "tokens": Tokens,
-    "model": Model,
-    "train": Train,
-    "decode": Decode,
+    "data": DataSettings,
+    "tokens": TokenSettings,
+    "model": ModelSettings,
+    "train": TrainSettings,
+    "decode": DecodeSettings,
+    "tune": TuneSettings,
 }
 # Each key with the name of its section.
 KEYS: dict[str, str] = {
@@ -280,8 +357,43 @@ def load(
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
+    _add_objective(values)
+    if values["tune"].get("base") is not None:
+        _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     return parse(values)
+
+
+def _add_objective(values: dict[str, dict[str, Any]]) -> None:
+    """Where no objective is named, that of the model."""
+    if "objective" in values["train"]:
+        return
+    task = values["tune"].get("task")
+    if task is not None:
+        values["train"]["objective"] = TASKS.get(task, task)
+        return
+    model = values["model"].get("model")
+    if model is not None:
+        values["train"]["objective"] = objective_of(model, values["data"].get("text") is not None)
+
+
+def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
+    """The defaults of fine-tuning, below what is set."""
+    objective = values["train"].get("objective")
+    if objective is None:
+        raise SettingError(
+            "what the model is fine-tuned for is not named",
+            f"say --objective: {', '.join(OBJECTIVES)}",
+        )
+    defaults: dict[str, Any] = {
+        **FINETUNING_DEFAULTS,
+        "metric": objective_settings(objective).finetuning_metric,
+    }
+    if values["tune"].get("lora"):
+        defaults["learning_rate"] = LORA_LEARNING_RATE
+    values["train"] = {**defaults, **values["train"]}
+    if "steps" not in values["train"]:
+        values["tune"].setdefault("epochs", FINETUNING_EPOCHS)
 
 
 def applicable_settings(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
@@ -289,7 +401,8 @@ def applicable_settings(settings: Mapping[str, Any], model: str | None) -> dict[
 
     A baseline takes the sizes that it shares with a Transformer, and nothing else.
     """
-    if model not in BASELINES or settings.get("model") in BASELINES:
+    name = (model or "").partition(":")[0]
+    if name not in BASELINES or settings.get("model") in BASELINES:
         return dict(settings)
     return {key: value for key, value in settings.items() if key not in TRANSFORMER_ONLY}
 
@@ -302,7 +415,7 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    has_files = any(key in changes for key in ("source", "pairs", "text"))
+    has_files = any(key in changes for key in ("source", "pairs", "text", "files"))
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
     if not name:
@@ -325,7 +438,8 @@ _FILE_KEYS = {
         "valid_text",
         "test_text",
     ),
-    "model": ("vectors",),
+    "model": ("vectors", "spec"),
+    "tune": ("base",),
 }
 
 

@@ -12,7 +12,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.families.attention_options import parse_attention, parse_compressed_memory
-from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.options import (
     parse_initialization,
     parse_length_penalty,
@@ -26,7 +25,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Data(Section):
+class DataSettings(Section):
     """Where the text comes from. With no file named, the built-in parallel language is generated.
 
     Pairs are for translation; `text` is for all other objectives.
@@ -81,7 +80,7 @@ class Data(Section):
     )
 
 
-class Tokens(Section):
+class TokenSettings(Section):
     """How text becomes tokens."""
 
     tokenizer: str = Field(
@@ -96,26 +95,6 @@ class Tokens(Section):
     joint: bool = Field(True, description="one vocabulary for both sides")
 
 
-ModelKind = Literal[
-    "transformer",
-    "gpt",
-    "palm",
-    "rnn",
-    "gru",
-    "lstm",
-    "bahdanau",
-    "luong",
-    "luong_feeding",
-    "convs2s",
-    "bytenet",
-    "memory",
-]
-# The models an objective can train, where it has a choice.
-MODEL_KINDS: dict[str, tuple[str, ...]] = {
-    "translate": ("transformer", *BASELINES),
-    "causal": ("gpt", "palm", "rnn", "gru", "lstm"),
-    "stories": ("memory",),
-}
 # Settings of Transformers, which recurrent and convolutional baselines do not have.
 TRANSFORMER_ONLY = (
     "d_ff",
@@ -131,19 +110,20 @@ TRANSFORMER_ONLY = (
 )
 
 
-class Model(Section):
+class ModelSettings(Section):
     """The architecture: a preset and what is changed in it."""
 
-    model: ModelKind | None = Field(
+    model: str | None = Field(
         None,
-        description="what is trained: transformer, or a baseline from before it (rnn, gru, lstm, "
-        "bahdanau, luong, luong_feeding, convs2s, bytenet); causal: gpt, palm, rnn, gru or lstm; "
-        "stories: memory  [transformer; gpt]",
+        description="the architecture and its size, NAME[:SIZE], e.g. gpt2:small, llama:tiny, "
+        "bert:base, t5:small, lstm: see `regard show`  [by objective: transformer:small, gpt:tiny, "
+        "bert:tiny, …]",
     )
-    preset: str | None = Field(
+    preset: str | None = Field(None, description="the SIZE of --model, by itself")
+    spec: str | None = Field(
         None,
-        description="tiny, small, base or big; for texts, the sizes of gpt, palm, bert, t5, bart "
-        "or electra  [small; tiny for texts]",
+        description="instead of --model: a file with a spec (JSON or TOML), or a config.json of "
+        "Hugging Face's",
     )
     # Sizes; None leaves that of the preset.
     d_model: int | None = Field(None, ge=1)
@@ -161,13 +141,21 @@ class Model(Section):
     # Positions and attention.
     position: (
         Literal[
-            "sinusoidal", "learned", "none", "concatenated", "relative", "buckets", "alibi", "rope"
+            "sinusoidal",
+            "interleaved",
+            "learned",
+            "none",
+            "concatenated",
+            "relative",
+            "buckets",
+            "alibi",
+            "rope",
         ]
         | None
     ) = Field(
         None,
-        description="position encoding: added (sinusoidal by default), concatenated, "
-        "or inside attention",
+        description="position encoding: added (sinusoidal, interleaved, learned), concatenated, "
+        "or inside attention (relative, buckets, alibi, rope)",
     )
     attention: str | None = Field(
         None,
@@ -228,23 +216,17 @@ class Model(Section):
         return value
 
 
-Objective = Literal[
-    "translate", "causal", "masked", "span", "denoise", "replaced", "classify", "stories"
-]
-# Objectives that learn from a file, or without one from generated examples.
-GENERATED = ("classify", "stories")
-
-
-class Train(Section):
+class TrainSettings(Section):
     """The objective and its optimization."""
 
-    objective: Objective = Field(
+    objective: str = Field(
         "translate",
         description="what is learnt: a translation, the next token (causal, GPT), masked tokens "
         "(masked, BERT), masked spans (span, T5), the text from a corrupted one (denoise, BART), "
         "which tokens were replaced (replaced, ELECTRA), the class of a text (classify; without "
-        "--text, of ListOps expressions), the answer to a question about a story (stories; without "
-        "--text, generated ones)",
+        "--text, of ListOps expressions), the tags of its words (tag), the answer to a question "
+        "(answer), a number (regress), which texts belong together (contrastive), the answer to a "
+        "question about a story (stories; without --text, generated ones)  [that of the model]",
     )
     # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
@@ -357,7 +339,7 @@ class Train(Section):
         return value
 
 
-class Decode(Section):
+class DecodeSettings(Section):
     """Beam search for the final score."""
 
     beam: int = Field(4, ge=1)
@@ -373,16 +355,15 @@ class Decode(Section):
         return value
 
 
-TunedTask = Literal["classify", "tag", "answer", "translate", "summarize", "lm"]
+class TuneSettings(Section):
+    """Fine-tuning: training that starts from the folder of a finished model."""
 
-
-class Tune(Section):
-    """Fine-tuning. Only `regard finetune` writes this section; its steps follow from the data."""
-
-    task: TunedTask
-    base: str = Field(description="the folder of the model to begin with")
-    # Data.
-    files: tuple[str, ...] = Field(min_length=1, description="training data")
+    base: str | None = Field(
+        None, description="fine-tuning: the folder of the model to start from, instead of --model"
+    )
+    # The data of `regard finetune`, in place of the section [data].
+    task: str | None = Field(None, description="the objective, by the name of `regard finetune`")
+    files: tuple[str, ...] = Field((), description="training data")
     prefixes: tuple[str, ...] = Field(
         (), description="put before the source texts of each of the files"
     )
@@ -391,9 +372,14 @@ class Tune(Section):
     )
     test: str | None = Field(None, description="scored once, after training")
     # The steps follow from the epochs and the data.
-    epochs: float = Field(3.0, gt=0, description="passes over the data")
+    epochs: float | None = Field(
+        None, gt=0, description="passes over the data, instead of steps  [3 in fine-tuning]"
+    )
     warm_up: float = Field(
-        0.1, ge=0, lt=1, description="share of the steps until the peak of the learning rate"
+        0.1,
+        ge=0,
+        lt=1,
+        description="with epochs: share of the steps until the peak of the learning rate",
     )
     # What of the model is trained.
     freeze: int | None = Field(
@@ -415,3 +401,10 @@ class Tune(Section):
     )
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     lora_in: str = Field("qkv,q,kv", description="the linear layers that get LoRA, by name, or all")
+
+    @field_validator("base")
+    @classmethod
+    def _base(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        return str(Path(value).absolute())  # a run is resumed from anywhere

@@ -1,0 +1,159 @@
+"""Assembly of a run: model × data × objective, each chosen by itself.
+
+There is one way for all: new models and fine-tuned ones, every wiring, every kind of data.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import disk, edit
+from regard.core.embedding import Embedding
+from regard.data.word_vectors import read_vectors
+from regard.errors import SettingError
+from regard.models import Model, load
+from regard.models.saving import TEXT_FILES, config_json, copy_companion_files, write_weights
+from regard.training import model_spec
+from regard.training.engine import layerwise_lr_decay
+from regard.training.objectives.objective import Objective
+from regard.training.recipe.objectives import objective_settings
+from regard.training.recipe.schema import Recipe
+from regard.training.setup import Setup
+
+# Parameters of a new head, which LoRA does not freeze.
+_NEW_HEADS = ("labels.", "pool.")
+
+
+def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objective:
+    """The objective of a run: its data prepared, its model built or opened, its folder described.
+
+    `objective` is a class from outside the package, in place of the recipe's.
+    """
+    objective = objective or objective_class(setup.recipe.objective)
+    base = _open_base(setup, objective)
+    data = objective.prepare(setup, base)
+    if base is None:
+        model = new_model(setup, objective, data)
+        _write_json_files(setup.run_folder.folder, objective.files(model, setup))
+    else:
+        model = _prepare_base(setup, objective.adapt(base, data, setup))
+        _write_base_files(setup.run_folder.folder, model)
+    return objective.create(model, data, setup)
+
+
+def objective_class(name: str) -> type[Objective]:
+    """The class of an objective, by its name in a recipe."""
+    module, _, class_name = objective_settings(name).implementation.partition(":")
+    found: type[Objective] = getattr(
+        importlib.import_module(f"regard.training.objectives.{module}"), class_name
+    )
+    return found
+
+
+def export(objective: Objective) -> None:
+    """Writes the weights now in the model, and those of its companions, into the run folder."""
+    setup = objective.setup
+    _export_weights(objective.trained_model, setup.run_folder.weights, setup.recipe)
+    for name, companion in objective.companions().items():
+        folder = setup.run_folder.folder / name
+        _export_weights(companion, folder / setup.run_folder.weights.name, setup.recipe)
+
+
+# --- new models -----------------------------------------------------------------------------------
+
+
+def new_model(setup: Setup, objective: type[Objective], data: Any) -> Model:
+    """A new model with its initial weights and its tokenizer, on its device."""
+    description = model_spec.read(setup.run_folder, setup.kinds)
+    if description is None:
+        description = objective.describe(setup, data)
+        if setup.recipe.model.spec is not None:
+            # The file may change before the run is resumed.
+            model_spec.write(setup.run_folder, description)
+    core = model_spec.build_initialized(description, setup.recipe)
+    model = objective.with_tokenizer(core, description, data, setup)
+    _set_embeddings(model, setup)
+    core.to(setup.device)
+    return model
+
+
+def _set_embeddings(model: Model, setup: Setup) -> None:
+    """Word vectors to start from, and frozen embeddings, if the recipe asks for them."""
+    settings = setup.recipe.model
+    tables: list[nn.Module] = []
+    for name, embedding in model.model.named_children():
+        if not isinstance(embedding, Embedding):
+            continue
+        table = embedding.table
+        tokenizer = model.output_tokenizer if name == "target" else model.input_tokenizer
+        # With a shared vocabulary both sides are one tensor.
+        if settings.vectors and not any(table is other for other in tables):
+            read_vectors(Path(settings.vectors), tokenizer, table.weight.data, setup.say)
+        if settings.freeze_embeddings:
+            table.weight.requires_grad_(False)
+        tables.append(table)
+    if not tables and (settings.vectors or settings.freeze_embeddings):
+        raise SettingError("this model has no token embeddings", "leave the word vectors out")
+
+
+# --- models to fine-tune --------------------------------------------------------------------------
+
+
+def _open_base(setup: Setup, objective: type[Objective]) -> Model | None:
+    folder = setup.recipe.tune.base
+    if folder is None:
+        return None
+    base = load(folder, device="cpu", dtype="float32", say=setup.say, kinds=setup.kinds)
+    objective.check_base(base, setup)
+    return base
+
+
+def _prepare_base(setup: Setup, model: Model) -> Model:
+    """What is trained: everything, what is above the frozen blocks, or LoRA and new heads."""
+    tune = setup.recipe.tune
+    if tune.lora:
+        torch.manual_seed(setup.recipe.train.seed)
+        modules = tune.lora_in.split(",")
+        # Freezes the model and adds trainable low-rank factors.
+        edit.lora(model.model, tune.lora, tune.lora_alpha, tune.lora_dropout, modules)
+        for name, parameter in model.model.named_parameters():
+            if name.startswith(_NEW_HEADS):
+                parameter.requires_grad_(True)
+    if tune.freeze is not None:
+        layerwise_lr_decay.freeze(model.model, tune.freeze)
+    model_spec.set_activation_checkpointing(model.model, setup.recipe)
+    return model.to(setup.device)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _write_json_files(folder: Path, files: dict[str, dict[str, Any]]) -> None:
+    for name, content in files.items():
+        disk.write_json(folder / name, content)
+
+
+def _write_base_files(folder: Path, model: Model) -> None:
+    """The run folder holds the complete model in the layout it came in."""
+    # Tokenizer and processor files, as they came.
+    if model.folder is not None:
+        copy_companion_files(model.folder, folder, TEXT_FILES)
+    disk.write_json(folder / "config.json", config_json(model.spec, model.config))
+    for name, content in model.files().items():
+        if name == "tokenizer.json" and not (folder / name).exists():
+            disk.write_file(folder / name, str(content))
+
+
+def _export_weights(model: Model, path: Path, recipe: Recipe) -> None:
+    exported = model.model
+    if recipe.tune.lora:
+        # Of a copy: training goes on with the factors apart.
+        exported = copy.deepcopy(exported)
+        edit.merge(exported)
+    write_weights(path, exported, model.spec, model.config)

@@ -1,0 +1,129 @@
+"""Labelled examples: from the files a recipe names, or a generator, to lists in the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from regard import disk
+from regard.data import labelled
+from regard.data.labelled import Classed
+from regard.errors import SettingError
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import train_lossless_tokenizer, word_level_json
+from regard.training.data.plain_text import SPECIAL_TOKENS
+from regard.training.recipe.sections import TokenSettings
+from regard.training.setup import Setup, Split
+
+Sets = dict[str, list[Any]]  # train, valid, test, … → examples
+Reader = Callable[[str], list[Any]]  # of a file
+Generator = Callable[[str], Iterator[tuple[str, str | int]]]  # of a split: texts and labels
+
+# Without validation data, every tenth of 100 or more examples validates, but not more than 1,000.
+HOLD_OUT_EVERY = 10
+MAX_HELD_OUT = 1000
+MIN_TO_HOLD_OUT = 100
+GENERATED_VALIDATION = 2000  # examples
+GENERATED_TEST = 10_000
+
+
+def labelled_sets(setup: Setup, read: Reader, generate: Generator | None = None) -> Sets:
+    """The examples by split, stored in the run folder on the first call.
+
+    `read` reads a file of them; `generate` yields examples where the recipe names no file.
+    """
+    folder = setup.run_folder.data
+    if not (folder / "train.jsonl").exists():
+        splits = setup.splits(lambda _: _example_splits(setup, read, generate))
+        sets = with_held_out({name: list(split()) for name, split in splits.items()})
+        folder.mkdir(parents=True, exist_ok=True)
+        # Written last: the presence of the training set says that all are there.
+        for name in sorted(sets, key=lambda name: name == "train"):
+            disk.write_file(folder / f"{name}.jsonl", labelled.write(sets[name]))
+        return sets
+    return {path.stem: read(str(path)) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> dict[str, Split]:
+    """The examples that a recipe names, by split."""
+    recipe = setup.recipe
+    tune = recipe.tune
+    data = recipe.data
+    if tune.files:
+        if tune.prefixes:
+            raise SettingError(f"{recipe.task} has no prefixes", "leave --prefix out")
+        sets = {"train": [example for file in tune.files for example in read(file)]}
+        files = {"valid": tune.valid, "test": tune.test}
+    elif data.text is not None:
+        sets = {"train": read(data.text)}
+        files = {"valid": data.valid_text, "test": data.test_text}
+    else:
+        assert generate is not None, "the recipe has checked that"
+        return _generated_splits(setup, generate)
+    for name, file in files.items():
+        if file is not None:
+            sets[name] = read(file)
+    return as_splits(sets)
+
+
+def _generated_splits(setup: Setup, generate: Generator) -> dict[str, Split]:
+    data = setup.recipe.data
+    counts = {
+        "train": data.builtin_lines,
+        "valid": data.test_lines or GENERATED_VALIDATION,
+        "test": data.test_lines or GENERATED_TEST,
+    }
+    return {name: partial(_generated, generate, name, count) for name, count in counts.items()}
+
+
+def _generated(generate: Generator, split: str, count: int) -> Iterator[Classed]:
+    for text, label in islice(generate(split), count):
+        yield Classed(text, None, str(label))
+
+
+def as_splits(sets: Mapping[str, list[Any]]) -> dict[str, Split]:
+    """Lists of examples as splits."""
+    return {name: partial(iter, examples) for name, examples in sets.items()}
+
+
+def with_held_out(sets: Sets) -> Sets:
+    """Where there is no validation set, every tenth training example validates, up to a limit."""
+    examples = sets["train"]
+    if "valid" in sets or len(examples) < MIN_TO_HOLD_OUT:
+        return sets
+    valid = examples[HOLD_OUT_EVERY - 1 :: HOLD_OUT_EVERY][:MAX_HELD_OUT]
+    last = len(valid) * HOLD_OUT_EVERY  # behind the limit, every tenth trains again
+    train = [
+        example
+        for number, example in enumerate(examples, 1)
+        if number % HOLD_OUT_EVERY or number > last
+    ]
+    return {**sets, "train": train, "valid": valid}
+
+
+def encoder_tokenizer(
+    setup: Setup, texts: Callable[[], Iterable[str]], *, default: str = "words"
+) -> Tokenizer:
+    """The tokenizer of a new text encoder, learnt on the first call.
+
+    `default` is its kind, unless the recipe names one.
+    """
+    path = setup.run_folder.folder / "tokenizer.json"
+    if not path.exists():
+        tokens = setup.recipe.tokens
+        kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else default
+        disk.write_file(path, _tokenizer_json(kind, tokens, texts))
+    return open_encoder_tokenizer(setup.run_folder.folder)
+
+
+def _tokenizer_json(kind: str, tokens: TokenSettings, texts: Callable[[], Iterable[str]]) -> str:
+    if kind == "words":
+        return word_level_json(texts())
+    if kind.endswith(".json"):
+        return disk.read_text(Path(kind), SettingError)
+    tokenizer = train_lossless_tokenizer(texts(), kind, tokens.vocabulary, SPECIAL_TOKENS["masked"])
+    return tokenizer.to_json()

@@ -1,0 +1,216 @@
+"""The spec of a new model: a preset with the recipe's changes, a file, or one given in Python.
+
+A spec that does not follow from the recipe alone is written to state/model.json before anything
+else, so that the run resumes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import disk, spec
+from regard.builder import build
+from regard.core.stack import Stack
+from regard.errors import CheckpointError, ModelError, SettingError
+from regard.families import electra, presets
+from regard.families import folder as folders
+from regard.models import Model
+from regard.training.engine.initialization import initialize
+from regard.training.recipe.schema import STARTING_POINT, Recipe
+from regard.training.recipe.sections import ModelSettings
+from regard.training.run_folder import RunFolder
+
+_ARCHITECTURE = tuple(key for key in ModelSettings.model_fields if key not in STARTING_POINT)
+# Those that change a preset.
+_CHANGES = tuple(key for key in _ARCHITECTURE if key not in ("model", "preset", "spec"))
+
+
+def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
+    """The recipe without its sizes, which those of a given spec replace.
+
+    `changes` are the settings that the caller named: a size among them would contradict the spec.
+    """
+    for key in _ARCHITECTURE:
+        if key in changes:
+            raise SettingError(
+                f"{key} is decided by the model that was given", f"leave `{key}` or `model` out"
+            )
+    kept = recipe.model.model_dump(include=set(STARTING_POINT))
+    return recipe.model_copy(update={"model": ModelSettings.model_validate(kept)})
+
+
+def check_kind(
+    model: spec.Model, classes: tuple[type[spec.ModelSpec], ...], objective: str
+) -> None:
+    """Refuses a spec of another kind than the objective trains."""
+    if not isinstance(model, classes):
+        names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
+        raise SettingError(
+            f"{type(model).__name__} is no model for the objective {objective!r}", f"give a {names}"
+        )
+
+
+def write(run_folder: RunFolder, model: spec.Model) -> None:
+    disk.write_json(run_folder.model, spec.to_dict(model))
+
+
+def read(run_folder: RunFolder, kinds: Sequence[type] = ()) -> spec.Model | None:
+    """The spec that a run was given, if any; `kinds` are the dataclasses of parts from outside."""
+    if not run_folder.model.is_file():
+        return None
+    try:
+        data = json.loads(disk.read_text(run_folder.model, CheckpointError))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{run_folder.model} cannot be read: {error}", "start a new run"
+        ) from None
+    model: spec.Model = spec.from_dict(data, kinds)
+    return model
+
+
+def check_vocabulary(name: str, tokens: spec.FrontEnd, size: int) -> None:
+    """A model has one embedding for each token of its tokenizer."""
+    if not isinstance(tokens, spec.Tokens):
+        raise SettingError(f"recipes are of text, not of {type(tokens).__name__}", "give Tokens")
+    if tokens.vocabulary != size:
+        raise SettingError(
+            f"the model's {name} has {tokens.vocabulary} tokens, but the tokenizer {size}",
+            f"give the model Tokens({size}), or another tokenizer",
+        )
+
+
+# --- the model of a recipe ------------------------------------------------------------------------
+
+
+def max_length(model: Model, recipe: Recipe) -> int:
+    """Tokens that a text may have: the recipe's limit, or that of the model's positions."""
+    limit = recipe.data.max_length if recipe.is_finetuning else recipe.data.context
+    return min(limit, model.spec.max_length or limit)
+
+
+# --- specs of recipes -----------------------------------------------------------------------------
+
+
+def build_initialized(description: spec.Model, recipe: Recipe) -> Any:
+    """A core model with its initial weights, which follow from the seed."""
+    # Weights are drawn on the CPU: the same on every device.
+    torch.manual_seed(recipe.train.seed)
+    core: nn.Module = build(description)
+    initialize(core, recipe.initialization)
+    set_activation_checkpointing(core, recipe)
+    return core
+
+
+def set_activation_checkpointing(model: nn.Module, recipe: Recipe) -> None:
+    for module in model.modules():
+        if isinstance(module, Stack):  # recurrent and convolutional ones store few activations
+            module.activation_checkpointing = recipe.train.recompute
+
+
+def describe(
+    recipe: Recipe, vocabulary: int, target_vocabulary: int | None = None, **changes: Any
+) -> spec.Model:
+    """The spec of the recipe's model: its file, or a preset with the recipe's changes.
+
+    `changes` are those that the objective makes.
+    """
+    if recipe.model.spec is not None:
+        return _with_vocabulary(read_file(Path(recipe.model.spec)), vocabulary, target_vocabulary)
+    settings = recipe.model.model_dump(include=set(_CHANGES), exclude_none=True)
+    if target_vocabulary is not None:
+        changes["target_vocabulary"] = target_vocabulary
+        # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
+        joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
+        settings.setdefault("share", "all" if joint else "target")
+    # Pairs have the length of sentences, texts that of the context.
+    pairs = recipe.objective_settings.data == "pairs"
+    context = recipe.data.max_length if pairs else recipe.data.context
+    return presets.preset(recipe.preset_name, vocabulary, context, **settings, **changes)
+
+
+def describe_with_head(
+    recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
+) -> spec.Encoder:
+    """The spec of the recipe's encoder, or of its decoder, with a head for a task."""
+    return with_task_head(describe(recipe, vocabulary), recipe.model_name, task, count)
+
+
+def with_task_head(
+    description: spec.Model, model_type: str, task: spec.HeadTask, count: int
+) -> spec.Encoder:
+    """An encoder, or a decoder, with a head for a task in place of its other heads."""
+    labels = [f"LABEL_{i}" for i in range(count)]
+    try:
+        # As transformers has it, if the family is known there.
+        config = folders.describe(description, model_type=model_type)
+        encoder, _ = folders.with_classifier(config, task, labels)
+    except ModelError:
+        bare = without_heads(description)
+        head = spec.ClassifierHead(count, task, dropout=bare.stack.block.dropout)
+        # A causal model knows the text at its last token only.
+        pool = spec.Pool("last", None) if spec.is_causal(bare.stack.pattern) else spec.Pool()
+        encoder = replace(bare, labels=head, pool=None if head.each else pool)
+    assert isinstance(encoder, spec.Encoder)
+    return encoder
+
+
+def without_heads(description: spec.Model) -> spec.Encoder:
+    """The stack of an encoder or a decoder alone, as an encoder."""
+    if isinstance(description, spec.Decoder):
+        return spec.Encoder(description.d_model, description.tokens, description.stack)
+    if isinstance(description, spec.Encoder):
+        return replace(description, head=None, labels=None, pool=None)
+    raise SettingError(
+        f"{type(description).__name__} has no stack that reads a text alone",
+        "choose an encoder or a decoder",
+    )
+
+
+def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.Encoder]:
+    """The discriminator and the generator."""
+    settings = recipe.model.model_dump(include=set(_CHANGES), exclude_none=True)
+    return electra.preset(recipe.preset, vocabulary, recipe.data.context, **settings)
+
+
+# --- specs from files -----------------------------------------------------------------------------
+
+
+def read_file(path: Path) -> spec.Model:
+    """The spec in a file: our own as JSON or TOML, or a config.json of Hugging Face's."""
+    if path.name == "config.json":
+        return folders.peek(path.parent).spec
+    if path.suffix == ".toml":
+        data = _read_toml(path)
+    else:
+        data = disk.read_json_object(path, SettingError)
+    model: spec.Model = spec.from_dict(data)
+    return model
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(disk.read_text(path, SettingError))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
+
+
+def _with_vocabulary(
+    description: spec.Model, vocabulary: int, target_vocabulary: int | None
+) -> spec.Model:
+    """The spec with one embedding for each token of its tokenizer."""
+    sizes = dict.fromkeys(description.embeddings, vocabulary)
+    if target_vocabulary is not None and "target" in sizes:
+        sizes["target"] = target_vocabulary
+    changed: dict[str, Any] = {
+        name: replace(tokens, vocabulary=sizes[name])
+        for name, tokens in description.embeddings.items()
+    }
+    return replace(description, **changed)

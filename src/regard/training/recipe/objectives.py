@@ -1,0 +1,163 @@
+"""The objectives by name: what each learns from, its default model and its metrics.
+
+No torch here: the class of an objective is imported once a run is assembled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.errors import SettingError, did_you_mean
+
+# What a source of data yields: pairs of texts, one long text, or labelled examples.
+DataKind = Literal["pairs", "text", "examples"]
+
+_CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
+_TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
+_BERT_INITIALIZATION = "normal:0.02"
+_ENCODER_DECODER = ("encoder-decoder",)
+_TEXT_READERS = ("encoder", "decoder")
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """What a recipe must know of an objective."""
+
+    implementation: str  # module:class, below regard.training.objectives
+    data: DataKind
+    model: str  # the default of --model
+    kinds: tuple[str, ...]  # of models, as `families.preset_list` calls them
+    size: str = "tiny"  # the default of --preset
+    metrics: tuple[str, ...] = ("loss",)  # that early stopping can look at
+    finetuning_metric: str = "loss"  # the default of --metric in fine-tuning
+    initialization: str = _BERT_INITIALIZATION
+    generates: bool = False  # whether examples are generated where no file is named
+    corrupts: bool = False  # whether it masks or corrupts a share of the tokens
+
+
+OBJECTIVES: dict[str, ObjectiveSettings] = {
+    "translate": ObjectiveSettings(
+        "sequence_to_sequence:SequenceToSequence",
+        "pairs",
+        "transformer",
+        _ENCODER_DECODER,
+        size="small",
+        metrics=_TRANSLATION_METRICS,
+        initialization="xavier",  # Glorot and Bengio's
+        generates=True,
+    ),
+    "causal": ObjectiveSettings(
+        "segment_lm:LanguageModelling",
+        "text",
+        "gpt",
+        ("decoder",),
+        initialization="scaled:0.02",  # GPT-2's: smaller in residual branches
+    ),
+    "masked": ObjectiveSettings("masked_lm:MaskedLM", "text", "bert", ("encoder",), corrupts=True),
+    "replaced": ObjectiveSettings(
+        "replaced_token_detection:ReplacedTokenDetection",
+        "text",
+        "electra",
+        ("encoder",),
+        corrupts=True,
+    ),
+    "span": ObjectiveSettings(
+        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
+    ),
+    "denoise": ObjectiveSettings(
+        "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
+    ),
+    "classify": ObjectiveSettings(
+        "classification:Classification",
+        "examples",
+        "bert",
+        _TEXT_READERS,
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+        generates=True,
+    ),
+    "tag": ObjectiveSettings(
+        "token_classification:TokenClassification",
+        "examples",
+        "bert",
+        _TEXT_READERS,
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="f1",
+    ),
+    "answer": ObjectiveSettings(
+        "question_answering:QuestionAnswering",
+        "examples",
+        "bert",
+        _TEXT_READERS,
+        metrics=("loss", "exact_match", "f1"),
+        finetuning_metric="f1",
+    ),
+    "regress": ObjectiveSettings(
+        "regression:Regression",
+        "examples",
+        "bert",
+        _TEXT_READERS,
+        metrics=("loss", "mean_squared_error", "mean_absolute_error", "pearson"),
+    ),
+    "contrastive": ObjectiveSettings(
+        "contrastive:ContrastivePairs",
+        "examples",
+        "bert",
+        _TEXT_READERS,
+        metrics=("loss", "accuracy"),
+    ),
+    "stories": ObjectiveSettings(
+        "memory_network:StoryQuestions",
+        "examples",
+        "memory",
+        ("memory network",),
+        metrics=_CLASSIFICATION_METRICS,
+        initialization="xavier",
+        generates=True,
+    ),
+}
+# The words of `regard finetune` for objectives that have another name here.
+TASKS = {"lm": "causal", "summarize": "translate"}
+# What a model learns from plain text, where it is not the next token.
+_FROM_TEXT = {
+    "masked": (
+        "bert",
+        "roberta",
+        "camembert",
+        "xlm-roberta",
+        "distilbert",
+        "albert",
+        "mpnet",
+        "deberta",
+        "deberta-v2",
+        "longformer",
+        "bigbird",
+        "big_bird",
+    ),
+    "replaced": ("electra",),
+    "span": ("t5", "mt5"),
+    "denoise": ("transformer", "vaswani", "bart", "mbart", "marian", "pegasus", "universal"),
+    "stories": ("memory",),
+}
+_BASELINE_TRANSLATORS = ("bahdanau", "luong", "luong_feeding", "convs2s", "bytenet")
+
+
+def objective_of(model: str | None, has_text: bool) -> str:
+    """The objective of a run that names none: that of its model, `NAME[:SIZE]`, and of its data."""
+    name = (model or "transformer").partition(":")[0]
+    for objective, models in _FROM_TEXT.items():
+        if name in models and (has_text or objective != "denoise"):
+            return objective
+    translates = name in ("transformer", "vaswani", "marian", "bart", "mbart", "pegasus")
+    translates = translates or name in ("universal", *_BASELINE_TRANSLATORS)
+    if translates or not has_text:
+        return "translate"
+    return "causal"
+
+
+def objective_settings(name: str) -> ObjectiveSettings:
+    """The settings of an objective; an unknown name is answered by the nearest."""
+    if name not in OBJECTIVES:
+        raise SettingError(f"there is no objective {name!r}", did_you_mean(name, OBJECTIVES))
+    return OBJECTIVES[name]

@@ -1,0 +1,61 @@
+"""The setup of a run: its recipe, its folder, and the parts that come from outside the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from regard.models import choose_device
+from regard.training.recipe.schema import Recipe
+from regard.training.run_folder import RunFolder
+
+Say = Callable[[str], None]
+# The examples of a split from the first one on, whenever it is called.
+Split = Callable[[], Iterator[Any]]
+
+
+class DataSource(Protocol):
+    """Where examples come from: files, a generator, or an object from outside the package.
+
+    What an example is depends on the objective: a pair of texts, a piece of a text, or one of the
+    examples of `regard.data.labelled`. A split may be read more than once and must yield the same
+    examples each time. All are read before the first step and stored in the run folder: the
+    position of a run is a number, so that it resumes exactly, and without its source.
+    """
+
+    def splits(self) -> Mapping[str, Split]:
+        """`train`, perhaps `valid`, and whatever else is to be scored after training."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run is assembled from. `say` receives messages.
+
+    `source` takes the place of the files that the recipe names; `kinds` are the dataclasses of
+    model parts from outside the package.
+    """
+
+    run_folder: RunFolder
+    recipe: Recipe
+    say: Say
+    source: DataSource | None = None
+    kinds: Sequence[type] = ()
+
+    @property
+    def device(self) -> torch.device:
+        return choose_device(self.recipe.train.device)
+
+    @property
+    def pad_to_multiple_of(self) -> int:
+        """What lengths are rounded up to: on a GPU, so that few shapes occur."""
+        default = 8 if self.device.type == "cuda" else 1
+        return self.recipe.train.multiple or default
+
+    def splits(self, from_recipe: Callable[[Setup], Mapping[str, Split]]) -> Mapping[str, Split]:
+        """The examples of the given source, otherwise those that the recipe names."""
+        if self.source is not None:
+            return self.source.splits()
+        return from_recipe(self)
