@@ -299,7 +299,10 @@ class Encoder(ModelSpec):
         if isinstance(self.input, Patches):
             return {name: True}  # images have one size: nothing is padded
         if isinstance(self.input, Tokens):
-            return {name: True, "attention_mask": False, "token_type_ids": False}
+            inputs = {name: True, "attention_mask": False}
+            if self.stack.block.attention.projection == "global":
+                inputs["global_attention_mask"] = False
+            return {**inputs, "token_type_ids": False}
         return {name: True, "attention_mask": False}
 
     @property
