@@ -98,7 +98,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "examples",
         "bert",
         _TEXT_READERS,
-        metrics=("loss", "mean_squared_error", "mean_absolute_error", "pearson"),
+        metrics=("loss", "mse", "mae", "pearson"),
     ),
     "contrastive": ObjectiveSettings(
         "contrastive:ContrastivePairs",
@@ -127,6 +127,12 @@ _FROM_TEXT = {
     "memory network": "stories",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
+_OTHER_INPUTS = {
+    "image": "images",
+    "dual encoder": "images with texts",
+    "speech": "sound",
+    "ctc": "sound",
+}
 CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
 
 
@@ -139,12 +145,12 @@ def objective_of(name: str, kind: str, has_text: bool) -> str:
         return "translate"
     if name in CELLS:
         return "causal"
-    objective = _FAMILY_OBJECTIVES.get(name) or _FROM_TEXT.get(kind)
-    if objective is None:
+    if kind in _OTHER_INPUTS:
         raise SettingError(
-            f"what {name} learns is not named", f"say --objective: {', '.join(OBJECTIVES)}"
+            f"{name} reads {_OTHER_INPUTS[kind]}, and no objective here learns from them",
+            "choose a model of text; `regard show` lists all",
         )
-    return objective
+    return _FAMILY_OBJECTIVES.get(name) or _FROM_TEXT[kind]
 
 
 def objective_settings(name: str) -> ObjectiveSettings:
