@@ -47,6 +47,8 @@ class GlobalPattern(MaskPattern):
     is the largest number of global tokens in a row, where it is known without asking the device.
     """
 
+    per_row = True
+
     def __init__(
         self, local: MaskPattern, visible: MaskPattern, which: Tensor, most: int | None = None
     ) -> None:

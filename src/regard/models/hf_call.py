@@ -159,7 +159,7 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
-    elif isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.excludes is not None:
+    elif spec.labels is not None and spec.labels.excludes is not None:
         # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
         positions = torch.arange(main_input.shape[1], device=main_input.device)
         ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
