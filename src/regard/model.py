@@ -7,6 +7,7 @@ Each `forward` follows the figure of its architecture from bottom to top.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from regard.core.context import Context
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontend import FrontEnd
+from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
 from regard.core.kv_cache import DecoderState
 from regard.core.probe import NO_PROBE, NullProbe
@@ -93,12 +95,14 @@ class EncoderDecoder(nn.Module):
         hidden = self.decode(target, memory, context)
         return hidden, context.losses or {}
 
-    def classes(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Logits of the labels [B, count] from the decoder's hidden states; `target` are the tokens
-        at which the pool looks for the end."""
+    def classes(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the labels [B, count] from the decoder's hidden states; `inputs` are the source
+        tokens, among which the pool looks for the end."""
         assert self.pool is not None, "this model has no pool"
         assert self.labels is not None, "this model has no labels"
-        return self.labels(self.pool(hidden, None, target))
+        return self.labels(self.pool(hidden, padding_mask, inputs))
 
     def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
         """The state before the first token, for `width` rows (beams) a sentence."""
@@ -151,6 +155,10 @@ class Encoder(nn.Module):
         """Hidden states [B, T, D] and auxiliary losses. `padding_mask` is True at inputs (tokens,
         samples) that are no padding; `more` is what the front end takes besides, as segments."""
         context = (context or Context()).scope("encoder")
+        default = self.stack.default_global_tokens
+        if context.global_tokens is None and isinstance(default, QuestionTokens):
+            # Only here are the tokens known, and not just their hidden states.
+            context = dataclasses.replace(context, global_tokens=default.which(inputs))
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, context.losses or {}

@@ -9,11 +9,12 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.errors import SettingError
+from regard.errors import DataError, SettingError
 from regard.families import bert, gpt2, transformer
 from regard.families.preset_changes import POSITIONS, RESIDUALS, parse_position
 from regard.families.preset_list import PRESET_FAMILIES
 from regard.families.presets import preset
+from regard.training.recipe.schema import KEYS
 
 WIRINGS = ("transformer:tiny", "t5:tiny", "bart:tiny", "bert:tiny", "roberta:tiny", "gpt2:tiny", "llama:tiny")  # fmt: skip
 TEXT_KINDS = ("encoder", "decoder", "encoder-decoder")
@@ -53,6 +54,18 @@ def test_positions_of_every_wiring(name: str, word: str) -> None:
             assert part.position.length == 32
     assert [stack.position for stack in stacks(model)] == [expected.inside] * len(stacks(model))
     assert runs(model)
+
+
+@pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny", "bart:tiny"])
+def test_what_is_advised_for_longer_texts_helps(name: str) -> None:
+    with pytest.raises(DataError) as error:
+        runs(preset(name, 50, 8))
+    # The settings that the repair names exist, for all wirings.
+    for key in ("position", "max_length", "context"):
+        assert key in error.value.repair
+        assert key in KEYS
+    assert runs(preset(name, 50, 8, position="sinusoidal"))
+    assert runs(preset(name, 50, 12))
 
 
 def test_other_positions_replace_those_of_each_step() -> None:

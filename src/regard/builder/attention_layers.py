@@ -49,7 +49,11 @@ def build_self_attention(
         global_projection = projection.SelfProjection(*sizes)
         local_projection = projection.SelfProjection(*sizes)
         return global_attention.GlobalTokenAttention(
-            local_projection, mixer, _output_projection(part, d_model), global_projection
+            local_projection,
+            mixer,
+            _output_projection(part, d_model),
+            global_projection,
+            default=_global_tokens(part.global_tokens),
         )
     project: projection.Projection
     if part.projection == "shared":
@@ -60,7 +64,34 @@ def build_self_attention(
     if shared.stack.memory is not None:
         return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
     rope = shared.position if isinstance(shared.position, rotary.Rope) else None
-    return attention.Attention(project, mixer, output, rope, relative)
+    return attention.Attention(
+        project, mixer, output, rope, relative, _position_projection(part, shared, d_model)
+    )
+
+
+def _position_projection(
+    part: spec.Attention, shared: SharedParts, d_model: int
+) -> relative_position.PositionProjection | None:
+    vectors = shared.stack.position
+    if not isinstance(vectors, spec.Disentangled) or vectors.projections == "shared":
+        return None
+    assert isinstance(shared.position, relative_position.Disentangled)
+    terms = shared.position.terms
+    return relative_position.PositionProjection(d_model, part.heads, part.d_k, terms)
+
+
+def _global_tokens(
+    part: spec.GlobalTokens | None,
+) -> global_attention.FirstTokens | global_attention.QuestionTokens | None:
+    match part:
+        case spec.FirstTokens(count):
+            return global_attention.FirstTokens(count)
+        case spec.QuestionTokens(separator):
+            return global_attention.QuestionTokens(separator)
+        case None:
+            return None
+        case _:
+            assert_never(part)
 
 
 def build_cross_attention(

@@ -173,7 +173,7 @@ class ModelSettings(Section):
     attention: str | None = Field(
         None,
         description="self-attention: softmax (the default), window:N, dilated:N:STEP, strided:N, "
-        "blocks:N, longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
+        "blocks:N, global[:N], longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
         "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
     )
     decoder_attention: str | None = Field(
@@ -318,9 +318,9 @@ class TrainSettings(Section):
         "validations) or ema:DECAY",
     )
     validate_every: int = Field(500, ge=1)
-    metric: Literal["loss", "bleu", "chrf", "exact_match", "accuracy", "f1"] = Field(
-        "loss", description="what best and patience look at"
-    )
+    metric: Literal[
+        "loss", "bleu", "chrf", "exact_match", "accuracy", "f1", "mse", "mae", "pearson"
+    ] = Field("loss", description="what best and patience look at")
     patience: int = Field(
         0,
         ge=0,
