@@ -391,17 +391,11 @@ def load(
 
 
 def _add_generated_defaults(values: dict[str, dict[str, Any]]) -> None:
-    """Words as tokens, and the objective that the task is meant for, below what is set."""
+    """Words as tokens, and classes where the task has them, below what is set."""
     # The tokens of these tasks have spaces between them.
     values["tokens"].setdefault("tokenizer", "words")
-    task = parse_generated_task(values["data"]["generated"])
-    model = values["model"].get("model") or "transformer"
-    objective = "translate"
-    if task.kind == "classify":
-        objective = "classify"
-    elif objective_of(model, has_text=True) == "causal":
-        objective = "causal"
-    values["train"].setdefault("objective", objective)
+    if parse_generated_task(values["data"]["generated"]).kind == "classify":
+        values["train"].setdefault("objective", "classify")
 
 
 def _add_objective(values: dict[str, dict[str, Any]]) -> None:
