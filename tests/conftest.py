@@ -25,6 +25,14 @@ hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
 
 
+# --- the GPU suite ---
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 # --- randomness ---
 
 

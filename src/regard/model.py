@@ -7,6 +7,7 @@ Each `forward` follows the figure of its architecture from bottom to top.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from regard.core.context import Context
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontend import FrontEnd
+from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
 from regard.core.kv_cache import DecoderState
 from regard.core.probe import NO_PROBE, NullProbe
@@ -151,6 +153,10 @@ class Encoder(nn.Module):
         """Hidden states [B, T, D] and auxiliary losses. `padding_mask` is True at inputs (tokens,
         samples) that are no padding; `more` is what the front end takes besides, as segments."""
         context = (context or Context()).scope("encoder")
+        default = self.stack.default_global_tokens
+        if context.global_tokens is None and isinstance(default, QuestionTokens):
+            # Only here are the tokens known, and not just their hidden states.
+            context = dataclasses.replace(context, global_tokens=default.which(inputs))
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, context.losses or {}

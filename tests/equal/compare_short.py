@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from kernel_programs import assert_same, chosen_dtype
 from regard.core.kernels import short_attention
 from regard.core.softmax_attention import attention_weights
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
+random = partial(torch.randn, device=device, dtype=chosen_dtype())
 
 
 def definition(
@@ -42,17 +45,17 @@ for t, s, (heads, d_v), kind in itertools.product(
     if kind == "causal" and t != s:
         continue
     # [B, T, H, K] in memory, as projections write them.
-    projected = [torch.randn(2, n, heads, d, device=device) for n, d in ((t, 8), (s, 8), (s, d_v))]
+    projected = [random(2, n, heads, d) for n, d in ((t, 8), (s, 8), (s, d_v))]
     q, k, v = qkv = [x.transpose(1, 2).requires_grad_() for x in projected]
     mask = random_mask(kind, t, s)
-    gradient = torch.randn(2, heads, t, d_v, device=device)
+    gradient = random(2, heads, t, d_v)
     actual = short_attention.attention(q, k, v, mask, kind == "causal", 0.3, 0.0)
     expected = definition(q, k, v, full_mask(kind, mask, t, s), 0.3, 1.0)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert_same(actual, expected, 1e-4, 1e-5)
     actual_gradients = torch.autograd.grad(actual, qkv, gradient)
     expected_gradients = torch.autograd.grad(expected, qkv, gradient)
     for one, other in zip(actual_gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert_same(one, other, 1e-4, 1e-5)
 
 # Dropout: with the identity as values, the output is the weights, so that the dropped ones are
 # seen. The rate is right, and gradients follow the same weights.
@@ -60,14 +63,19 @@ queries = 16
 keys = 32
 rate = 0.25
 no_mask = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
-q = torch.randn(20, 2, queries, 8, device=device).requires_grad_()
-k = torch.randn(20, 2, keys, 8, device=device).requires_grad_()
-v = torch.eye(keys, device=device).expand(20, 2, keys, keys).contiguous().requires_grad_()
+q = random(20, 2, queries, 8).requires_grad_()
+k = random(20, 2, keys, 8).requires_grad_()
+v = (
+    torch.eye(keys, device=device, dtype=chosen_dtype())
+    .expand(20, 2, keys, keys)
+    .contiguous()
+    .requires_grad_()
+)
 torch.manual_seed(1)
 out = short_attention.attention(q, k, v, None, False, 0.3, rate)
 weights = attention_weights(q, k, no_mask, 0.3)
-dropout_factors = (out != 0).float() / (1 - rate)
-torch.testing.assert_close(out, weights * dropout_factors, rtol=1e-4, atol=1e-5)
+dropout_factors = (out != 0).to(out.dtype) / (1 - rate)
+assert_same(out, weights * dropout_factors, 1e-4, 1e-5)
 dropped = float((out == 0).float().mean())
 assert abs(dropped - rate) < 0.01, dropped
 gradient = torch.randn_like(out)
@@ -76,7 +84,7 @@ expected_gradients = torch.autograd.grad(
     definition(q, k, v, no_mask, 0.3, dropout_factors), (q, k, v), gradient
 )
 for one, other in zip(actual_gradients, expected_gradients, strict=True):
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert_same(one, other, 1e-4, 1e-5)
 
 # The seed of PyTorch decides what is dropped.
 torch.manual_seed(1)

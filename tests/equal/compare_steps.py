@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernel_programs import assert_same, chosen_dtype
 from regard import spec as R
 from regard.builder import build
 from regard.core.feedforward import ACTIVATIONS
@@ -26,14 +27,15 @@ from regard.decode.constraints import Constraints
 from regard.decode.strategy import Greedy
 from regard.families import folder as folders
 from regard.families import gpt2, transformer
+from regard.models.precision import cast
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-random = partial(torch.randn, device=device)
+random = partial(torch.randn, device=device, dtype=chosen_dtype())
 
 
 def same(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    assert_same(actual, expected, tolerance)
 
 
 def normalized(kind: str | None, x: Tensor, gain: Tensor, shift: Tensor) -> tuple[Tensor, Any]:
@@ -195,7 +197,7 @@ fused_step._compiles_fast = lambda x: True
 
 
 for name, model in models.items():
-    model.to(device).eval()
+    cast(model.to(device).eval(), chosen_dtype())
     source = torch.randint(4, 41, (3, 7), device=device)
     padding_mask = torch.arange(7, device=device) >= torch.tensor([[0], [2], [3]], device=device)
     if model.padding_side == "right":
@@ -229,7 +231,8 @@ class RandomModel:
     """Five tokens with random logits, so that the end token comes soon."""
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
-        return random(7, 1, 5)
+        # float32: in low precision two tokens could be equally likely.
+        return torch.randn(7, 1, 5, device=device)
 
 
 fused_step._is_single_token = lambda tokens: False  # a random model has no parts to fuse

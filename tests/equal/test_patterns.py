@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pattern_cases import mask_patterns
 from regard.core import block_sparse, softmax_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.mask import (
@@ -26,8 +27,6 @@ from regard.core.mask_patterns import (
     DilatedMask,
     DocumentMask,
     GlobalMask,
-    GlobalTokenMask,
-    GraphMask,
     RandomBlockMask,
     StridedMask,
 )
@@ -37,48 +36,7 @@ from regard.core.score_bias import ScoreBias
 LENGTH = 53
 
 
-def documents() -> DocumentMask:
-    return DocumentMask(torch.tensor([[0] * 20 + [1] * 13 + [2] * 20, [0] * 3 + [1] * 50]))
-
-
-def graph() -> GraphMask:
-    edges = torch.randint(0, LENGTH, (150, 3), generator=torch.Generator().manual_seed(1))
-    edges[:, 0] %= 2
-    return GraphMask(edges, LENGTH)
-
-
-def some() -> torch.Tensor:
-    return torch.zeros(2, LENGTH, dtype=torch.bool).index_put(
-        (torch.tensor([0, 0, 1]), torch.tensor([0, 30, 8])), torch.tensor(True)
-    )
-
-
-PATTERNS: dict[str, MaskPattern] = {
-    "window": DilatedMask(5),
-    "causal window": CausalMask(6),
-    "dilated": DilatedMask(3, 4),
-    "dilated causal": DilatedMask(4, 3) & CausalMask(),
-    "strided": StridedMask(7),
-    "strided causal": StridedMask(7) & CausalMask(),
-    "block-local": BlockLocalMask(9),
-    "blocks with neighbours": BlockLocalMask(6, 1),
-    "global": GlobalMask(2),
-    "window and global": DilatedMask(4) | GlobalMask(2, 3),
-    "global tokens": DilatedMask(3) | GlobalTokenMask(some()),
-    "global keys": DilatedMask(3) | GlobalTokenMask(some(), keys_only=True),
-    "random": RandomBlockMask(7, 2, seed=3),
-    "window, global and random": BlockLocalMask(5, 1)
-    | GlobalMask(5, 5)
-    | RandomBlockMask(5, 2, seed=3),
-    "random before": (RandomBlockMask(7, 2, seed=3, before=True) | BlockLocalMask(7))
-    & CausalMask(),
-    "documents": documents(),
-    "documents causal": documents() & CausalMask(),
-    "graph": graph(),
-    "graph and itself": graph() | DilatedMask(1),
-    "not": ~DilatedMask(3),
-    "everything": FullMask(),
-}
+PATTERNS = mask_patterns(LENGTH)
 WEAK = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(2)) < 0.7
 
 
@@ -234,6 +192,30 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
         softmax_attention.explicit(q, k, v, attention_mask, 0.3, 0.0),
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_asks_no_table_beyond_its_end() -> None:
+    """Blocks of 128 reach further than 300 positions do."""
+    attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | DilatedMask(9), 300)
+    q, k, v = torch.randn(3, 2, 2, 300, 8).unbind()
+    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("length", [256, 300])
+def test_flex_attention_knows_that_rows_differ(length: int) -> None:
+    """A block that is seen whole in the first row is not in the second: none is named so."""
+    documents = torch.zeros(2, length, dtype=torch.long)
+    documents[1, 64:] = 1
+    attention_mask = sight_of(DocumentMask(documents), length)
+    q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
+    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert block_sparse._flex_block_mask(attention_mask, q.device, 2).full_kv_num_blocks is None
 
 
 class Numbers(TorchDispatchMode):

@@ -289,7 +289,7 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
     transformers.BartForSequenceClassification(config).eval().save_pretrained(tmp_path / "model")
     model = regard.load(tmp_path / "model")
     assert model.tasks == ["classify"]
-    texts = ["ab a", ("ba", "b b"), "aaab"]
+    texts: list[str | tuple[str, str]] = ["ab a", ("ba", "b b"), "aaab"]
     scores = model.classify(texts)  # type: ignore[arg-type]
     for text, found in zip(texts, scores, strict=True):
         ids = torch.tensor([tokenizer.encode(*([text] if isinstance(text, str) else text)).ids])
@@ -298,6 +298,13 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
         expected = dict(zip(model.labels, logits.softmax(dim=-1).tolist(), strict=True))  # type: ignore[attr-defined]
         assert found == pytest.approx(expected, abs=1e-6)
     assert model.classify("ab a") == pytest.approx(scores[0], abs=1e-6)  # type: ignore[call-overload]
+    # All in one batch, by the tensors of `tokens`.
+    with torch.inference_mode():
+        logits = model(**model.tokens(texts)).logits
+    for row, found in zip(logits, scores, strict=True):
+        assert row.softmax(dim=-1).max().item() == pytest.approx(max(found.values()), abs=1e-6)
+    with pytest.raises(DataError, match="truncation=True"):
+        model.tokens(texts, max_length=4)
     long = "ab " * 40
     with pytest.raises(DataError, match="cut=True"):
         model.classify(long)

@@ -30,6 +30,10 @@ def test_train_load_translate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     model: Any = regard.load("runs/mine")
     assert isinstance(model.translate("a dog"), str)
     assert len(model.translate(["a dog", "", "a cat"])) == 3
+    batch = model.tokens(["a dog"], max_length=128, targets=["ein Hund"])
+    output = model(**batch, output_hidden_states=True)
+    assert output.loss > 0
+    assert len(output.decoder_hidden_states) == 2
     assert callable(regard.train)
     assert regard.train(
         small, out="x", batch_tokens=64, builtin_lines=120, beam=1

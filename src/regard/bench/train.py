@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard import edit, spec
+from regard import edit
 from regard.bench import published
 from regard.bench.models import BenchmarkModel, benchmark_model
 from regard.bench.peers import TRAINABLE, Forward
@@ -119,10 +119,8 @@ def _flops_per_token(description: Any, length: int) -> float:
     """
     if description.is_encoder_decoder:
         return 6.0 * parameter_count(description)
-    position = description.tokens.position
-    lookup_parameters = 0  # learned positions are looked up, not multiplied by
-    if isinstance(position, spec.LearnedPosition):
-        lookup_parameters = position.length * description.d_model
+    # Learned positions are looked up, not multiplied by.
+    lookup_parameters = (description.tokens.max_length or 0) * description.d_model
     attention = 12 * description.stack.layers * description.d_model * length
     return 6.0 * (parameter_count(description) - lookup_parameters) + attention
 

@@ -49,7 +49,11 @@ def build_self_attention(
         global_projection = projection.SelfProjection(*sizes)
         local_projection = projection.SelfProjection(*sizes)
         return global_attention.GlobalTokenAttention(
-            local_projection, mixer, _output_projection(part, d_model), global_projection
+            local_projection,
+            mixer,
+            _output_projection(part, d_model),
+            global_projection,
+            default=_global_tokens(part.global_tokens),
         )
     project: projection.Projection
     if part.projection == "shared":
@@ -61,6 +65,20 @@ def build_self_attention(
         return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
     rope = shared.position if isinstance(shared.position, rotary.Rope) else None
     return attention.Attention(project, mixer, output, rope, relative)
+
+
+def _global_tokens(
+    part: spec.GlobalTokens | None,
+) -> global_attention.FirstTokens | global_attention.QuestionTokens | None:
+    match part:
+        case spec.FirstTokens(count):
+            return global_attention.FirstTokens(count)
+        case spec.QuestionTokens(separator):
+            return global_attention.QuestionTokens(separator)
+        case None:
+            return None
+        case _:
+            assert_never(part)
 
 
 def build_cross_attention(

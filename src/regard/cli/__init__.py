@@ -80,7 +80,7 @@ Examples:
   echo "The dog sees a cat." | regard translate runs/builtin
   regard evaluate runs/builtin --source test.en --target test.de --json
   regard generate runs/shakespeare "ROMEO:" --temperature 0.8
-  regard show vaswani:base
+  regard show transformer:base
 """
 
 

@@ -7,25 +7,57 @@ made. On a GPU the same plan goes to FlexAttention.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
-from typing import Any
+from types import FunctionType
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # `torch.compiler.disable` would import torch._dynamo
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.core.attention_mask import AttentionMask
 from regard.core.mask import MaskPattern
-from regard.core.mask_blocks import BlockGrid, Blocks, block_plan
+from regard.core.mask_blocks import (
+    BlockGrid,
+    Blocks,
+    Sizes,
+    Structure,
+    block_plan,
+    differs_by_row,
+    is_pointwise,
+    sizes,
+    structure,
+)
 from regard.core.score_bias import ScoreBias
+from regard.errors import ModelError
 
 FLEX_BLOCK = 128  # FlexAttention's default
+COMPILED_ON = ("cuda",)  # devices; on a CPU it has no backward pass
+MAX_CONSTANT_SIZES = 4  # sizes of one kind of kernel that have a program of their own
+MAX_FLEX_PROGRAMS = 64  # of one kind for all other sizes: batches of one row, dilated or not, …
 PIECE = (
     1 << 20
 )  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
+) -> Tensor:
+    """The faster of the two kernels: FlexAttention on a GPU, where it can be had."""
+    if q.device.type == "cuda" and dropout == 0 and bias is None and is_pointwise(mask.pattern):
+        return flex(q, k, v, mask, scale, dropout)
+    return blocked(q, k, v, mask, scale, dropout, bias)
 
 
 def blocked(
@@ -266,22 +298,120 @@ def _block_mask(
 # ------------------------------------------------------------------ FlexAttention, on a GPU
 
 
+class FlexKernel(NamedTuple):
+    """A kind of FlexAttention kernel: what it has to be compiled for, besides sizes."""
+
+    pattern: Structure
+    batch_bound: bool
+    heads: int
+    groups: int
+    d_k: int
+    d_v: int
+    dtype: torch.dtype
+    device: torch.device
+    gradients: bool
+
+
+@_disable_dynamo
 def flex(
     q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float, dropout: float
 ) -> Tensor:
-    """The same through FlexAttention, which neither drops weights nor takes a bias here:
-    `softmax_attention.dispatch` asks it for neither."""
+    """The same through FlexAttention, which neither drops weights nor takes a bias here: `attend`
+    asks it for neither.
+
+    Compiled blocks call it as it is: inlined, each pattern would compile the block once more.
+    """
     assert dropout == 0
-    kernel = _compiled_flex() if q.device.type == "cuda" else _eager_flex()
     block_mask = _flex_block_mask(mask, q.device, q.shape[1])
-    return kernel(q, k, v, block_mask=block_mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    grouped = q.shape[1] != k.shape[1]
+    if q.device.type not in COMPILED_ON:
+        return _flex_attention(q, k, v, block_mask, scale, grouped)
+    kernel = FlexKernel(
+        pattern=structure(mask.pattern),
+        batch_bound=_is_batch_bound(mask),
+        heads=q.shape[1],
+        groups=k.shape[1],
+        d_k=q.shape[3],
+        d_v=v.shape[3],
+        dtype=q.dtype,
+        device=q.device,
+        gradients=torch.is_grad_enabled(),
+    )
+    try:
+        with torch._dynamo.config.patch(recompile_limit=MAX_FLEX_PROGRAMS):
+            program = _flex_program(kernel, (q.shape[0], *_grid_sizes(mask), sizes(mask.pattern)))
+            return program(q, k, v, block_mask, scale, grouped)
+    except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+        # Uncompiled, FlexAttention makes the scores of all pairs: never in silence.
+        raise ModelError(
+            f"{MAX_FLEX_PROGRAMS} programs were compiled for the mask {_words(kernel.pattern)}, "
+            "and this call needs another",
+            "call torch._dynamo.reset(), or use fewer kinds of shapes in one process",
+        ) from error
+
+
+def _flex_program(kernel: FlexKernel, call_sizes: Sizes) -> Any:
+    """A program of its own for the first few sizes of a kernel, then one for all others.
+
+    With its sizes as constants a program is up to 1.6 times as fast (LOG.md), but compiling takes
+    seconds.
+    """
+    if call_sizes not in _CONSTANT_SIZES[kernel]:
+        if len(_CONSTANT_SIZES[kernel]) == MAX_CONSTANT_SIZES:
+            return compiled_flex(kernel, None)
+        _CONSTANT_SIZES[kernel].add(call_sizes)
+    return compiled_flex(kernel, call_sizes)
+
+
+_CONSTANT_SIZES: defaultdict[FlexKernel, set[Sizes]] = defaultdict(set)
+
+
+@cache
+def compiled_flex(kernel: FlexKernel, constant_sizes: Sizes | None) -> Any:
+    """FlexAttention compiled for one kind of kernel, with sizes as constants or as arguments.
+
+    torch.compile counts its programs by code object, and beyond `recompile_limit` of them falls
+    back to uncompiled code. Each kind of kernel is therefore a copy of the code with a count of its
+    own; `fullgraph` makes the limit an error.
+    """
+    code = _flex_attention.__code__.replace()
+    dynamic = constant_sizes is None
+    return torch.compile(FunctionType(code, globals()), fullgraph=True, dynamic=dynamic)
+
+
+def _flex_attention(
+    q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, enable_gqa: bool
+) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention(q, k, v, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa)
+
+
+def _words(pattern: Structure) -> str:
+    """`Or(DilatedMask, GlobalMask)`"""
+    kind, *parts = pattern
+    if not parts:
+        return kind.__name__
+    return f"{kind.__name__}({', '.join(_words(part) for part in parts)})"
+
+
+def _is_batch_bound(mask: AttentionMask) -> bool:
+    """Whether the mask belongs to one batch: padding, documents, or positions with gaps."""
+    return mask.span is None or differs_by_row(mask.pattern)
+
+
+def _grid_sizes(mask: AttentionMask) -> tuple[int, ...]:
+    """The numbers that the positions of a mask put into its kernel."""
+    if _is_batch_bound(mask):
+        return len(mask.queries), len(mask.keys)
+    return tuple(mask.grid)
 
 
 def _flex_block_mask(mask: AttentionMask, device: torch.device, heads: int) -> Any:
     """FlexAttention's BlockMask, from the block plan and not from a matrix of all pairs. One that
     belongs to no batch is made once and kept; others once for all layers that share the mask."""
     pattern = mask.pattern
-    if pattern == pattern.outline() and mask.span is not None:
+    if not _is_batch_bound(mask):
         return _pattern_block_mask(pattern, mask.grid, device, heads)
     if mask not in _BATCH_BLOCK_MASKS:
         queries = mask.queries
@@ -299,7 +429,7 @@ def _flex_block_mask(mask: AttentionMask, device: torch.device, heads: int) -> A
 _BATCH_BLOCK_MASKS: WeakKeyDictionary[AttentionMask, Any] = WeakKeyDictionary()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _pattern_block_mask(
     pattern: MaskPattern, grid: BlockGrid, device: torch.device, heads: int
 ) -> Any:
@@ -334,11 +464,12 @@ def _make_block_mask(
             for i, column in enumerate(part.keys.T):
                 full[:, i] = _is_full_block(part.queries, column, lengths, allows, heads)
         order = full.long().argsort(dim=1, stable=True)  # partial ones first
+        partial_first = part.keys.gather(1, order).int()
         # FlexAttention reads the first `counts` entries of each row of `index`, and no others.
-        for kind, (which, positions) in enumerate(((~full, order), (full, order.flip(1)))):
-            counts[kind, 0, 0, part.queries] = which.sum(dim=1, dtype=torch.int32)
-            sorted_keys = part.keys.gather(1, positions).int()
-            index[kind, 0, 0, part.queries, : part.keys.shape[1]] = sorted_keys
+        counts[0, 0, 0, part.queries] = (~full).sum(dim=1, dtype=torch.int32)
+        index[0, 0, 0, part.queries, : part.keys.shape[1]] = partial_first
+        counts[1, 0, 0, part.queries] = full.sum(dim=1, dtype=torch.int32)
+        index[1, 0, 0, part.queries, : part.keys.shape[1]] = partial_first.flip(1)
     return BlockMask.from_kv_blocks(
         counts[0],
         index[0],
@@ -367,19 +498,10 @@ def _is_full_block(
     full = []
     # 64 blocks at a time: [64, H or 1, 128, 128] booleans.
     for query, key in zip(queries.split(64), keys.split(64), strict=True):
-        allowed = allows(batch, head, query[:, None, :, None], key[:, None, None, :])
+        # The last block may be longer than the sequence, and so than a pattern's tables.
+        real_query = query.clamp_max(lengths[0] - 1)
+        real_key = key.clamp_max(lengths[1] - 1)
+        allowed = allows(batch, head, real_query[:, None, :, None], real_key[:, None, None, :])
         exists = (query < lengths[0])[:, None, :, None] & (key < lengths[1])[:, None, None, :]
         full.append((allowed & exists).flatten(1).all(dim=1))
     return torch.cat(full)
-
-
-@cache
-def _compiled_flex() -> Any:
-    # Uncompiled, FlexAttention makes the scores of all pairs.
-    return torch.compile(_eager_flex())
-
-
-def _eager_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,19 +15,47 @@ from regard.core.context import LayerContext
 from regard.core.linear import Linear
 from regard.core.mask import MaskPattern
 from regard.core.projection import Projection, SelfProjection
+from regard.core.question import before_separator
 from regard.core.softmax_attention import SoftmaxAttention, attention_weights, per_query_head
+
+
+class FirstTokens(NamedTuple):
+    """The first tokens of a row are global."""
+
+    count: int
+
+    def which(self, x: Tensor) -> Tensor:
+        """[B, S], True at global tokens of the hidden states x [B, S, D]."""
+        positions = torch.arange(x.shape[1], device=x.device)
+        return (positions < self.count).expand(x.shape[:2])
+
+
+class QuestionTokens(NamedTuple):
+    """The tokens of a question are global, which ends at the first separator."""
+
+    separator: int
+
+    def which(self, tokens: Tensor) -> Tensor:
+        """[B, S], True at global tokens of the ids [B, S]."""
+        return before_separator(tokens, self.separator)
 
 
 class GlobalPattern(MaskPattern):
     """A local pattern with global tokens as keys, which knows which tokens are global.
 
-    `local` is what ordinary tokens see, global keys included; `visible` what is no padding.
+    `local` is what ordinary tokens see, global keys included; `visible` what is no padding. `most`
+    is the largest number of global tokens in a row, where it is known without asking the device.
     """
 
-    def __init__(self, local: MaskPattern, visible: MaskPattern, which: Tensor) -> None:
+    per_row = True
+
+    def __init__(
+        self, local: MaskPattern, visible: MaskPattern, which: Tensor, most: int | None = None
+    ) -> None:
         self.local = local
         self.visible = visible
         self.which = which  # [B, S] bool
+        self.most = most
 
     @property
     def stride(self) -> int:  # type: ignore[override]
@@ -60,7 +90,7 @@ class GlobalProjection(nn.Module):
         everything = AttentionMask(pattern.visible, mask.queries, mask.keys, mask.batch)
         context.probe.attention(self.mixer, (q, k, v), everything)
         which = pattern.which
-        count = int(which.sum(dim=1).max())
+        count = pattern.most if pattern.most is not None else int(which.sum(dim=1).max())
         # The global tokens of each row first; rows with fewer of them have others at the end.
         index = which.long().argsort(dim=1, descending=True, stable=True)[:, :count]  # [B, count]
         batch = torch.arange(len(x), device=x.device)[:, None, None, None]
@@ -81,12 +111,21 @@ class GlobalProjection(nn.Module):
 
 
 class GlobalTokenAttention(Attention):
-    """Attention whose global tokens, where the caller names some, have projections of their own."""
+    """Attention whose global tokens have projections of their own.
+
+    The caller of the model names them; `default` are those where it names none.
+    """
 
     def __init__(
-        self, project: Projection, mixer: SoftmaxAttention, output: Linear, global_: SelfProjection
+        self,
+        project: Projection,
+        mixer: SoftmaxAttention,
+        output: Linear,
+        global_: SelfProjection,
+        default: FirstTokens | QuestionTokens | None = None,
     ) -> None:
         super().__init__(project, mixer, output)
+        self.default = default
         self.global_attention = GlobalProjection(global_, mixer)
 
     def after_kernel(
@@ -99,3 +138,11 @@ class GlobalTokenAttention(Attention):
     def keep(self, heads: Tensor) -> None:
         super().keep(heads)
         self.global_attention.project.keep(heads)
+
+
+def counts_global_tokens(model: nn.Module) -> bool:
+    """Whether a forward pass waits for the device to count the tokens of questions."""
+    return any(
+        isinstance(part, GlobalTokenAttention) and isinstance(part.default, QuestionTokens)
+        for part in model.modules()
+    )

@@ -33,6 +33,10 @@ class MaskPattern:
     anchored = False
     # Whether no position attends to what follows it.
     causal = False
+    # Whether it is another one in each row of a batch.
+    per_row = False
+    # Whether `allows` is arithmetic on each pair, as compiled kernels need it.
+    pointwise = True
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
@@ -110,6 +114,7 @@ class CausalMask(MaskPattern):
 class PaddingMask(MaskPattern):
     """The padding mask: `padding_mask[b, s]` is True where row b holds a token at position s."""
 
+    per_row = True
     padding_mask: Tensor  # [B, S] bool
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ predicate decides about each pair.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from regard.core.mask import MaskPattern
 
 BLOCK_SIZES = (64, 128, 256)  # that sparse kernels may take
 _COPY_COST = 256  # copying a key to its block costs as much as this many pairs
+
+
+Structure = tuple[Any, ...]  # the class of a pattern, and the structures of its parts
+Sizes = tuple[Any, ...]  # numbers and shapes of a pattern, and the sizes of its parts
 
 
 class Blocks(NamedTuple):
@@ -35,6 +39,36 @@ class BlockGrid(NamedTuple):
     first_key: int
     keys: int
     step: int
+
+
+def structure(pattern: MaskPattern) -> Structure:
+    """The kinds of patterns that a pattern is composed of, without their sizes and tensors."""
+    return (type(pattern), *(structure(part) for part in _parts(pattern)))
+
+
+def sizes(pattern: MaskPattern) -> Sizes:
+    """The numbers and the shapes of tensors in a pattern and its parts."""
+    numbers: list[Any] = []
+    for value in vars(pattern).values():
+        if value is None or isinstance(value, int):
+            numbers.append(value)
+        elif isinstance(value, Tensor):
+            numbers.append(value.shape)
+    return (*numbers, *(sizes(part) for part in _parts(pattern)))
+
+
+def differs_by_row(pattern: MaskPattern) -> bool:
+    """Whether a pattern or one of its parts is another one in each row of a batch."""
+    return pattern.per_row or any(differs_by_row(part) for part in _parts(pattern))
+
+
+def is_pointwise(pattern: MaskPattern) -> bool:
+    """Whether a pattern and its parts are arithmetic on each pair."""
+    return pattern.pointwise and all(is_pointwise(part) for part in _parts(pattern))
+
+
+def _parts(pattern: MaskPattern) -> list[MaskPattern]:
+    return [part for part in vars(pattern).values() if isinstance(part, MaskPattern)]
 
 
 def plan_cost(size: int, plan: tuple[Blocks, ...]) -> int:

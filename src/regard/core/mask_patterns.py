@@ -105,7 +105,9 @@ class GlobalMask(MaskPattern):
         begin = self.first * self.size
         if self.length is None:
             return begin, FAR
-        blocks = -(-self.length // self.size)  # the last one may be shorter
+        # Rounded up, the last one may be shorter. No −length: the compiler of FlexAttention takes
+        # sizes as arguments, but not their negatives.
+        blocks = (self.length + self.size - 1) // self.size
         return begin, (blocks - self.last) * self.size
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -202,6 +204,7 @@ class LongerThan(MaskPattern):
 class ShiftedMask(MaskPattern):
     """A pattern that begins where each row does: `by[b]` positions of left padding precede it."""
 
+    per_row = True
     inner: MaskPattern
     by: Tensor  # [B] int
 
@@ -237,6 +240,7 @@ class GlobalTokenMask(MaskPattern):
     are attended to by all. With `keys_only`, they are attended to by all, but attend to no more
     than others do."""
 
+    per_row = True
     which: Tensor  # [B, S] bool
     keys_only: bool = False
 
@@ -268,6 +272,7 @@ class DocumentMask(MaskPattern):
     cross-attention, their documents are `by[b, t]`.
     """
 
+    per_row = True
     of: Tensor  # [B, S] int, from 0
     by: Tensor | None = None  # [B, T]
 
@@ -306,6 +311,8 @@ class GraphMask(MaskPattern):
     `edges` are (batch row, from, to) among `length` nodes.
     """
 
+    per_row = True
+    pointwise = False  # it searches
     edges: Tensor  # [edges, 3] int
     length: int
     codes: Tensor = field(init=False)  # [edges + 1], one sorted number an edge, the last is none

@@ -58,9 +58,7 @@ def dispatch(
     sparse = mask.is_sparse and (bias is None or not bias.is_dense)
     if not sparse:
         return fused(q, k, v, mask, scale, dropout, bias)
-    if q.device.type == "cuda" and dropout == 0 and bias is None:
-        return block_sparse.flex(q, k, v, mask, scale, dropout)
-    return block_sparse.blocked(q, k, v, mask, scale, dropout, bias)
+    return block_sparse.attend(q, k, v, mask, scale, dropout, bias)
 
 
 def fused(

@@ -16,10 +16,15 @@ from regard.core.chunked_attention import ChunkedAttention
 from regard.core.context import Context, LayerContext, Positions
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
-from regard.core.global_attention import GlobalPattern, GlobalTokenAttention
+from regard.core.global_attention import (
+    FirstTokens,
+    GlobalPattern,
+    GlobalTokenAttention,
+    QuestionTokens,
+)
 from regard.core.kv_cache import LayerCache
 from regard.core.mask import MaskPattern, padding_pattern
-from regard.core.mask_patterns import DocumentMask, GlobalTokenMask, ShiftedMask
+from regard.core.mask_patterns import DocumentMask, GlobalMask, GlobalTokenMask, ShiftedMask
 from regard.core.norm import Norm
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
@@ -160,7 +165,13 @@ class Stack(nn.Module):
         if ancestry is not None:
             visible = visible & BeamMask(ancestry)
         pattern = self.pattern.over(positions.end, x.device)
+        first = self._first_global_tokens(context)
+        if first is not None:
+            pattern = pattern | GlobalMask(first.count)
         pattern = self._batch_pattern(pattern, padding_mask, visible, context)
+        if first is not None:
+            count = min(first.count, x.shape[1])
+            pattern = GlobalPattern(pattern, visible, first.which(x), count)
         start = positions.start
         # A CUDA graph: all slots are keys, and the position on the device is their limit.
         if isinstance(start, Tensor):
@@ -184,6 +195,13 @@ class Stack(nn.Module):
             keys = keys.repeat_interleave(beams)
             queries = queries.expand(beams)
         return AttentionMask(pattern, queries, keys, batch, Span(start))
+
+    def _first_global_tokens(self, context: Context) -> FirstTokens | None:
+        """The first tokens of each row, if they are global by default and the call names none."""
+        default = self.default_global_tokens
+        if context.global_tokens is None and isinstance(default, FirstTokens):
+            return default
+        return None
 
     def _batch_pattern(
         self,
@@ -277,6 +295,12 @@ class Stack(nn.Module):
     def has_global_projections(self) -> bool:
         """Whether global tokens attend by projections of their own (Longformer)."""
         return isinstance(self.block(0).attention, GlobalTokenAttention)
+
+    @property
+    def default_global_tokens(self) -> FirstTokens | QuestionTokens | None:
+        """Which tokens are global where a call names none (Longformer)."""
+        attention = self.block(0).attention
+        return attention.default if isinstance(attention, GlobalTokenAttention) else None
 
     @property
     def rechunks(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Literal
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty
 from regard.errors import SettingError
 
+_COLDEST = 1e-6  # logits divided by less are infinite
+
 
 @dataclass(frozen=True)
 class Greedy:
@@ -30,9 +32,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
+        # Written so that nan is refused as well.
+        if not self.temperature >= _COLDEST:
             raise SettingError(
-                f"temperature must be above 0, not {self.temperature}",
+                f"temperature must be above 0 (at least {_COLDEST}), not {self.temperature}",
                 "use greedy decoding instead of temperature 0",
             )
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:

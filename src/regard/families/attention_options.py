@@ -14,7 +14,7 @@ from regard.errors import SettingError
 from regard.options import construct, parse_option
 
 
-def _longformer_mask(size: int = 256) -> spec.MaskPattern:
+def _global_mask(size: int = 256) -> spec.MaskPattern:
     return spec.Or(spec.WindowMask(size), spec.GlobalMask(1))
 
 
@@ -32,7 +32,8 @@ MASK_PATTERNS: dict[str, Callable[..., spec.MaskPattern]] = {
     "dilated": spec.DilatedMask,  # a window with gaps
     "strided": spec.StridedMask,  # Child et al. 2019
     "blocks": spec.BlockLocalMask,  # blocks of neighbours
-    "longformer": _longformer_mask,  # Beltagy et al. 2020
+    "global": _global_mask,  # a window and a global first position
+    "longformer": _global_mask,  # the same, with projections of its own (Beltagy et al. 2020)
     "bigbird": _bigbird_mask,  # Zaheer et al. 2020
 }
 # Other ways to mix the values than softmax over all scores.
@@ -50,7 +51,8 @@ def parse_attention(option: str) -> tuple[spec.Mixer, spec.MaskPattern]:
 
     - `softmax`: full attention
     - `window:128`: so many positions on each side; `dilated:64:2`, `strided:16`, `blocks:64`
-    - `longformer`: a window, and a global first position, which sees all and is seen by all
+    - `global`: a window, and a global first position, which sees all and is seen by all
+    - `longformer`: the same; in encoders it sees by projections of its own
     - `bigbird`: blocks of 64, their neighbours, the first block, and one drawn at random
     - `topk:32`, `linear`, `performer`, `linformer`, `reformer`, each perhaps with numbers
     """
@@ -92,8 +94,15 @@ def self_attention(
     projection: Literal["apart", "shared"] = "apart"
     if isinstance(mixer, spec.LshAttention):
         projection = "shared"
-    pattern = _causal(pattern) if causal else _with_random_blocks(pattern, length=length)
-    return replace(softmax, mixer=mixer, projection=projection), pattern
+    attention = replace(softmax, mixer=mixer, projection=projection)
+    if causal:
+        # There the first position sees nothing but itself, and needs no projections to do so.
+        return attention, _causal(pattern)
+    if option.partition(":")[0] == "longformer":
+        assert isinstance(pattern, spec.Or), "a window and the first position"
+        first = spec.FirstTokens()
+        return replace(attention, projection="global", global_tokens=first), pattern.first
+    return attention, _with_random_blocks(pattern, length=length)
 
 
 def _causal(pattern: spec.MaskPattern) -> spec.MaskPattern:

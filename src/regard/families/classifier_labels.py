@@ -7,6 +7,7 @@ from typing import Any
 
 from regard import spec
 from regard.errors import ModelError
+from regard.spec.validation import is_whole
 
 
 def classifier_head(model: spec.Encoder | spec.Decoder) -> spec.ClassifierHead | None:
@@ -22,11 +23,11 @@ def label_count(config: Mapping[str, Any]) -> int:
     if isinstance(names, dict) and names:
         return len(names)
     count = config.get("num_labels") or 2
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not is_whole(count, 1):
         raise ModelError(
             f"config.json: num_labels cannot be {count!r}", "say how many labels there are"
         )
-    return count
+    return int(count)
 
 
 def label_names(count: int) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import ModelError, UnknownKeyError
+from regard.spec.validation import is_number, is_whole
 
 # Keys that every config may have, with the one value that an encoder or a decoder alone can have.
 NOT_ENCODER_DECODER: dict[str, Any] = {
@@ -90,7 +90,8 @@ class ConfigSchema:
         """
         values = {key: _value(config, key, default) for key, default in self.defaults.items()}
         for key, value in values.items():
-            if not _is_valid(value, self.defaults[key]):
+            is_rate = "drop" in key  # a probability
+            if not _is_valid(value, self.defaults[key]) or (is_rate and value > 1):
                 raise ModelError(
                     f"config.json: {key} cannot be {value!r}",
                     f"give it a value like {self.defaults[key]!r}",
@@ -126,7 +127,7 @@ def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
     value = config.get(key)
     if value is None:
         return default
-    if not _is_whole(value) or value < 0:
+    if not is_whole(value):
         raise ModelError(
             f"config.json: {key} is {value!r}, not one token's id",
             "write the id of the token there",
@@ -163,18 +164,13 @@ def _is_valid(value: Any, default: Any) -> bool:
         case bool():  # before int, of which bool is a subclass
             return isinstance(value, bool)
         case NonNegative():
-            return _is_whole(value) and value >= 0
+            return is_whole(value)
         case int():
             return _is_size(value)
         case float():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            return is_number and 0 <= value < math.inf
+            return is_number(value, 0)
     return isinstance(value, type(default))
 
 
 def _is_size(value: Any) -> bool:
-    return _is_whole(value) and value >= 1
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return is_whole(value, 1)

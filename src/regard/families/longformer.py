@@ -1,8 +1,8 @@
 """Longformer in transformers: RoBERTa with sliding-window and global attention.
 
 Global tokens see all and are seen by all, through projections of their own. Which tokens are global
-is said with each call (`global_tokens`); by default none is. Windows that differ between layers are
-refused.
+is said with each call (`global_attention_mask`); by default the first token to classify a text, the
+question to answer it, and none otherwise. Windows that differ between layers are refused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 from regard import spec
 from regard.errors import ModelError
 from regard.families.bert_layout import DEFAULTS, FIXED, IGNORED
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.roberta import ROBERTA
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
+from regard.spec.validation import is_whole
 
 BASE = replace(
     ROBERTA,
@@ -32,6 +33,7 @@ BASE = replace(
     ),
     classifier_dropout=dict.fromkeys(("classify", "tag"), "hidden_dropout_prob"),
 )
+_SEPARATOR = 2  # sep_token_id where config.json does not say it
 SPEC_TYPES = BASE.SPEC_TYPES
 PREFIX = BASE.PREFIX
 
@@ -43,7 +45,11 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     pattern = model.stack.pattern
     one_side = pattern.size if isinstance(pattern, spec.WindowMask) else 1
     windows = [2 * one_side] * model.stack.layers
-    return {**BASE.to_config(model, positions), "attention_window": windows}
+    config = {**BASE.to_config(model, positions), "attention_window": windows}
+    global_tokens = model.stack.block.attention.global_tokens
+    if isinstance(global_tokens, spec.QuestionTokens):
+        config["sep_token_id"] = global_tokens.separator
+    return config
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -52,7 +58,11 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
     roberta_config = {key: value for key, value in config.items() if key != "attention_window"}
     model = BASE.to_spec(roberta_config, stored)
-    attention = replace(model.stack.block.attention, projection="global")
+    attention = replace(
+        model.stack.block.attention,
+        projection="global",
+        global_tokens=_global_tokens(model, config),
+    )
     one_side = _one_side(config.get("attention_window", 512), model.stack.layers)
     stack = replace(
         model.stack,
@@ -60,6 +70,15 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         pattern=spec.WindowMask(one_side),
     )
     return replace(model, stack=stack)
+
+
+def _global_tokens(model: spec.Encoder, config: Mapping[str, Any]) -> spec.GlobalTokens | None:
+    """The global tokens of a task, as transformers chooses them."""
+    if model.task == "classify":
+        return spec.FirstTokens()
+    if model.task == "answer":
+        return spec.QuestionTokens(token_id(config, "sep_token_id", _SEPARATOR))
+    return None
 
 
 def _one_side(window: Any, layers: int) -> int:
@@ -70,11 +89,11 @@ def _one_side(window: Any, layers: int) -> int:
             f"config.json: the windows {window} differ between layers, or are not as many",
             "only one width for all layers is understood",
         )
-    if not isinstance(windows[0], int) or windows[0] < 2 or windows[0] % 2:
+    if not is_whole(windows[0], 2) or windows[0] % 2:
         raise ModelError(
             f"config.json: attention_window cannot be {window!r}", "give an even number"
         )
-    return windows[0] // 2
+    return int(windows[0]) // 2
 
 
 # ------------------------------------------------------------------ tensors

@@ -249,7 +249,8 @@ def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
     # Linear attention never makes its weights, so a family's usual dropout does not apply.
     if isinstance(mixer, spec.LinearAttention):
         dropout = 0.0
-    softmax = replace(part, mixer=spec.SoftmaxAttention(dropout), projection="apart")
+    mixer = spec.SoftmaxAttention(dropout)
+    softmax = replace(part, mixer=mixer, projection="apart", global_tokens=None)
     causal = spec.is_causal(stack.pattern)
     attention, pattern = self_attention(option, softmax, length, causal=causal)
     # The bias for repeated blocks belongs to the pattern that is replaced (BigBird).

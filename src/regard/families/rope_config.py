@@ -15,8 +15,11 @@ from regard import spec
 from regard.core.rotary import rope_frequencies
 from regard.errors import ModelError
 from regard.families.tensor_table import Constant
+from regard.spec.validation import is_number
 
 Scaling = type[spec.LinearScaling] | type[spec.BandedScaling]
+_SMALLEST = 1e-9
+
 # By `rope_type`: the scaling, and the keys of its options in the order of its fields.
 _SCALINGS: dict[str, tuple[Scaling, tuple[str, ...]]] = {
     "linear": (spec.LinearScaling, ("factor",)),
@@ -47,8 +50,8 @@ def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -
     scaling, keys = _SCALINGS.get(rope_type, (None, ()))
     scaling_options = [options.pop(key, None) for key in keys]
     numbers = (base, share, *scaling_options)
-    # `type`, not isinstance: a bool is no number here.
-    all_numbers = all(type(number) in (int, float) for number in numbers)
+    # All of them are positive: a base, factors, lengths.
+    all_numbers = all(is_number(number, _SMALLEST) for number in numbers) and share <= 1
     if options or rope_type not in ("default", *_SCALINGS) or not all_numbers:
         unknown = f" with {', '.join(options)}" if options else ""
         raise ModelError(

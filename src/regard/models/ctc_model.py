@@ -102,11 +102,8 @@ class CTCModel(Model):
     @torch.inference_mode()
     def _frame_labels(self, waveforms: list[Tensor]) -> list[list[int]]:
         """The likeliest label of each frame of each waveform."""
-        assert isinstance(self.spec.input, kinds.Waveform)
         # A norm over time includes the padding: such models take one recording at a time.
-        convolutions = self.spec.input.convolutions
-        normalizes_over_time = any(isinstance(one.norm, kinds.TimeNorm) for one in convolutions)
-        batch_samples = 1 if normalizes_over_time else _BATCH_SAMPLES
+        batch_samples = 1 if self.spec.waves.normalizes_over_time else _BATCH_SAMPLES
         self.model.eval()
         results: list[list[int]] = [[] for _ in waveforms]
         for rows in batch_by_length([len(waveform) for waveform in waveforms], batch_samples):

@@ -18,6 +18,7 @@ from regard.decode.strategy import (
     Strategy,
 )
 from regard.errors import ModelError
+from regard.spec.validation import LARGEST_SIZE, is_number, is_whole
 
 # Keys that change the output and have no equivalent here, with the values that switch them off.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -35,6 +36,10 @@ _EARLY_STOPPING: dict[bool | str, Literal["full", "likely", "certain"]] = {
     False: "likely",
     "never": "certain",
 }
+# Bounds of what a file may say. n^32 of 2³¹ tokens is the largest power that a float has room for.
+_STRONGEST_PENALTY = 32.0
+_MOST_BEAMS = 1024
+_HOTTEST = 1e6  # temperature
 _DEFAULT_TOP_K = 50  # of transformers, where sampling is on and top_k is not set
 _LENGTH_PENALTIES: dict[str, type[LengthPenalty]] = {"gnmt": GNMTPenalty, "power": PowerPenalty}
 
@@ -74,7 +79,7 @@ def generation_defaults(
     if isinstance(own_search, dict):
         # Written by this library, for searches that the keys of transformers only approximate.
         return GenerationDefaults(_own_strategy(settings, own_search))
-    num_beams = _integer(settings, "num_beams", minimum=1)
+    num_beams = _num_beams(settings)
     return GenerationDefaults(
         strategy=_strategy(settings, num_beams),
         max_length=_integer(settings, "max_length", minimum=1),
@@ -112,6 +117,8 @@ def _unsupported_keys(
     ]
     # bad_words_ids lists sequences of token ids; those of one banned token change nothing.
     bad_words = settings.get("bad_words_ids") or []
+    if not isinstance(bad_words, list):
+        raise _invalid("bad_words_ids", bad_words)
     single_tokens = [[token_id] for token_id in banned_ids]
     if any(word not in single_tokens for word in bad_words):
         keys.append("bad_words_ids")
@@ -132,16 +139,16 @@ def _strategy(settings: Mapping[str, Any], num_beams: int | None) -> Strategy | 
         early_stopping = settings.get("early_stopping", False)
         if not isinstance(early_stopping, (bool, str)) or early_stopping not in _EARLY_STOPPING:
             raise _invalid("early_stopping", early_stopping)
-        penalty = PowerPenalty(_number(settings, "length_penalty", default=1.0))
+        penalty = PowerPenalty(_penalty(settings, "length_penalty", default=1.0))
         # "refilled": a finished hypothesis leaves its beam to another one, as in transformers.
         return BeamSearch(num_beams, penalty, 1, "refilled", _EARLY_STOPPING[early_stopping])
     if settings.get("do_sample") is True:
         top_k = _integer(settings, "top_k")  # 0 switches it off, and is not the default
         return Sampling(
-            temperature=_number(settings, "temperature", default=1.0),
+            temperature=_number(settings, "temperature", 1.0, 0.0, _HOTTEST),
             top_k=_DEFAULT_TOP_K if top_k is None else top_k,
-            top_p=_number(settings, "top_p", default=1.0),
-            min_p=_number(settings, "min_p", default=0.0),
+            top_p=_number(settings, "top_p", 1.0, 0.0, 1.0),
+            min_p=_number(settings, "min_p", 0.0, 0.0, 1.0),
         )
     if num_beams == 1:
         return Greedy()
@@ -153,32 +160,44 @@ def _own_strategy(settings: Mapping[str, Any], own_search: Mapping[str, Any]) ->
     if not own_search:
         return None
     name = next((name for name in _LENGTH_PENALTIES if name in own_search), None)
-    num_beams = _integer(settings, "num_beams", minimum=1)
+    num_beams = _num_beams(settings)
     if name is None or num_beams is None:
         raise _invalid("regard_search", own_search)
     if num_beams == 1:
         return Greedy()
-    penalty = _LENGTH_PENALTIES[name](_number(own_search, name, default=0.0))
+    penalty = _LENGTH_PENALTIES[name](_penalty(own_search, name, default=0.0))
     return BeamSearch(num_beams, penalty)
 
 
-def _integer(settings: Mapping[str, Any], key: str, minimum: int = 0) -> int | None:
-    """A whole number of the file; None where the key is missing."""
+def _integer(
+    settings: Mapping[str, Any], key: str, minimum: int = 0, maximum: int = LARGEST_SIZE
+) -> int | None:
+    """A whole number of the file in these bounds; None where the key is missing."""
     value = settings.get(key)
     if value is None:
         return None
-    # bool is a subclass of int, and `true` is no number.
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+    if not is_whole(value, minimum, maximum):
         raise _invalid(key, value)
-    return value
+    return int(value)
 
 
-def _number(settings: Mapping[str, Any], key: str, default: float) -> float:
-    """A number of the file, or the default."""
+def _num_beams(settings: Mapping[str, Any]) -> int | None:
+    return _integer(settings, "num_beams", minimum=1, maximum=_MOST_BEAMS)
+
+
+def _number(
+    settings: Mapping[str, Any], key: str, default: float, minimum: float, maximum: float
+) -> float:
+    """A number of the file in these bounds, or the default."""
     value = settings.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not is_number(value, minimum, maximum):
         raise _invalid(key, value)
     return float(value)
+
+
+def _penalty(settings: Mapping[str, Any], key: str, default: float) -> float:
+    """The exponent of a length penalty."""
+    return _number(settings, key, default, -_STRONGEST_PENALTY, _STRONGEST_PENALTY)
 
 
 def _invalid(key: str, value: Any) -> ModelError:

@@ -106,7 +106,9 @@ def call(
     match model:
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
-            output = _call_encoder(model, spec, config, inputs, Context(recorded.probe))
+            global_tokens = _global_tokens(spec, inputs)
+            context = Context(recorded.probe, global_tokens=global_tokens)
+            output = _call_encoder(model, spec, config, inputs, context)
             return ModelOutput(output | recorded.of_encoder())
         case Decoder():
             mask = padding_mask(inputs.get("attention_mask"))
@@ -157,7 +159,7 @@ def _call_encoder(
     options = {}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
-    elif isinstance(spec.labels, kinds.ClassifierHead) and spec.labels.excludes is not None:
+    elif spec.labels is not None and spec.labels.excludes is not None:
         # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
         positions = torch.arange(main_input.shape[1], device=main_input.device)
         ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
@@ -176,6 +178,21 @@ def _call_encoder(
         assert model.head is not None
         return ModelOutput(logits=model.head(hidden))
     return _classifier_output(model, spec, hidden, mask, main_input)
+
+
+def _global_tokens(spec: kinds.Encoder, inputs: Mapping[str, Tensor]) -> Tensor | None:
+    """Longformer's global tokens [B, T]; None where the model is to choose them."""
+    if "global_attention_mask" in inputs:
+        return inputs["global_attention_mask"].bool()
+    default = spec.stack.block.attention.global_tokens
+    if isinstance(default, kinds.QuestionTokens):
+        has_separator = (inputs["input_ids"] == default.separator).any(dim=1)
+        if not bool(has_separator.all()):
+            raise SettingError(
+                f"a row has no separator ({default.separator}) that ends its question",
+                "give question and context with their special tokens, or global_attention_mask",
+            )
+    return None
 
 
 def _classifier_output(

@@ -149,7 +149,7 @@ def _wrap(
         case EncoderDecoder() if opened.ids is not None:
             if spec.main_input_name == "input_features":
                 return SpeechToText(model, spec, opened.ids, None, config)
-            if isinstance(spec, kinds.EncoderDecoder) and spec.labels is not None:
+            if spec.task is not None:
                 return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from regard import disk
 from regard.errors import ModelError
+from regard.spec.validation import is_whole
 
 # --- pooling modes ---
 # Each takes hidden states x [B, T, D] and weights w [B, T, 1], 1 for tokens and 0 for padding.
@@ -109,12 +110,18 @@ class SentencePooling:
         )
         pooling = _module_config(folder, str(modules[1].get("path")), "config.json")
         general = _module_config(folder, "", "config_sentence_transformers.json")
+        max_seq_length = transformer.get("max_seq_length")
+        if max_seq_length is not None and not is_whole(max_seq_length, 1):
+            raise ModelError(
+                f"sentence_bert_config.json: max_seq_length cannot be {max_seq_length!r}",
+                "correct it, or remove it",
+            )
         # A model may name several prompts, one of them as the default.
         prompts = general.get("prompts") or {}
         return cls(
             modes=_pooling_modes(pooling),
             normalize=names[-1] == "Normalize",
-            max_seq_length=transformer.get("max_seq_length"),
+            max_seq_length=max_seq_length,
             do_lower_case=bool(transformer.get("do_lower_case")),
             prompt=prompts.get(general.get("default_prompt_name"), ""),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
-from regard.errors import DataError
 from regard.model import EncoderDecoder
-from regard.models.base import TokenizerModel
+from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import shift_right
 from regard.models.labels import Scores, label_names, label_scores
+from regard.models.token_batches import padded_inputs, smaller_limit, template_encodings
 from regard.text.tokenizer import Text
 
 
@@ -37,8 +37,23 @@ class SequenceClassifier(TokenizerModel):
         super().__init__(model, spec, None, config)
         self.start = start
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
-        return {} if self._tokenizer is None else self._tokenizer.files()
+    def tokens(
+        self,
+        texts: Text | Sequence[Text],
+        max_length: int | None = None,
+        *,
+        truncation: bool = False,
+        targets: str | Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        if targets is not None:
+            raise no_targets()
+        if isinstance(texts, str | tuple):
+            texts = [texts]
+        limit = smaller_limit(max_length, self.spec.source.max_length)
+        encodings = template_encodings(self.tokenizer, list(texts), limit, truncation, self.say)
+        pad_token_id = self.tokenizer.required_token_id("pad")
+        batch = padded_inputs([encoding.ids for encoding in encodings], pad_token_id)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     @property
     def labels(self) -> list[str]:
@@ -64,16 +79,10 @@ class SequenceClassifier(TokenizerModel):
 
     def _encode(self, texts: Sequence[Text], cut: bool) -> list[list[int]]:
         """Token ids with special tokens; what is longer than the positions is cut or refused."""
-        encodings = self.tokenizer.encode_with_template(texts)
-        position = self.spec.source.position
-        limit = position.length if isinstance(position, kinds.LearnedPosition) else None
-        if limit is None or all(len(one) <= limit for one in encodings):
-            return [one.ids for one in encodings]
-        problem = f"some texts have more than the {limit} tokens that this model reads"
-        if not cut:
-            raise DataError(problem, "split them, or say cut=True")
-        self.say(f"{problem}; their ends are cut off")
-        return [one.ids for one in self.tokenizer.encode_with_template(texts, limit)]
+        limit = self.spec.source.max_length
+        repair = "split them, or say cut=True"
+        encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
+        return [encoding.ids for encoding in encodings]
 
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:

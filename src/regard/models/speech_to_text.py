@@ -258,8 +258,7 @@ class SpeechToText(TokenizerModel):
 
     def _features(self, sound: Sound) -> Tensor:
         """The log-mel spectrogram of a recording: [windows, mels, frames]."""
-        assert isinstance(self.spec.source, kinds.Spectrogram)
-        return log_mel(read_samples(sound), self.spec.source.mels, self.seconds)
+        return log_mel(read_samples(sound), self.spec.spectrogram.mels, self.seconds)
 
     def _check_features(self) -> None:
         """Refuses a folder whose preprocessor_config.json asks for other features."""

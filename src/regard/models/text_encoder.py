@@ -32,7 +32,12 @@ from regard.models.spans import (
     replaced_tokens,
     tagged_words,
 )
-from regard.models.token_batches import padded_inputs, smaller_limit, texts_to_truncate
+from regard.models.token_batches import (
+    SAY_TRUNCATION,
+    padded_inputs,
+    smaller_limit,
+    template_encodings,
+)
 from regard.text.tokenizer import Text
 
 # hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
@@ -86,8 +91,8 @@ class TextEncoder(TokenizerModel):
     ) -> dict[str, Tensor]:
         if targets is not None:
             raise no_targets()
-        repair = "split them, or say truncation=True"
-        return self._batch(self._encode(_as_list(texts)[0], truncation, max_length, repair))
+        encodings = self._encode(_as_list(texts)[0], truncation, max_length, SAY_TRUNCATION)
+        return self._batch(encodings)
 
     # -------------------------------------------------------------- sentence vectors
 
@@ -318,16 +323,8 @@ class TextEncoder(TokenizerModel):
         A text with more than `max_length` tokens, or than there are positions, is an error, or is
         truncated if `cut`.
         """
-        encodings = self.tokenizer.encode_with_template(texts)
         limit = smaller_limit(max_length, self._positions())
-        lengths = [len(encoding) for encoding in encodings]
-        too_long = texts_to_truncate(lengths, limit, cut, self.say, repair)
-        if not too_long:
-            return encodings
-        truncated = self.tokenizer.encode_with_template([texts[i] for i in too_long], limit)
-        for i, encoding in zip(too_long, truncated, strict=True):
-            encodings[i] = encoding
-        return encodings
+        return template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
 
     @torch.inference_mode()
     def _map(self, encodings: Sequence[Encoding], head: Head) -> list[Tensor]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tokenizers import Encoding
 from torch import Tensor
 
 from regard.data.padding import pad_rows
 from regard.errors import DataError
 from regard.text.tokenizer import Text, Tokenizer
+
+SAY_TRUNCATION = "split them, or say truncation=True"
 
 
 def smaller_limit(*limits: int | None) -> int | None:
@@ -21,7 +24,7 @@ def texts_to_truncate(
     limit: int | None,
     truncation: bool,
     say: Callable[[str], None],
-    repair: str = "split them, or say truncation=True",
+    repair: str = SAY_TRUNCATION,
 ) -> list[int]:
     """The numbers of the texts that have more than `limit` tokens.
 
@@ -43,6 +46,24 @@ def texts_to_truncate(
         )
     say(f"{problem}; their ends are cut off")
     return too_long
+
+
+def template_encodings(
+    tokenizer: Tokenizer,
+    texts: Sequence[Text],
+    limit: int | None,
+    truncation: bool,
+    say: Callable[[str], None],
+    repair: str = SAY_TRUNCATION,
+) -> list[Encoding]:
+    """Encodings of texts or pairs with the template's special tokens, of at most `limit` tokens."""
+    encodings = tokenizer.encode_with_template(texts)
+    lengths = [len(encoding) for encoding in encodings]
+    too_long = texts_to_truncate(lengths, limit, truncation, say, repair)
+    truncated = tokenizer.encode_with_template([texts[i] for i in too_long], limit)
+    for i, encoding in zip(too_long, truncated, strict=True):
+        encodings[i] = encoding
+    return encodings
 
 
 def framed_rows(

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.errors import ModelError
+from regard.spec.global_tokens import GlobalTokens
 from regard.spec.validation import sizes
+
+_WIDEST_HEAD = 2**20
 
 # ------------------------------------------------------------------ mixers
 
@@ -218,6 +221,8 @@ class Attention:
     # `global`: tokens that the caller chooses attend to everything, by a second set of projections
     # (Longformer, Section 3.1).
     projection: Literal["apart", "shared", "global"] = "apart"
+    # With `global`: which tokens they are where a call chooses none; None: there are none then.
+    global_tokens: GlobalTokens | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.mixer, Mixer):
@@ -225,6 +230,9 @@ class Attention:
                 f"{self.mixer!r} is no attention kernel",
                 "give a part of regard.spec, or a frozen dataclass with `dropout` and `build`",
             )
+        sizes(self, "heads", "groups")
+        # Rotary frequencies are computed for each dimension, also on the meta device.
+        sizes(self, "d_k", "d_v", most=_WIDEST_HEAD)
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(
@@ -237,6 +245,10 @@ class Attention:
         ):
             raise ModelError(
                 "features of elu have no scale", "leave `scale` out, or use FavorFeatures"
+            )
+        if self.global_tokens is not None and self.projection != "global":
+            raise ModelError(
+                "global tokens have projections of their own", "say projection='global'"
             )
         if self.projection == "global" and not isinstance(self.mixer, SoftmaxAttention):
             raise ModelError("only softmax attention has global tokens", "use the softmax mixer")

@@ -151,6 +151,11 @@ class Waveform:
             raise ModelError("sound needs at least one convolution", "give `convolutions`")
 
     @property
+    def normalizes_over_time(self) -> bool:
+        """Whether padding changes what is computed of a recording."""
+        return any(isinstance(convolution.norm, TimeNorm) for convolution in self.convolutions)
+
+    @property
     def main_input_name(self) -> str:
         """The argument for samples [B, N]."""
         return "input_values"

@@ -124,3 +124,8 @@ class DistilledHead:
     def task(self) -> HeadTask:
         """Images have one label each."""
         return "classify"
+
+    @property
+    def excludes(self) -> None:
+        """Nothing: no part of an image is a question."""
+        return None

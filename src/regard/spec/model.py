@@ -47,6 +47,11 @@ class ModelSpec(ABC):
         return None
 
     @property
+    def task(self) -> HeadTask | None:
+        """The task of the classification head; None without one."""
+        return None
+
+    @property
     def embeddings(self) -> dict[str, Tokens]:
         """The token embeddings, under the names of their fields."""
         return {}
@@ -184,6 +189,18 @@ class EncoderDecoder(ModelSpec):
     def kv_cache_size(self) -> int:
         return self.decoder.kv_cache_size
 
+    @property
+    def task(self) -> HeadTask | None:
+        if self.labels is None:
+            return None
+        return self.labels.task
+
+    @property
+    def spectrogram(self) -> Spectrogram:
+        """The front end of a speech model."""
+        assert isinstance(self.source, Spectrogram)
+        return self.source
+
 
 @dataclass(frozen=True)
 class SequenceToSequence(ModelSpec):
@@ -299,7 +316,10 @@ class Encoder(ModelSpec):
         if isinstance(self.input, Patches):
             return {name: True}  # images have one size: nothing is padded
         if isinstance(self.input, Tokens):
-            return {name: True, "attention_mask": False, "token_type_ids": False}
+            inputs = {name: True, "attention_mask": False}
+            if self.stack.block.attention.projection == "global":
+                inputs["global_attention_mask"] = False
+            return {**inputs, "token_type_ids": False}
         return {name: True, "attention_mask": False}
 
     @property
@@ -317,7 +337,6 @@ class Encoder(ModelSpec):
 
     @property
     def task(self) -> HeadTask | None:
-        """The task of the classification head; None without one."""
         if self.labels is None:
             return None
         return self.labels.task

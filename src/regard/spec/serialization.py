@@ -22,6 +22,9 @@ from regard.spec import (
     residual,
     stack,
 )
+from regard.spec.validation import is_number, is_whole
+
+_LARGEST_SEED = 2**63 - 1  # of torch's generators
 
 # The `kind` written to JSON → its class: all dataclasses of the other files.
 _KINDS: dict[str, type] = {
@@ -198,9 +201,10 @@ def _fits(value: Any, hint: Any) -> bool:
         )
     # bool is a subclass of int in Python, but `true` is no number in JSON.
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        # Seeds may have 63 bits; sizes are checked by the parts themselves.
+        return is_whole(value, -_LARGEST_SEED, _LARGEST_SEED)
     if hint is type(None):
         return value is None
     return isinstance(value, hint)

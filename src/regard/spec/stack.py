@@ -31,6 +31,9 @@ from regard.spec.position import (
 from regard.spec.residual import LayerNorm, Norm, Parallel, PostNorm, Residual, Reversible
 from regard.spec.validation import sizes
 
+# Each layer is an object of its own, also on the meta device; DeepNet (Wang et al. 2022) has 1,000.
+_MOST_LAYERS = 4096
+
 # ------------------------------------------------------------------ blocks and their extras
 
 
@@ -124,6 +127,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         sizes(self, "memory")
+        sizes(self, "layers", most=_MOST_LAYERS)
         _check_pruned_heads(self)
         if self.turns:
             _check_alternating(self)
@@ -267,8 +271,8 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         is_causal(stack.pattern) or stack.position is not None
     ):
         raise ModelError(
-            "global tokens see what follows, and know no positions",
-            "use an encoder with input positions",
+            "global tokens see what follows, and their projections know no positions",
+            "use an encoder with input positions, or attention `global`, which has one projection",
         )
     if isinstance(mixer, SoftmaxAttention):
         return

@@ -12,6 +12,7 @@ From the latter three the same tokenizer is assembled here that transformers wou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -375,10 +376,12 @@ def _add_tokens(
     Special tokens keep their meaning inside texts; RoBERTa's mask takes the space before it.
     """
     # token → id: added_tokens.json of old folders, added_tokens_decoder (id → token) of new ones.
-    added = {str(token): i for token, i in _json(folder / "added_tokens.json").items()}
+    added = {
+        str(token): _added_id(i, folder) for token, i in _json(folder / "added_tokens.json").items()
+    }
     decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
-        added |= {str(token_content(token)): int(i) for i, token in decoder.items()}
+        added |= {str(token_content(token)): _added_id(i, folder) for i, token in decoder.items()}
     # In the order of the ids: the library numbers added tokens consecutively.
     for token, i in sorted(added.items(), key=lambda item: item[1]):
         if backend.token_to_id(token) is None:
@@ -407,6 +410,14 @@ def token_content(value: Any) -> str | None:
     """A token of tokenizer_config.json, which may be a string or an object with its options."""
     token = value.get("content") if isinstance(value, dict) else value
     return token if isinstance(token, str) else None
+
+
+def _added_id(value: Any, folder: Path) -> int:
+    """The id of an added token: a whole number, which is a string where it is a key of JSON."""
+    digits = str(value)
+    if not re.fullmatch(r"[0-9]{1,9}", digits):
+        raise DataError(f"{folder}: {digits[:20]!r} is no number of an added token", _FETCH_AGAIN)
+    return int(digits)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regard import disk
 from regard.errors import CheckpointError, SettingError
@@ -153,7 +154,22 @@ def resume(folder: Path) -> tuple[RunFolder, Recipe, str]:
         raise CheckpointError(
             f"{run_folder.recipe} cannot be read: {error}", "start a new run"
         ) from None
-    return run_folder, parse(values), name
+    return run_folder, parse(_in_todays_words(values, folder)), name
+
+
+def _in_todays_words(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The recipe of a run that an earlier version may have begun.
+
+    There `longformer` was what `global` is now: without projections of its own.
+    """
+    model = values.get("model") or {}
+    kind, colon, size = str(model.get("attention")).partition(":")
+    config = folder / "config.json"
+    if kind != "longformer" or not config.is_file():
+        return values
+    if '"projection": "global"' in config.read_text(encoding="utf-8"):
+        return values
+    return {**values, "model": {**model, "attention": f"global{colon}{size}"}}
 
 
 def _unused_folder(name: str) -> Path:

@@ -180,13 +180,11 @@ def _why_not_padded(model: specs.Model) -> str:
             return "images have no padding"
         case specs.Spectrogram():
             return "sound is filled with silence to one length, which this model hears"
-        case specs.Waveform(convolutions=convolutions):
+        case specs.Waveform(normalizes_over_time=True):
             # The group norm of wav2vec 2.0 base takes its mean over all samples of a row.
-            if any(isinstance(each.norm, specs.TimeNorm) for each in convolutions):
-                return (
-                    "this model normalises over time, padding included: "
-                    "give it one recording at a time"
-                )
+            return (
+                "this model normalises over time, padding included: give it one recording at a time"
+            )
     if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
         return "chunks on a ring meet the padding at its end"
     return ""

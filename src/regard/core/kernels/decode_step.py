@@ -85,11 +85,27 @@ def summed(pending: Sum, norm: KernelNorm | None, *, total: bool = False) -> tup
     write_total = total and (parts is not None or bias is not None)
     residual_sum = torch.empty_like(x) if write_total else x
     residual_sum_norm[(rows,)](
-        x, _pointer(parts, x), _pointer(bias, x), gain, _pointer(shift, gain), residual_sum, out,
-        x.numel(), width, eps, offset, PARTS=0 if parts is None else len(parts),
-        BIAS=bias is not None, TOTAL=write_total, NORM=kind, SHIFT=shift is not None, BK=block,
-        PDL=pdl, num_warps=4 if block <= 4096 else 8, launch_pdl=pdl,
-    )  # fmt: skip
+        x,
+        _pointer(parts, x),
+        _pointer(bias, x),
+        gain,
+        _pointer(shift, gain),
+        residual_sum,
+        out,
+        x.numel(),
+        width,
+        eps,
+        offset,
+        PARTS=0 if parts is None else len(parts),
+        BIAS=bias is not None,
+        TOTAL=write_total,
+        NORM=kind,
+        SHIFT=shift is not None,
+        BK=block,
+        PDL=pdl,
+        num_warps=4 if block <= 4096 else 8,
+        launch_pdl=pdl,
+    )
     return residual_sum, out
 
 
@@ -244,25 +260,51 @@ def attend(
         "launch_pdl": pdl,
     }
     tensors = (q, k, v, new_k, new_v, mask, _pointer(last, q), cos, sin, out)
+    cache_strides = (*k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2], *new_v.stride()[:2])
+    out_b, out_t, out_h, _ = out.stride()
     many = batch * groups > _MANY_PROGRAMS
     if length == 1 and heads == groups:
         mask_b, mask_h, _, mask_s = mask_strides
         block_bytes = 8192 if many else 16384
         single_query_attention[(batch * heads,)](
-            *tensors, *q.stride()[:2], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2],
-            *new_v.stride()[:2], mask_b, mask_h, mask_s, out.stride(0), out.stride(2), heads, keys,
-            columns, scale, BS=max(16, block_bytes // (width * q.element_size())), num_warps=4,
+            *tensors,
+            *q.stride()[:2],
+            *cache_strides,
+            mask_b,
+            mask_h,
+            mask_s,
+            out_b,
+            out_h,
+            heads,
+            keys,
+            columns,
+            scale,
+            BS=max(16, block_bytes // (width * q.element_size())),
+            num_warps=4,
             **options,
-        )  # fmt: skip
+        )
         return out
     grouped_query_attention[(batch * groups,)](
-        *tensors, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *new_k.stride()[:2],
-        *new_v.stride()[:2], *mask_strides, out.stride(0), out.stride(2), out.stride(1), groups,
-        length, heads // groups, keys, columns, scale,
-        BQ=max(16, triton.next_power_of_2(length * heads // groups)), BS=32 if many else 128,
-        PRECISION=_precision(q), num_warps=1 if many else 4, num_stages=3 if many else 2,
+        *tensors,
+        *q.stride()[:3],
+        *cache_strides,
+        *mask_strides,
+        out_b,
+        out_h,
+        out_t,
+        groups,
+        length,
+        heads // groups,
+        keys,
+        columns,
+        scale,
+        BQ=max(16, triton.next_power_of_2(length * heads // groups)),
+        BS=32 if many else 128,
+        PRECISION=_precision(q),
+        num_warps=1 if many else 4,
+        num_stages=3 if many else 2,
         **options,
-    )  # fmt: skip
+    )
     return out
 
 

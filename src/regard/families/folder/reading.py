@@ -29,12 +29,14 @@ from regard.families.folder.files import (
 from regard.families.folder.special_tokens import (
     POSITIONS,
     SpecialTokenIds,
+    check_token_ids,
     read_generation_config,
     special_token_ids,
 )
 from regard.families.registry import FAMILIES
 from regard.families.tensor_table import from_hf, match_prefix
 from regard.families.unsupported_keys import is_unsupported
+from regard.spec.validation import is_whole
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class ModelFolder:
     @property
     def positions(self) -> int:
         """What to hand to `describe` and `write_weights` to get the same files again."""
-        return int(self.config.get("max_position_embeddings") or POSITIONS)
+        positions = self.config.get("max_position_embeddings")
+        # Families that read this key have checked it; of the others it may be anything.
+        return int(positions) if is_whole(positions, 1) else POSITIONS
 
 
 # ------------------------------------------------------------------ folders
@@ -140,6 +144,13 @@ def _stored_dtype(weights: Mapping[str, Tensor]) -> torch.dtype | None:
 def _read_config(folder: Path) -> dict[str, Any]:
     """config.json, whose model_type must be that of a family."""
     config = read_config(folder)
+    check_token_ids(config, "config.json")
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(n, str) for n in architectures):
+        raise ModelError(
+            f"{folder}/config.json: architectures cannot be {architectures!r}",
+            'give a list of names, such as ["BertModel"]',
+        )
     if config.get("model_type") is None:  # the first files have none
         raise ModelError(
             f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2"

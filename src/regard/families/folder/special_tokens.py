@@ -12,6 +12,7 @@ from tokenizers import processors
 
 from regard.disk import read_json
 from regard.errors import DataError, ModelError
+from regard.spec.validation import is_whole
 
 # transformers prepares tables for a fixed number of positions where ours grow as needed; a large
 # number costs memory there, and nothing here.
@@ -43,7 +44,23 @@ def read_generation_config(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     content = read_json(path, ModelError)
-    return content if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        return None
+    check_token_ids(content, path.name)
+    return content
+
+
+def check_token_ids(config: Mapping[str, Any], file: str) -> None:
+    """Refuses token ids that are none: each is null, a whole number, or a list of them.
+
+    The first LLaMA folders say −1 where there is no padding.
+    """
+    for key, value in config.items():
+        ids = value if isinstance(value, list) else [value]
+        if key.endswith("_token_id") and not all(i is None or is_whole(i, -1) for i in ids):
+            raise ModelError(
+                f"{file}: {key} is {value!r}, which no token has", "write the id of a token there"
+            )
 
 
 def generation_token_ids(folder: Path) -> dict[str, Any]:
@@ -96,12 +113,12 @@ def _token_id(config: Mapping[str, Any], key: str) -> int:
     # Some configs have a list of end tokens; with more than one, none is the end.
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not is_whole(value):
         raise ModelError(
             f"config.json: {key} is {value!r}, not one token's id",
             "write the id of the token there",
         )
-    return value
+    return int(value)
 
 
 # ------------------------------------------------------------------ writing

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoint import Checkpoints, Saved, Snapshots
+from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
@@ -81,10 +82,10 @@ class Loop:
         self.progress = Progress(threads=torch.get_num_threads())
         self.averaging = WeightAveraging(recipe.exported_weights, self.model, self.snapshots)
         self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
-        # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph.
-        self.step = Step(
-            objective.loss, optimizer, self._autocast, cuda_graphs=not self.settings.recompute
-        )
+        # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
+        # can one that counts tokens.
+        cuda_graphs = not self.settings.recompute and not counts_global_tokens(self.model)
+        self.step = Step(objective.loss, optimizer, self._autocast, cuda_graphs=cuda_graphs)
         # Sums of loss, −log p and tokens since the last line of the metrics log.
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.gradient_norm = 0.0  # of the last inspected step, before clipping

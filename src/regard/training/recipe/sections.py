@@ -160,7 +160,7 @@ class ModelSettings(Section):
     attention: str | None = Field(
         None,
         description="self-attention: softmax (the default), window:N, dilated:N:STEP, strided:N, "
-        "blocks:N, longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
+        "blocks:N, global[:N], longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
         "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
     )
     decoder_attention: str | None = Field(

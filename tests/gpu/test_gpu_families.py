@@ -1,0 +1,102 @@
+"""Every family on a GPU computes what it computes on a CPU: in float32, and loosely in bfloat16."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import test_calls
+import test_sparse_encoders
+import torch
+from torch import Tensor
+
+import regard
+import zoo
+from regard.families.registry import FAMILIES
+
+Inputs = dict[str, Tensor]
+
+
+def sparse_encoder(family: str, out: Path) -> Inputs:
+    test_sparse_encoders.saved(family, "ForMaskedLM", 0, out)
+    return text_inputs(test_sparse_encoders.LENGTH)
+
+
+def reformer(out: Path) -> Inputs:
+    zoo.save("reformer", out)
+    return text_inputs(48)
+
+
+def text_inputs(length: int) -> Inputs:
+    padding_mask = torch.arange(length) < torch.tensor([[length], [length - 11]])
+    tokens = torch.randint(5, 61, (2, length))
+    return {"input_ids": tokens, "attention_mask": padding_mask.long()}
+
+
+CASES: dict[str, Callable[[Path], Inputs]] = {
+    **{name: lambda out, case=case: case(out)[1] for name, case in test_calls.CASES.items()},  # type: ignore[misc]
+    "mt5": lambda out: test_calls.sequence("mt5", out)[1],
+    "longformer": lambda out: sparse_encoder("Longformer", out),
+    "bigbird": lambda out: sparse_encoder("BigBird", out),
+    "reformer": reformer,
+}
+
+
+def outputs(folder: Path, inputs: Inputs, device: str, dtype: str) -> Inputs:
+    """What a model computes, at positions that are no padding."""
+    model = regard.load(folder, device=device, dtype=dtype, say=lambda text: None)
+    assert model.dtype == getattr(torch, dtype)
+    moved = {}
+    for name, x in inputs.items():
+        moved[name] = x.to(device, model.dtype) if x.is_floating_point() else x.to(device)
+    results = test_calls.tensors(model, moved)
+    return {
+        name: test_calls.without_padding(x, moved, model).float().cpu()
+        for name, x in results.items()
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_a_family_computes_on_a_gpu_what_it_computes_on_a_cpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Convolutions would be in TF32 by default.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    inputs = CASES[name](tmp_path)
+    expected = outputs(tmp_path, inputs, "cpu", "float32")
+    for dtype, tolerance in (("float32", 2e-5), ("bfloat16", 0.1)):
+        actual = outputs(tmp_path, inputs, "cuda", dtype)
+        assert actual.keys() == expected.keys()
+        for key, value in expected.items():
+            error = (actual[key] - value).norm() / value.norm()
+            assert error < tolerance, (dtype, key)
+
+
+def test_every_family_is_among_the_cases(tmp_path: Path) -> None:
+    """Also without a GPU, so that a new family gets its case."""
+    model_types = set()
+    for number, case in enumerate(CASES.values()):
+        case(tmp_path / str(number))
+        config = json.loads((tmp_path / str(number) / "config.json").read_text())
+        model_types.add(config["model_type"])
+    assert model_types >= FAMILIES.keys() - {"regard"}
+
+
+@pytest.mark.gpu
+def test_the_dtype_of_the_parameters_is_kept(tmp_path: Path) -> None:
+    zoo.save("llama", tmp_path / "float32")
+    zoo.save("llama", tmp_path / "bfloat16", dtype=torch.bfloat16)
+    for stored, asked, expected in (
+        ("float32", None, torch.float32),
+        ("bfloat16", None, torch.bfloat16),
+        ("float32", "bfloat16", torch.bfloat16),
+        ("float32", "float16", torch.float16),
+        ("bfloat16", "float32", torch.float32),
+    ):
+        model = regard.load(tmp_path / stored, device="cuda", dtype=asked, say=lambda text: None)
+        parameters = list(model.model.parameters())
+        assert {parameter.dtype for parameter in parameters} == {expected}
+        assert {parameter.device.type for parameter in parameters} == {"cuda"}
