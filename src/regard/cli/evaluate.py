@@ -130,7 +130,7 @@ class Evaluator:
         quantized_report = self._report(quantized)
         metric = next(iter(quantized.scores))
         quantized_report[f"{metric}_float32"] = evaluation[metric]
-        quantized_report["seconds_float32"] = report["seconds"]
+        quantized_report["seconds_float32"] = report.get("seconds")
         # Positive where the quantized model is worse.
         quantized_report[f"{metric}_lost"] = evaluation[metric] - quantized[metric]
         return quantized, quantized_report
@@ -161,8 +161,8 @@ class Evaluator:
         return evaluate_examples(model, self.examples, task, chosen, settings)
 
     def _decoding_flags(self) -> bool:
-        given = ("quantize", "limit", "tokenize")
-        return self.strategy is not None or any(self.flags[key] for key in given)
+        options = ("quantize", "limit", "tokenize")
+        return self.strategy is not None or any(self.flags[key] for key in options)
 
     def _decoding(self, run: RunSettings, precision: Any) -> DecodingOptions:
         """The decoding options of the flags, and those of the run where no flag says anything."""
@@ -184,9 +184,11 @@ class Evaluator:
         """Says which settings come from the run that made the model."""
         if run.task != task or not run.description:
             return
-        given = [key for key in ("beam", "penalty", "tokenize", "sample") if self.flags[key]]
-        except_for = f", unless given here ({', '.join(given)})" if given else ""
-        click.echo(f"{name}: settings of its run: {run.description}{except_for}", err=True)
+        changes = [key for key in ("beam", "penalty", "tokenize", "sample") if self.flags[key]]
+        text = f"{name}: settings of its run: {run.description}"
+        if changes:
+            text += f"; changed by flags: {', '.join(changes)}"
+        click.echo(text, err=True)
 
     def _report(self, evaluation: Evaluation) -> dict[str, Any]:
         report = evaluation.report()

@@ -141,10 +141,10 @@ def _metric(choice: str | Metric, task: str, settings: Settings) -> Metric:
     if isinstance(choice, Metric):
         return choice
     metric = registered_metric(choice)
-    known = TASKS[task].metrics + TASKS[task].other_metrics
-    if choice.partition(":")[0] not in known:
+    fitting = TASKS[task].metrics + TASKS[task].other_metrics
+    if choice.partition(":")[0] not in [name.partition(":")[0] for name in fitting]:
         raise SettingError(
-            f"{choice} is no metric of the task {task!r}", f"give some of: {', '.join(known)}"
+            f"{choice} is no metric of the task {task!r}", f"give some of: {', '.join(fitting)}"
         )
     if choice == "bleu" and settings.tokenize is not None:
         return Bleu(settings.tokenize)
