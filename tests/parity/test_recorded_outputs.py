@@ -12,6 +12,7 @@ import torch
 from test_calls import CASES, Inputs, quiet, without_padding
 from torch import Tensor, nn
 
+import zoo
 from regard import build, spec
 from regard.core.context import Context
 from regard.core.probe import Probe
@@ -100,6 +101,25 @@ def test_hidden_states_and_attentions_are_those_of_transformers(name: str, tmp_p
     plain = loaded(**inputs)
     assert not any(isinstance(value, tuple) for value in plain.values())
     assert torch.equal(plain[0], output[0])
+
+
+@pytest.mark.parametrize("name", ["reformer", "bart, classes", "mt5"])
+@torch.inference_mode()
+def test_hidden_states_of_other_families(name: str, tmp_path: Path) -> None:
+    """Reformer's attentions are left out: theirs are of chunks, ours of all positions."""
+    theirs = zoo.save(name, tmp_path)
+    loaded = quiet(tmp_path)
+    ids = torch.randint(8, 50, (2, 12))
+    ids[:, -1] = 2  # the end token, at which BART reads its labels
+    inputs = {"input_ids": ids}
+    if name == "mt5":
+        inputs["decoder_input_ids"] = ids[:, :5]
+    expected = theirs(**inputs, output_hidden_states=True)
+    output = loaded(**inputs, output_hidden_states=True)
+    keys = [key for key in output if key.endswith("hidden_states")]
+    assert keys == [key for key in expected if key.endswith("hidden_states")]
+    for key in keys:
+        assert_equal_tuples(key, output[key], tuple(expected[key]), inputs, loaded)
 
 
 def test_each_is_asked_for_by_itself_and_has_gradients(tmp_path: Path) -> None:

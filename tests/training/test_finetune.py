@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import regard
 from regard.data import labelled
 from regard.data.corpus import Corpus
-from regard.data.labelled import Question, Words
+from regard.data.labelled import Question, TaggedWords
 from regard.data.tag_alignment import align_tags
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
@@ -343,9 +343,9 @@ def test_bad_lines(tmp_path: Path, task: str, line: dict[str, Any], message: str
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(line) + "\n")
     readers: dict[str, Any] = {
-        "classify": labelled.classed,
-        "tag": labelled.tagged,
-        "answer": labelled.questions,
+        "classify": labelled.read_labelled_texts,
+        "tag": labelled.read_tagged_words,
+        "answer": labelled.read_questions,
     }
     with pytest.raises(DataError, match=message):
         readers[task](path)
@@ -364,7 +364,7 @@ def test_the_wrong_model(bert: Path, sentences: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_token_of_a_word_has_its_tag(bert: Path) -> None:
-    words = Words(
+    words = TaggedWords(
         ["The", "fox", "jumping", "over", "zoe's", "dog"], ["O", "B-A", "O", "P", "B-P", "I-P"]
     )
     ((row, tags),) = align_tags(open_encoder_tokenizer(bert), [words])

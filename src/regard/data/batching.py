@@ -317,8 +317,3 @@ def _produce(iterator: Iterator[Item], ready: queue.Queue[Any], stopped: threadi
             iterator.close()
     if not stopped.is_set():
         ready.put(last)
-
-
-# Names that training/ still imports; they go with its next edits.
-plan = batch_indices
-Order = BatchSampler

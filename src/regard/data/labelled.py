@@ -6,12 +6,13 @@ Files of labels are small, so they are read as lists.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text_files import format_of_suffix, json_record, lines
+from regard.data.text_files import format_of_suffix, json_record, lines, pairs
 from regard.errors import DataError
 
 Example = TypeVar("Example")
@@ -34,6 +35,30 @@ class LabelledText:
         if self.text2 is None:
             return self.text
         return self.text, self.text2
+
+
+@dataclass(frozen=True)
+class RatedText:
+    """A text, perhaps with a second one, and a number: a rating, or how similar the two are."""
+
+    text: str
+    text2: str | None
+    score: float
+
+    @property
+    def whole(self) -> str | tuple[str, str]:
+        """As a tokenizer takes it."""
+        if self.text2 is None:
+            return self.text
+        return self.text, self.text2
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """Two texts that belong together: a question and its answer, a sentence and its paraphrase."""
+
+    text: str
+    text2: str
 
 
 @dataclass(frozen=True)
@@ -100,6 +125,51 @@ def _labelled_text(record: dict[str, Any], where: str) -> LabelledText:
     if record.get("text2") is not None:
         text2 = _string(record, "text2", where)
     return LabelledText(_string(record, "text", where), text2, str(label))
+
+
+# --- texts with a number, pairs of texts ---
+
+
+def read_rated_texts(path: str | Path) -> list[RatedText]:
+    """Texts with a number: TSV or JSON Lines, as `read_labelled_texts` reads them.
+
+    In JSON Lines the number is `score` or `label`.
+    """
+    if format_of_suffix(path) == "jsonl":
+        return _not_empty(path, (_rated_text(record, where) for where, record in _records(path)))
+    examples = _labelled_columns(path)
+    return _not_empty(path, (_with_number(example, str(path)) for example in examples))
+
+
+def _rated_text(record: dict[str, Any], where: str) -> RatedText:
+    if "score" in record:
+        record = {**record, "label": str(record["score"])}
+    return _with_number(_labelled_text({**record, "label": str(record.get("label"))}, where), where)
+
+
+def _with_number(example: LabelledText, where: str) -> RatedText:
+    try:
+        score = float(example.label)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{where}: {example.label!r} is no number", "write numbers as labels")
+    return RatedText(example.text, example.text2, score)
+
+
+def read_text_pairs(path: str | Path) -> list[TextPair]:
+    """Pairs of texts: TSV with two columns, or JSON Lines with `text` and `text2`.
+
+    The names of `regard.data.text_files`, `source` and `target`, are understood too.
+    """
+    if format_of_suffix(path) == "jsonl":
+        return _not_empty(path, (_text_pair(record, where) for where, record in _records(path)))
+    return [TextPair(first, second) for first, second in pairs(path)]
+
+
+def _text_pair(record: dict[str, Any], where: str) -> TextPair:
+    keys = ("source", "target") if "source" in record else ("text", "text2")
+    return TextPair(_string(record, keys[0], where), _string(record, keys[1], where))
 
 
 # --- words with tags ---
@@ -205,7 +275,9 @@ def _question(record: dict[str, Any], where: str) -> Question:
 # --- JSON Lines ---
 
 
-def write_examples(examples: Iterable[LabelledText | TaggedWords | Question]) -> str:
+def write_examples(
+    examples: Iterable[LabelledText | RatedText | TextPair | TaggedWords | Question],
+) -> str:
     """The examples as JSON Lines, which the functions of this file read."""
     return "".join(json.dumps(asdict(example), ensure_ascii=False) + "\n" for example in examples)
 
@@ -233,12 +305,3 @@ def _not_empty(path: str | Path, stream: Iterable[Example]) -> list[Example]:
             f"nothing to read: {path} is empty", "check the path, or how the file was made"
         )
     return examples
-
-
-# Names that training/ still imports; they go with its next edits.
-Classed = LabelledText
-Words = TaggedWords
-classed = read_labelled_texts
-tagged = read_tagged_words
-questions = read_questions
-write = write_examples

@@ -230,11 +230,3 @@ def _span_lengths(total: int, mean: float, chance: RandomStream) -> Ids:
     # The last one is cut to reach the total exactly.
     lengths = np.minimum(drawn, total - before)[before < total]
     return lengths.astype(np.int64)
-
-
-# Names that training/ still imports; they go with its next edits.
-Chance = RandomStream
-Fate = MaskingRates
-mask = mask_tokens
-pair = sentence_pair
-spans = corrupt_spans

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.data import labelled
-from regard.data.labelled import LabelledText, Question, TaggedWords
+from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.tag_alignment import align_tags
 from regard.errors import DataError
 from regard.evaluation.task import DataPath, Outputs, Settings
@@ -18,6 +18,10 @@ OUTSIDE = "O"  # the tag of a word that belongs to no entity
 
 def read_labelled_texts(data: DataPath) -> list[LabelledText]:
     return labelled.read_labelled_texts(one_path(data))
+
+
+def read_rated_texts(data: DataPath) -> list[RatedText]:
+    return labelled.read_rated_texts(one_path(data))
 
 
 def read_tagged_words(data: DataPath) -> list[TaggedWords]:
@@ -67,22 +71,12 @@ def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
 
 
 def predict_numbers(
-    model: TextEncoder, examples: Sequence[LabelledText], settings: Settings
+    model: TextEncoder, examples: Sequence[RatedText], settings: Settings
 ) -> Outputs:
     """The number of each text, by a head with one output."""
-    references = [_number(example.label) for example in examples]
     inputs = [example.whole for example in examples]
     logits = model.logits(inputs, cut=True, max_length=settings.max_length)  # [1] each
-    return Outputs([float(row[0]) for row in logits], references)
-
-
-def _number(label: str) -> float:
-    try:
-        return float(label)
-    except ValueError:
-        raise DataError(
-            f"the label {label!r} is no number", "write: text, a tab, a number"
-        ) from None
+    return Outputs([float(row[0]) for row in logits], [example.score for example in examples])
 
 
 def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Settings) -> Outputs:

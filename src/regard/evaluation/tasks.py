@@ -12,24 +12,70 @@ from regard.evaluation.classification import (
     rank_labels,
     read_labelled_texts,
     read_questions,
+    read_rated_texts,
     read_tagged_words,
     tag_words,
 )
+from regard.evaluation.corrupted_text import (
+    denoising_likelihood,
+    masked_likelihood,
+    predict_masked,
+    span_likelihood,
+)
+from regard.evaluation.language_modelling import read_text, text_likelihood
+from regard.evaluation.media import (
+    rank_image_classes,
+    read_image_folders,
+    read_transcripts,
+    transcribe,
+)
+from regard.evaluation.retrieval import answer_stories, rank_pairs, read_text_pairs
 from regard.evaluation.task import Task
 from regard.evaluation.translation import read_pairs, reference_likelihood, translate
 from regard.models import (
+    CTCModel,
+    DualEncoderModel,
+    ImageEncoder,
     LanguageModel,
     Model,
     SequenceClassifier,
+    SpeechToText,
     TextEncoder,
     Translator,
 )
+from regard.models.memory_network import MemoryNetworkModel
 
 # --- which models a task is for ---
 
 
 def _translates(model: Model) -> bool:
     return isinstance(model, Translator)
+
+
+def _continues(model: Model) -> bool:
+    return isinstance(model, LanguageModel)
+
+
+def _fills_masks(model: Model) -> bool:
+    return isinstance(model, TextEncoder) and model.spec.head is not None
+
+
+def _embeds(model: Model) -> bool:
+    return isinstance(model, TextEncoder | DualEncoderModel)
+
+
+def _answers_stories(model: Model) -> bool:
+    return isinstance(model, MemoryNetworkModel)
+
+
+def _classifies_images(model: Model) -> bool:
+    if isinstance(model, ImageEncoder):
+        return model.spec.labels is not None
+    return isinstance(model, DualEncoderModel)
+
+
+def _transcribes(model: Model) -> bool:
+    return isinstance(model, SpeechToText | CTCModel)
 
 
 def _classifies(model: Model) -> bool:
@@ -75,11 +121,35 @@ TASKS: dict[str, Task] = {
         metrics=("rouge1", "rouge2", "rougeL", "perplexity"),
         other_metrics=("bleu", "chrf", "exact_match", "loss", "bits_per_character"),
     ),
+    "span": Task(
+        data="plain text",
+        unit="blocks of text",
+        accepts=_translates,
+        read=read_text,
+        predict={"likelihood": span_likelihood},
+        metrics=("loss", "perplexity"),
+    ),
+    "denoise": Task(
+        data="plain text",
+        unit="blocks of text",
+        accepts=_translates,
+        read=read_text,
+        predict={"likelihood": denoising_likelihood},
+        metrics=("loss", "perplexity"),
+    ),
+    "causal": Task(
+        data="plain text",
+        unit="blocks of text",
+        accepts=_continues,
+        read=read_text,
+        predict={"likelihood": text_likelihood},
+        metrics=("loss", "perplexity", "bits_per_character"),
+    ),
     "regress": Task(
         data="texts with a number (.tsv or .jsonl)",
         unit="texts",
         accepts=_regresses,
-        read=read_labelled_texts,
+        read=read_rated_texts,
         predict={"prediction": predict_numbers},
         metrics=("mse", "mae", "pearson"),
     ),
@@ -109,6 +179,49 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_labels},
         metrics=("accuracy", "f1"),
         other_metrics=("top_k", "exact_match"),
+    ),
+    "masked": Task(
+        data="plain text",
+        unit="blocks of text",
+        accepts=_fills_masks,
+        read=read_text,
+        predict={"prediction": predict_masked, "likelihood": masked_likelihood},
+        metrics=("accuracy", "loss", "perplexity"),
+    ),
+    "images": Task(
+        data="a folder of images with one subfolder for each class",
+        unit="images",
+        accepts=_classifies_images,
+        read=read_image_folders,
+        predict={"ranking": rank_image_classes},
+        metrics=("accuracy", "top_k:5"),
+        other_metrics=("f1",),
+    ),
+    "contrastive": Task(
+        data="pairs of texts that belong together (.tsv or .jsonl)",
+        unit="pairs",
+        accepts=_embeds,
+        read=read_text_pairs,
+        predict={"ranking": rank_pairs},
+        metrics=("accuracy", "top_k:5"),
+    ),
+    "stories": Task(
+        data="stories that end with a question, and its answer (.tsv or .jsonl)",
+        unit="stories",
+        accepts=_answers_stories,
+        read=read_labelled_texts,
+        predict={"ranking": answer_stories},
+        metrics=("accuracy",),
+        other_metrics=("f1", "top_k", "exact_match"),
+    ),
+    "transcribe": Task(
+        data="recordings with transcripts: file, a tab, text",
+        unit="recordings",
+        accepts=_transcribes,
+        read=read_transcripts,
+        predict={"prediction": transcribe},
+        metrics=("wer", "cer"),
+        other_metrics=("exact_match", "bleu", "chrf"),
     ),
 }
 

@@ -6,5 +6,8 @@ from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.regression import RegressionScore
 
-AnyScore = TranslationScore | NegativeLogLikelihood | ClassificationScore | AnswerScore
+AnyScore = (
+    TranslationScore | NegativeLogLikelihood | ClassificationScore | AnswerScore | RegressionScore
+)

@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.builder import CoreModel
 from regard.core.global_attention import GlobalPattern
 from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
+from regard.core.reversible import ReversibleStack
 from regard.errors import SettingError
 from regard.look.probe_names import residual_probes, stacks
 
@@ -49,7 +50,7 @@ class RecordedOutputs:
     def of_stack(self, stack: str, prefix: str = "", last: str | None = None) -> dict[str, Tensors]:
         """Hidden states and self-attention weights of a stack, under the names of transformers."""
         outputs = {
-            f"{prefix}hidden_states": self._hidden_states(stack, last or f"{stack}.output"),
+            f"{prefix}hidden_states": self._hidden_states(stack, last or self._output(stack)),
             f"{prefix}attentions": self._attentions(stack, "self"),
         }
         return {name: tensors for name, tensors in outputs.items() if tensors is not None}
@@ -66,7 +67,21 @@ class RecordedOutputs:
         names = [*residual_probes(self.model, stack)[:-1], last]
         if not isinstance(self.probe, Probe) or last not in self.probe.tensors:
             return None
-        return tuple(self.probe.tensors[name] for name in names)
+        states = [self.probe.tensors[name] for name in names]
+        if not self._is_reversible(stack):
+            return tuple(states)
+        # Of the two streams, transformers gives the second (Reformer).
+        width = states[0].shape[-1]
+        return tuple(state[..., -width:] for state in states)
+
+    def _output(self, stack: str) -> str:
+        """The probe of the last hidden state: after the final norm, but in reversible stacks."""
+        if self._is_reversible(stack):
+            return residual_probes(self.model, stack)[-1]
+        return f"{stack}.output"
+
+    def _is_reversible(self, stack: str) -> bool:
+        return isinstance(stacks(self.model)[stack], ReversibleStack)
 
     def _attentions(self, stack: str, kind: str) -> Tensors | None:
         """The weights [B, H, T, S] of each layer; None if nobody asked, or there are none."""

@@ -73,9 +73,8 @@ def new_model(setup: Setup, objective: type[Objective], data: Any) -> Model:
     description = model_spec.read(setup.run_folder, setup.kinds)
     if description is None:
         description = objective.describe(setup, data)
-        if setup.recipe.model.spec is not None:
-            # The file may change before the run is resumed.
-            model_spec.write(setup.run_folder, description)
+        # Stored: the presets of a later version, or a file, may say something else.
+        model_spec.write(setup.run_folder, description)
     core = model_spec.build_initialized(description, setup.recipe)
     model = objective.with_tokenizer(core, description, data, setup)
     _set_embeddings(model, setup)

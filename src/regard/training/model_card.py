@@ -10,6 +10,7 @@ from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
@@ -152,11 +153,11 @@ def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
     """A Markdown table; all scores of a run are of one kind."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
-    rated: dict[str, ClassificationScore | AnswerScore] = {}
+    rated: dict[str, ClassificationScore | AnswerScore | RegressionScore] = {}
     likelihoods: dict[str, NegativeLogLikelihood] = {}
     translations: dict[str, TranslationScore] = {}
     for name, score in scores.items():
-        if isinstance(score, ClassificationScore | AnswerScore):
+        if isinstance(score, ClassificationScore | AnswerScore | RegressionScore):
             rated[name] = score
         elif isinstance(score, NegativeLogLikelihood):
             likelihoods[name] = score
@@ -170,7 +171,7 @@ def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
 
 
 def _classification_table(
-    scores: Mapping[str, ClassificationScore | AnswerScore],
+    scores: Mapping[str, ClassificationScore | AnswerScore | RegressionScore],
 ) -> list[str]:
     first = next(iter(scores.values()))
     keys = [key for key in vars(first) if key != "examples"]

@@ -1,7 +1,6 @@
 """The spec of a new model: a preset with the recipe's changes, a file, or one given in Python.
 
-A spec that does not follow from the recipe alone is written to state/model.json before anything
-else, so that the run resumes with it.
+It is written to state/model.json, so that a run resumes with the model it began with.
 """
 
 from __future__ import annotations
@@ -63,9 +62,14 @@ def write(run_folder: RunFolder, model: spec.Model) -> None:
 
 
 def read(run_folder: RunFolder, kinds: Sequence[type] = ()) -> spec.Model | None:
-    """The spec that a run was given, if any; `kinds` are the dataclasses of parts from outside."""
+    """The spec that a run began with; `kinds` are the dataclasses of parts from outside.
+
+    None for a run that has not yet described its model.
+    """
     if not run_folder.model.is_file():
-        return None
+        # Runs of earlier versions have it in config.json only.
+        has_config = (run_folder.folder / "config.json").is_file()
+        return folders.peek(run_folder.folder).spec if has_config else None
     try:
         data = json.loads(disk.read_text(run_folder.model, CheckpointError))
     except ValueError as error:

@@ -36,7 +36,7 @@ from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.objectives import objective_of, objective_settings
+from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import DataSource, Setup
@@ -153,9 +153,13 @@ def _with_data(
     parts: Parts, changes: dict[str, Any], data: DataSource | str | Path
 ) -> tuple[Parts, dict[str, Any]]:
     """A file under the key of its kind; of an object, its name, for the model card."""
-    text_model = changes.get("model")
-    objective = changes.get("objective") or objective_of(text_model, has_text=True)
-    key = "pairs" if objective_settings(objective).data == "pairs" else "text"
+    objective = changes.get("objective")
+    if objective is None and "model" in changes:
+        # A text is the simplest data: what the model learns from it decides.
+        objective = recipes.load(None, {**changes, "text": "-"}).objective
+    key = "text"
+    if objective is None or objective_settings(objective).data == "pairs":
+        key = "pairs"
     if isinstance(data, str | Path):
         return parts, {**changes, key: str(data)}
     return replace(parts, source=data), {**changes, key: type(data).__qualname__}

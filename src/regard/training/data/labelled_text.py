@@ -10,7 +10,7 @@ from typing import Any
 
 from regard import disk
 from regard.data import labelled
-from regard.data.labelled import Classed
+from regard.data.labelled import LabelledText
 from regard.errors import SettingError
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
@@ -43,7 +43,7 @@ def labelled_sets(setup: Setup, read: Reader, generate: Generator | None = None)
         folder.mkdir(parents=True, exist_ok=True)
         # Written last: the presence of the training set says that all are there.
         for name in sorted(sets, key=lambda name: name == "train"):
-            disk.write_file(folder / f"{name}.jsonl", labelled.write(sets[name]))
+            disk.write_file(folder / f"{name}.jsonl", labelled.write_examples(sets[name]))
         return sets
     return {path.stem: read(str(path)) for path in sorted(folder.glob("*.jsonl"))}
 
@@ -80,9 +80,9 @@ def _generated_splits(setup: Setup, generate: Generator) -> dict[str, Split]:
     return {name: partial(_generated, generate, name, count) for name, count in counts.items()}
 
 
-def _generated(generate: Generator, split: str, count: int) -> Iterator[Classed]:
+def _generated(generate: Generator, split: str, count: int) -> Iterator[LabelledText]:
     for text, label in islice(generate(split), count):
-        yield Classed(text, None, str(label))
+        yield LabelledText(text, None, str(label))
 
 
 def as_splits(sets: Mapping[str, list[Any]]) -> dict[str, Split]:

@@ -31,7 +31,7 @@ class EarlyStopping:
         return improved
 
     def _is_better(self, score: float, best: float) -> bool:
-        # A loss is to fall; BLEU, accuracy, F1 and the like are to rise.
-        if self.metric == "loss":
+        # Losses and errors are to fall; BLEU, accuracy, F1 and the like are to rise.
+        if self.metric in ("loss", "mse", "mae"):
             return score < best
         return score > best

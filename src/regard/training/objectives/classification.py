@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.data import labelled, listops
-from regard.data.labelled import Classed
+from regard.data.labelled import LabelledText
 from regard.metrics.classification import (
     ClassificationAgainstMajority,
     ClassificationScore,
@@ -31,7 +31,7 @@ from regard.training.objectives.head_objective import (
 from regard.training.setup import Setup
 
 
-class Classification(HeadObjective[Classed]):
+class Classification(HeadObjective[LabelledText]):
     """One class per row, from the pooled first token."""
 
     name = "classify"
@@ -40,8 +40,8 @@ class Classification(HeadObjective[Classed]):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, path: str) -> list[Classed]:
-        return labelled.classed(path)
+    def read(cls, path: str) -> list[LabelledText]:
+        return labelled.read_labelled_texts(path)
 
     @classmethod
     def generator(cls, setup: Setup) -> Generator | None:
@@ -51,16 +51,16 @@ class Classification(HeadObjective[Classed]):
         return lambda split: listops.expressions(split, shape=shape)
 
     @classmethod
-    def texts(cls, example: Classed) -> list[str]:
+    def texts(cls, example: LabelledText) -> list[str]:
         return [text for text in (example.text, example.text2) if text is not None]
 
     @classmethod
-    def label_names(cls, examples: Sequence[Classed]) -> list[str]:
+    def label_names(cls, examples: Sequence[LabelledText]) -> list[str]:
         return class_names(example.label for example in examples)
 
     # --- training ---------------------------------------------------------------------------------
 
-    def rows(self, examples: Sequence[Classed]) -> list[Row]:
+    def rows(self, examples: Sequence[LabelledText]) -> list[Row]:
         ids = self.label_ids()
         texts = [example.whole for example in examples]
         encoded = self.encoder.tokenizer.encode_with_template(texts, self.max_length)
@@ -76,7 +76,7 @@ class Classification(HeadObjective[Classed]):
     # --- evaluation -------------------------------------------------------------------------------
 
     def score(
-        self, examples: Sequence[Classed], autocast: AbstractContextManager[Any]
+        self, examples: Sequence[LabelledText], autocast: AbstractContextManager[Any]
     ) -> ClassificationScore:
         rows = self.rows(examples)
         predicted = [labels[0] for labels in self.predict(rows, autocast)]
@@ -99,13 +99,13 @@ class Classification(HeadObjective[Classed]):
 
 
 def against_majority(
-    score: ClassificationScore, train: Sequence[Classed], examples: Sequence[Classed]
+    score: ClassificationScore, train: Sequence[LabelledText], examples: Sequence[LabelledText]
 ) -> ClassificationAgainstMajority:
     """A score with the majority baseline: always the most frequent class of training."""
     return ClassificationAgainstMajority(**vars(score), majority=majority(train, examples))
 
 
-def majority(train: Sequence[Classed], examples: Sequence[Classed]) -> float:
+def majority(train: Sequence[LabelledText], examples: Sequence[LabelledText]) -> float:
     """The percentage of examples with the most frequent class of training."""
     most_frequent = Counter(example.label for example in train).most_common(1)[0][0]
     hits = sum(example.label == most_frequent for example in examples)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from regard.data.batching import Batch, Order, Rows, plan
+from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.corpus import Corpus
 from regard.data.padding import pad_rows
-from regard.data.text_corruption import Chance, Ids
+from regard.data.text_corruption import Ids, RandomStream
 from regard.models import Model
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.objectives.objective import Objective
@@ -65,16 +65,16 @@ class CorruptedText(Objective):
     def batches_per_epoch(self) -> int:
         return len(self._order().batches(0))
 
-    def _order(self) -> Order:
+    def _order(self) -> BatchSampler:
         # Not rounded here: `_lengths` has done it, where it is wanted.
         lengths = self._lengths(self.train_corpus)
-        return Order(lengths, self.settings.batch_tokens, seed=self.settings.seed)
+        return BatchSampler(lengths, self.settings.batch_tokens, seed=self.settings.seed)
 
     def validation_batches(self) -> Iterator[Batch]:
         """All validation rows, corrupted in the same way each time."""
         lengths = self._lengths(self.validation_corpus)
         budget = self.settings.batch_tokens
-        for rows in plan(lengths, budget, seed=0, epoch=0, shuffle=False):
+        for rows in batch_indices(lengths, budget, seed=0, epoch=0, shuffle=False):
             batch = self.collate(self.validation_corpus, rows, VALIDATION_EPOCH)
             yield batch.to(self.device)
 
@@ -91,9 +91,9 @@ class CorruptedText(Objective):
     def sentence_starts(self, corpus: Corpus, row: int) -> Ids:
         return corpus.columns["breaks"][row].astype(np.int64)
 
-    def random_numbers(self, epoch: int, row: int) -> Chance:
+    def random_numbers(self, epoch: int, row: int) -> RandomStream:
         """A random stream of the row's own: a resumed run corrupts the same tokens."""
-        return Chance(self.settings.seed, epoch, row)
+        return RandomStream(self.settings.seed, epoch, row)
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         examples = []

@@ -15,7 +15,7 @@ from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import Chance, Ids, denoise, spans
+from regard.data.text_corruption import Ids, RandomStream, corrupt_spans, denoise
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.errors import DataError
@@ -119,7 +119,9 @@ class Denoising(CorruptedText):
             [*opening, *target.tolist(), self.frame.end],
         )
 
-    def _corrupted_row(self, corpus: Corpus, row: int, random_numbers: Chance) -> tuple[Ids, Ids]:
+    def _corrupted_row(
+        self, corpus: Corpus, row: int, random_numbers: RandomStream
+    ) -> tuple[Ids, Ids]:
         """Source and target of a row, without special tokens."""
         source, target, _ = denoise(
             self.row(corpus, row),
@@ -192,8 +194,10 @@ class SpanCorruption(Denoising):
         super().__init__(model, data, setup)
         self.sentinels = _sentinels(data.tokenizer)
 
-    def _corrupted_row(self, corpus: Corpus, row: int, random_numbers: Chance) -> tuple[Ids, Ids]:
-        return spans(
+    def _corrupted_row(
+        self, corpus: Corpus, row: int, random_numbers: RandomStream
+    ) -> tuple[Ids, Ids]:
+        return corrupt_spans(
             self.row(corpus, row),
             random_numbers,
             share=self.corrupted_share,

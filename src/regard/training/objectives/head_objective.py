@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from regard import spec
 from regard.builder import build
-from regard.data.batching import Batch, Order, Rows, plan
+from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.padding import pad_rows, round_up
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import corpus_nll
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
 from regard.model import Encoder
 from regard.models import LanguageModel, Model, TextEncoder
@@ -55,7 +56,7 @@ class Row:
 
     ids: list[int]
     segments: list[int]
-    labels: list[int]
+    labels: Sequence[int | float]
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class HeadObjective(Objective, Generic[Example]):
     @abstractmethod
     def score(
         self, examples: Sequence[Example], autocast: AbstractContextManager[Any]
-    ) -> ClassificationScore | AnswerScore:
+    ) -> ClassificationScore | AnswerScore | RegressionScore:
         """How good the predictions are, from 0 to 100."""
 
     def label_tensor(self, rows: Sequence[Row], width: int) -> Tensor:
@@ -210,8 +211,8 @@ class HeadObjective(Objective, Generic[Example]):
 
     # --- batches ----------------------------------------------------------------------------------
 
-    def order(self) -> Order:
-        return Order(
+    def order(self) -> BatchSampler:
+        return BatchSampler(
             _lengths(self.train_rows),
             self.settings.batch_tokens,
             seed=self.settings.seed,
@@ -287,7 +288,7 @@ class HeadObjective(Objective, Generic[Example]):
         """Once over the rows, on the device, with the model in eval mode."""
         self.model.eval()
         budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
-        for indices in plan(_lengths(rows), budget, seed=0, epoch=0, shuffle=False):
+        for indices in batch_indices(_lengths(rows), budget, seed=0, epoch=0, shuffle=False):
             yield self.collate(rows, indices).to(self.encoder.device)
 
     def predict(
@@ -368,7 +369,7 @@ def with_head(
     assert isinstance(description, spec.Encoder)
     torch.manual_seed(seed)  # for the new head
     model = build(description)
-    _copy_weights(base, model)
+    copy_weights(base, model)
     config.setdefault("pad_token_id", tokenizer.special_token_id("pad") or 0)
     encoder = TextEncoder(model, description, tokenizer, config)
     encoder.folder = base.folder
@@ -385,7 +386,7 @@ def _has_head(encoder: TextEncoder, task: spec.HeadTask, names: Sequence[str]) -
 
 
 @torch.no_grad()
-def _copy_weights(base: TextEncoder | LanguageModel, model: nn.Module) -> None:
+def copy_weights(base: TextEncoder | LanguageModel, model: nn.Module) -> None:
     """Copies the weights of the base model; what is new in `model` is drawn."""
     # A decoder calls its embeddings `tokens`, an encoder `input`.
     old = {

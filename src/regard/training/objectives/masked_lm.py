@@ -18,7 +18,7 @@ from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import Fate, mask, pair
+from regard.data.text_corruption import MaskingRates, mask_tokens, sentence_pair
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
@@ -46,7 +46,7 @@ class MaskedRow:
 class MaskedText(CorruptedText):
     """Rows framed by the start and the end token, with some of their tokens masked."""
 
-    fate = Fate()  # BERT: 80 % masked, 10 % replaced, 10 % kept
+    fate = MaskingRates()  # BERT: 80 % masked, 10 % replaced, 10 % kept
 
     model_classes = (TextEncoder,)
     spec_classes = (spec.Encoder,)
@@ -89,7 +89,7 @@ class MaskedText(CorruptedText):
         if self.settings.next_sentence:
             # The row that the second sentence comes from, if it is to be a random one.
             other = int(random_numbers.below(len(corpus), 1)[0])
-            first, second, is_random = pair(
+            first, second, is_random = sentence_pair(
                 ids,
                 self.sentence_starts(corpus, row),
                 self.row(corpus, other),
@@ -99,7 +99,7 @@ class MaskedText(CorruptedText):
             )
             ids = np.concatenate([first, second])
             parts = [slice(0, len(first)), slice(len(first), None)]
-        visible, masked_labels = mask(
+        visible, masked_labels = mask_tokens(
             ids,
             random_numbers,
             share=self.corrupted_share,

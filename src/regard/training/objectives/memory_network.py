@@ -18,8 +18,8 @@ from torch import Tensor
 from regard import disk, spec
 from regard.baselines.memory_network import MemoryNetwork
 from regard.data import babi_stories, labelled
-from regard.data.batching import Batch, Order, Rows, plan
-from regard.data.labelled import Classed
+from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
+from regard.data.labelled import LabelledText
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.perplexity import corpus_nll
@@ -78,7 +78,7 @@ class StoryQuestions(Objective):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Any) -> StoryData:
-        sets = labelled_sets(setup, labelled.classed, babi_stories.stories)
+        sets = labelled_sets(setup, labelled.read_labelled_texts, babi_stories.stories)
         if base is not None:
             return StoryData(sets, base.tokenizer)
         path = setup.run_folder.folder / "tokenizer.json"
@@ -107,7 +107,7 @@ class StoryQuestions(Objective):
     def model(self) -> MemoryNetwork:
         return self.network.model
 
-    def rows(self, examples: Sequence[Classed]) -> list[StoryRow]:
+    def rows(self, examples: Sequence[LabelledText]) -> list[StoryRow]:
         # An answer is one word, which is one token.
         answers = self.network.tokenizer.encode_with_template(
             [example.label for example in examples]
@@ -124,8 +124,8 @@ class StoryQuestions(Objective):
     def batches_per_epoch(self) -> int:
         return len(self._order().batches(0))
 
-    def _order(self) -> Order:
-        return Order(
+    def _order(self) -> BatchSampler:
+        return BatchSampler(
             _lengths(self.train_rows),
             self.settings.batch_tokens,
             seed=self.settings.seed,
@@ -203,7 +203,7 @@ class StoryQuestions(Objective):
         """Once over the rows, on the device, with the model in eval mode."""
         self.model.eval()
         budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
-        for indices in plan(_lengths(rows), budget, seed=0, epoch=0, shuffle=False):
+        for indices in batch_indices(_lengths(rows), budget, seed=0, epoch=0, shuffle=False):
             yield self.collate(rows, indices).to(self.network.device)
 
 

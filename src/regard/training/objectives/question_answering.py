@@ -30,7 +30,7 @@ class QuestionAnswering(HeadObjective[Question]):
 
     @classmethod
     def read(cls, path: str) -> list[Question]:
-        return labelled.questions(path)
+        return labelled.read_questions(path)
 
     @classmethod
     def texts(cls, example: Question) -> list[str]:

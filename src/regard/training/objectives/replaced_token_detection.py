@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn import functional
 
 from regard import disk, spec
 from regard.core.embedding import Embedding
-from regard.data.text_corruption import Fate
+from regard.data.text_corruption import MaskingRates
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
@@ -50,7 +51,9 @@ class ReplacedTokenDetection(MaskedText):
     through sampling.
     """
 
-    fate = Fate(1.0, 0.0)  # every chosen token is masked; none is kept or replaced at random
+    fate = MaskingRates(
+        1.0, 0.0
+    )  # every chosen token is masked; none is kept or replaced at random
 
     name = "replaced"
     trained_model: TextEncoder  # the discriminator
@@ -175,13 +178,19 @@ def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> T
                 f"{generator.folder} holds no text encoder", "give ELECTRA's generator"
             )
     else:
-        _, description = model_spec.electra_specs(setup.recipe, len(data.tokenizer))
+        description = _generator_spec(folder, data, setup)
         core = model_spec.build_initialized(description, setup.recipe).to(setup.device)
         generator = ReplacedTokenDetection.with_tokenizer(core, description, data, setup)
     for name, content in text_model_files(generator, setup).items():
         disk.write_json(folder / name, content)
     disk.write_file(folder / "tokenizer.json", data.tokenizer.to_json())
     return generator
+
+
+def _generator_spec(folder: Path, data: TextCorpora, setup: Setup) -> spec.Model:
+    if (folder / "config.json").is_file():  # of a run that is resumed
+        return folders.peek(folder).spec
+    return model_spec.electra_specs(setup.recipe, len(data.tokenizer))[1]
 
 
 def _share_embeddings(generator: Encoder, discriminator: Encoder) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.core.context import Context
-from regard.data.batching import Batch, Order, collate, plan
+from regard.data.batching import Batch, BatchSampler, batch_indices, collate
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
@@ -126,8 +126,8 @@ class SequenceToSequence(Objective):
     def model(self) -> EncoderDecoder:
         return self.translator.model
 
-    def _order(self) -> Order:
-        return Order(
+    def _order(self) -> BatchSampler:
+        return BatchSampler(
             self.train_corpus.lengths,
             self.settings.batch_tokens,
             seed=self.settings.seed,
@@ -240,7 +240,7 @@ class SequenceToSequence(Objective):
 
         budget = self.settings.batch_tokens
         # Not shuffled: batches of similar lengths, the same at every validation.
-        batches = plan(corpus.lengths, budget, seed=0, epoch=0, shuffle=False)
+        batches = batch_indices(corpus.lengths, budget, seed=0, epoch=0, shuffle=False)
         return corpus_nll(batch_nll(rows) for rows in batches)
 
     def _attention_entropy(self, corpus: Corpus) -> dict[str, Any]:

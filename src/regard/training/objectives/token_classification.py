@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.data import labelled
-from regard.data.labelled import Words
+from regard.data.labelled import TaggedWords
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.tag_alignment import align_tags
 from regard.metrics.classification import ClassificationScore
@@ -22,7 +22,7 @@ from regard.training.objectives.head_objective import (
 )
 
 
-class TokenClassification(HeadObjective[Words]):
+class TokenClassification(HeadObjective[TaggedWords]):
     """One class per word, at its first token; the other tokens are ignored (BERT, Section 5.3)."""
 
     name = "tag"
@@ -30,18 +30,18 @@ class TokenClassification(HeadObjective[Words]):
     head_task = "tag"
 
     @classmethod
-    def read(cls, path: str) -> list[Words]:
-        return labelled.tagged(path)
+    def read(cls, path: str) -> list[TaggedWords]:
+        return labelled.read_tagged_words(path)
 
     @classmethod
-    def texts(cls, example: Words) -> list[str]:
+    def texts(cls, example: TaggedWords) -> list[str]:
         return [" ".join(example.tokens)]
 
     @classmethod
-    def label_names(cls, examples: Sequence[Words]) -> list[str]:
+    def label_names(cls, examples: Sequence[TaggedWords]) -> list[str]:
         return class_names(tag for example in examples for tag in example.tags)
 
-    def rows(self, examples: Sequence[Words]) -> list[Row]:
+    def rows(self, examples: Sequence[TaggedWords]) -> list[Row]:
         ids = self.label_ids()
         rows = []
         for encoding, tags in align_tags(self.encoder.tokenizer, examples, self.max_length):
@@ -60,7 +60,7 @@ class TokenClassification(HeadObjective[Words]):
         return self.class_loss(logits, tensors["labels"], tensors)
 
     def score(
-        self, examples: Sequence[Words], autocast: AbstractContextManager[Any]
+        self, examples: Sequence[TaggedWords], autocast: AbstractContextManager[Any]
     ) -> ClassificationScore:
         names = self.encoder.labels
         rows = self.rows(examples)

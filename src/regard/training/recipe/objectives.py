@@ -98,7 +98,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "examples",
         "bert",
         _TEXT_READERS,
-        metrics=("loss", "mean_squared_error", "mean_absolute_error", "pearson"),
+        metrics=("loss", "mse", "mae", "pearson"),
     ),
     "contrastive": ObjectiveSettings(
         "contrastive:ContrastivePairs",
@@ -119,41 +119,38 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
 }
 # The words of `regard finetune` for objectives that have another name here.
 TASKS = {"lm": "causal", "summarize": "translate"}
-# What a model learns from plain text, where it is not the next token.
+# What a kind of model learns from plain text, unless its family is named below.
 _FROM_TEXT = {
-    "masked": (
-        "bert",
-        "roberta",
-        "camembert",
-        "xlm-roberta",
-        "distilbert",
-        "albert",
-        "mpnet",
-        "deberta",
-        "deberta-v2",
-        "longformer",
-        "bigbird",
-        "big_bird",
-    ),
-    "replaced": ("electra",),
-    "span": ("t5", "mt5"),
-    "denoise": ("transformer", "vaswani", "bart", "mbart", "marian", "pegasus", "universal"),
-    "stories": ("memory",),
+    "encoder": "masked",
+    "decoder": "causal",
+    "encoder-decoder": "denoise",
+    "memory network": "stories",
 }
-_BASELINE_TRANSLATORS = ("bahdanau", "luong", "luong_feeding", "convs2s", "bytenet")
+_FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
+_OTHER_INPUTS = {
+    "image": "images",
+    "dual encoder": "images with texts",
+    "speech": "sound",
+    "ctc": "sound",
+}
+CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
 
 
-def objective_of(model: str | None, has_text: bool) -> str:
-    """The objective of a run that names none: that of its model, `NAME[:SIZE]`, and of its data."""
-    name = (model or "transformer").partition(":")[0]
-    for objective, models in _FROM_TEXT.items():
-        if name in models and (has_text or objective != "denoise"):
-            return objective
-    translates = name in ("transformer", "vaswani", "marian", "bart", "mbart", "pegasus")
-    translates = translates or name in ("universal", *_BASELINE_TRANSLATORS)
-    if translates or not has_text:
+def objective_of(name: str, kind: str, has_text: bool) -> str:
+    """The objective of a run that names none: that of its model and of its data.
+
+    `name` is that of the model without its size, `kind` that of `families.preset_list`.
+    """
+    if kind == "encoder-decoder" and not has_text:
         return "translate"
-    return "causal"
+    if name in CELLS:
+        return "causal"
+    if kind in _OTHER_INPUTS:
+        raise SettingError(
+            f"{name} reads {_OTHER_INPUTS[kind]}, and no objective here learns from them",
+            "choose a model of text; `regard show` lists all",
+        )
+    return _FAMILY_OBJECTIVES.get(name) or _FROM_TEXT[kind]
 
 
 def objective_settings(name: str) -> ObjectiveSettings:

@@ -19,6 +19,7 @@ from regard.decode.length_penalty import LengthPenalty
 from regard.errors import SettingError, did_you_mean
 from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.objectives import (
+    CELLS,
     OBJECTIVES,
     TASKS,
     ObjectiveSettings,
@@ -62,7 +63,6 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
 FINETUNING_EPOCHS = 3.0
 LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
 # Settings of [model] that say how training starts, and not what the model is.
-_CELLS = ("rnn", "gru", "lstm")
 # Models whose size is that of the objective, where none is named.
 _DEFAULT_SIZED = (None, "transformer", *BASELINES)
 STARTING_POINT = ("start", "vectors", "freeze_embeddings")
@@ -295,7 +295,7 @@ class Recipe(Section):
     def preset_name(self) -> str:
         """NAME:SIZE of the model. A recurrent cell alone is a language model, or a translator."""
         name = self.model_name
-        if name in _CELLS and self.objective != "translate":
+        if name in CELLS and self.objective != "translate":
             name = f"{name}-lm"
         return f"{name}:{self.preset}"
 
@@ -374,7 +374,12 @@ def _add_objective(values: dict[str, dict[str, Any]]) -> None:
         return
     model = values["model"].get("model")
     if model is not None:
-        values["train"]["objective"] = objective_of(model, values["data"].get("text") is not None)
+        # Imported late: the families come with torch.
+        from regard.families import presets
+
+        kind = presets.about(model).kind
+        has_text = values["data"].get("text") is not None
+        values["train"]["objective"] = objective_of(model.partition(":")[0], kind, has_text)
 
 
 def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:

@@ -305,9 +305,9 @@ class TrainSettings(Section):
         "validations) or ema:DECAY",
     )
     validate_every: int = Field(500, ge=1)
-    metric: Literal["loss", "bleu", "chrf", "exact_match", "accuracy", "f1"] = Field(
-        "loss", description="what best and patience look at"
-    )
+    metric: Literal[
+        "loss", "bleu", "chrf", "exact_match", "accuracy", "f1", "mse", "mae", "pearson"
+    ] = Field("loss", description="what best and patience look at")
     patience: int = Field(
         0,
         ge=0,
