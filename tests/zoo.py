@@ -252,6 +252,16 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     "albert": ("AlbertForPreTraining", "AlbertConfig", {**ENCODERS, "embedding_size": 20}),
     "electra": ("ElectraForPreTraining", "ElectraConfig", {**ENCODERS, "embedding_size": 20}),
     "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ENCODERS),
+    "deberta v1": (
+        "DebertaForSequenceClassification",
+        "DebertaConfig",
+        {
+            **ENCODERS,
+            "relative_attention": True,
+            "pos_att_type": "c2p|p2c",
+            "position_biased_input": False,
+        },
+    ),
     "deberta": ("DebertaV2ForSequenceClassification", "DebertaV2Config", DEBERTA),
     "bigbird, answers": (
         "BigBirdForQuestionAnswering",

@@ -95,12 +95,14 @@ class EncoderDecoder(nn.Module):
         hidden = self.decode(target, memory, context)
         return hidden, context.losses or {}
 
-    def classes(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Logits of the labels [B, count] from the decoder's hidden states; `target` are the tokens
-        at which the pool looks for the end."""
+    def classes(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the labels [B, count] from the decoder's hidden states; `inputs` are the source
+        tokens, among which the pool looks for the end."""
         assert self.pool is not None, "this model has no pool"
         assert self.labels is not None, "this model has no labels"
-        return self.labels(self.pool(hidden, None, target))
+        return self.labels(self.pool(hidden, padding_mask, inputs))
 
     def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
         """The state before the first token, for `width` rows (beams) a sentence."""

@@ -34,7 +34,9 @@ NUMBERS = st.one_of(
     st.floats(),
     st.booleans(),
 )
-VALUES = st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3), st.none(), st.just("7"), st.just({}))
+VALUES: st.SearchStrategy[Any] = st.one_of(
+    NUMBERS, st.lists(NUMBERS, max_size=3), st.none(), st.just("7"), st.just({})
+)
 FAMILIES = [
     "marian", "bart, classes", "t5", "mt5", "whisper", "gpt2", "neox", "llama", "mistral", "bert",
     "roberta", "albert", "electra", "deberta", "bigbird, answers", "reformer", "vit", "clip",

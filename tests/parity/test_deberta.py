@@ -37,6 +37,13 @@ PLAIN = {
     for k, v in V3.items()
     if k not in ("relative_attention", "norm_rel_ebd", "pos_att_type", "position_biased_input")
 }
+# The first DeBERTa has neither buckets nor a norm of distances, and projections of their own.
+V1: dict[str, Any] = {
+    "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "intermediate_size": 50, "max_position_embeddings": 24, "relative_attention": True,
+    "pos_att_type": "c2p|p2c", "layer_norm_eps": 1e-7, "max_relative_positions": -1,
+    "position_biased_input": False, "type_vocab_size": 0, "pad_token_id": 0,
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bare": ("Model", V3),
     "v2-xlarge": (
@@ -72,13 +79,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "tags": ("ForTokenClassification", {**V3, "num_labels": 5}),
     "answers": ("ForQuestionAnswering", {**V3, "conv_kernel_size": 3}),
+    "v1": ("Model", V1),
+    "v1, near": ("Model", {**V1, "max_relative_positions": 9, "type_vocab_size": 3}),
+    "v1, one term": ("Model", {**V1, "pos_att_type": ["c2p"], "hidden_act": "gelu_new"}),
+    "v1, other term": ("Model", {**V1, "pos_att_type": ["p2c"], "position_biased_input": True}),
+    "v1, absolute": (
+        "Model",
+        {**V1, "relative_attention": False, "pos_att_type": None, "position_biased_input": True},
+    ),
+    "v1, masked": ("ForMaskedLM", V1),
+    "v1, masked, new head": ("ForMaskedLM", {**V1, "legacy": False, "hidden_act": "relu"}),
+    "v1, classes": (
+        "ForSequenceClassification",
+        {**V1, "num_labels": 4, "pooler_dropout": 0.2, "cls_dropout": 0.3},
+    ),
+    "v1, tags": ("ForTokenClassification", {**V1, "num_labels": 5}),
+    "v1, answers": ("ForQuestionAnswering", V1),
 }
 
 
 def theirs(name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
     top, config = CASES[name]
-    model = getattr(transformers, f"DebertaV2{top}")(transformers.DebertaV2Config(**config)).eval()
+    family = "Deberta" if name.startswith("v1") else "DebertaV2"
+    made = getattr(transformers, f"{family}Config")(**config)
+    model = getattr(transformers, f"{family}{top}")(made).eval()
     perturb(model, 0.1)
     model.save_pretrained(out)
     return model
@@ -185,6 +210,23 @@ def test_files_of_pretraining_open_whole(tmp_path: Path) -> None:
     _, full = folders.open_model(tmp_path)
     assert full.spec == small.spec
     assert all(torch.equal(tensor, full.weights[name]) for name, tensor in small.weights.items())
+
+
+def test_the_first_deberta_refuses_what_it_does_not_understand(tmp_path: Path) -> None:
+    theirs("v1", 0, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change, word in (
+        ({"talking_head": True}, "talking_head"),
+        ({"pos_att_type": "p2p|c2p"}, "p2p"),
+        ({"relative_attention": False}, "relative_attention"),
+        ({"embedding_size": 7}, "embedding_size"),
+        ({"num_attention_heads": 5}, "divide"),
+        ({"max_relative_positions": 7}, "shape"),
+        ({"pos_att_type": ["c2p"]}, "pos_q_proj"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ModelError, match=word):
+            folders.open_model(tmp_path)
 
 
 def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:

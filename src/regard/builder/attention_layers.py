@@ -64,7 +64,20 @@ def build_self_attention(
     if shared.stack.memory is not None:
         return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
     rope = shared.position if isinstance(shared.position, rotary.Rope) else None
-    return attention.Attention(project, mixer, output, rope, relative)
+    return attention.Attention(
+        project, mixer, output, rope, relative, _position_projection(part, shared, d_model)
+    )
+
+
+def _position_projection(
+    part: spec.Attention, shared: SharedParts, d_model: int
+) -> relative_position.PositionProjection | None:
+    vectors = shared.stack.position
+    if not isinstance(vectors, spec.Disentangled) or vectors.projections == "shared":
+        return None
+    assert isinstance(shared.position, relative_position.Disentangled)
+    terms = shared.position.terms
+    return relative_position.PositionProjection(d_model, part.heads, part.d_k, terms)
 
 
 def _global_tokens(

@@ -13,7 +13,7 @@ from regard.core.kv_cache import Cache, CrossKV
 from regard.core.linear import Linear, dimensions
 from regard.core.position_terms import PositionTerms
 from regard.core.projection import CrossProjection, Projection, SharedProjection, merge_heads
-from regard.core.relative_position import LayerPosition, RelativeSinusoids
+from regard.core.relative_position import LayerPosition, PositionProjection, RelativeSinusoids
 from regard.core.rotary import Rope
 from regard.core.score_bias import ScoreBias
 from regard.core.softmax_attention import SoftmaxAttention
@@ -72,6 +72,7 @@ class Attention(nn.Module):
         output: Linear,
         rope: Rope | None = None,
         relative: LayerPosition | None = None,
+        position_project: PositionProjection | None = None,
     ) -> None:
         super().__init__()
         self.project = project
@@ -79,6 +80,7 @@ class Attention(nn.Module):
         self.mixer = mixer
         self.output = output
         self.relative = relative
+        self.position_project = position_project  # of distance vectors; None: as content
 
     def forward(
         self,
@@ -124,7 +126,7 @@ class Attention(nn.Module):
         if positions is None:
             return q, None
         if positions.relative is not None:
-            scores = positions.relative.scores(q, k, self.project)
+            scores = positions.relative.scores(q, k, self.position_project or self.project)
             return q, ScoreBias(scores * self._scale)
         return q, positions.bias
 
@@ -173,6 +175,8 @@ class Attention(nn.Module):
         self.output.keep_inputs(dimensions(heads, self.project.d_v))
         if isinstance(self.relative, RelativeSinusoids):
             self.relative.keep(heads)
+        if self.position_project is not None:
+            self.position_project.keep(heads)
 
 
 def _stored_rows(x: Tensor, cache: Cache | None, memory: Tensor | CrossKV | None) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,8 @@ from regard.core.question import before_separator
 from regard.core.softmax_attention import SoftmaxAttention, attention_weights, per_query_head
 
 
-class FirstTokens(NamedTuple):
+@dataclass(frozen=True)
+class FirstTokens:
     """The first tokens of a row are global."""
 
     count: int
@@ -30,7 +31,8 @@ class FirstTokens(NamedTuple):
         return (positions < self.count).expand(x.shape[:2])
 
 
-class QuestionTokens(NamedTuple):
+@dataclass(frozen=True)
+class QuestionTokens:
     """The tokens of a question are global, which ends at the first separator."""
 
     separator: int

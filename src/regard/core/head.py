@@ -136,6 +136,7 @@ class Pool(nn.Module):
             return x[batch, marks.argmax(dim=1)]
         if self.which == "last end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
+            assert self.end is not None, "the last end token has an id"
             positions = torch.arange(x.shape[1], device=x.device)
             return x[batch, torch.where(tokens == self.end, positions, 0).amax(dim=1)]
         if self.which == "last":

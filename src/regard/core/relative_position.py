@@ -13,6 +13,7 @@ from regard.core.dropout import Dropout
 from regard.core.linear import Linear, dimensions, keep_rows, normal
 from regard.core.norm import Norm
 from regard.core.positional_encoding import sinusoids
+from regard.core.projection import split_heads
 
 # ------------------------------------------------------------------ one bias for all layers
 
@@ -153,6 +154,33 @@ class Disentangled(nn.Module):
         return torch.where(distance.abs() < exact, distance, distance.sign() * logarithmic)
 
 
+class PositionProjection(nn.Module):
+    """A layer's own projections of distance vectors: W_{q,r}, with a bias, and W_{k,r} (He et al.
+    2021, equation 3); a term that is not used has none."""
+
+    def __init__(self, d_model: int, heads: int, d_k: int, terms: tuple[str, ...]) -> None:
+        super().__init__()
+        self.heads = heads
+        self.d_k = d_k
+        self.q = Linear(d_model, heads * d_k) if "p2c" in terms else None
+        self.k = Linear(d_model, heads * d_k, bias=False) if "c2p" in terms else None
+
+    def forward(
+        self, vectors: Tensor, memory: None = None
+    ) -> tuple[Tensor | None, Tensor | None, None]:
+        """vectors [1, R, D] → queries and keys [1, H, R, K], and no values."""
+        q = split_heads(self.q(vectors), self.heads) if self.q is not None else None
+        k = split_heads(self.k(vectors), self.heads) if self.k is not None else None
+        return q, k, None
+
+    def keep(self, heads: Tensor) -> None:
+        """Head pruning."""
+        for part in (self.q, self.k):
+            if part is not None:
+                part.keep_outputs([dimensions(heads, self.d_k)])
+        self.heads = len(heads)
+
+
 class DistanceVectors(NamedTuple):
     """The distance vectors of one call of `Disentangled`, from which each layer computes scores of
     its own."""
@@ -165,7 +193,7 @@ class DistanceVectors(NamedTuple):
         self,
         q: Tensor,
         k: Tensor,
-        project: Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]],
+        project: Callable[[Tensor, None], tuple[Tensor | None, Tensor | None, Tensor | None]],
     ) -> Tensor:
         """Content-to-position plus position-to-content scores, unscaled: [B, H, T, S]."""
         vectors = self.part.dropout(self.vectors)[None]  # [1, R, D]
@@ -174,10 +202,12 @@ class DistanceVectors(NamedTuple):
         queries, keys = self.rows.shape
         terms = []
         if "c2p" in self.part.terms:
+            assert position_k is not None
             grouped_q = q.unflatten(1, (groups, -1))
             scores = (grouped_q @ position_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
             terms.append(scores.gather(-1, self.rows.expand(*scores.shape[:2], queries, keys)))
         if "p2c" in self.part.terms:
+            assert position_q is not None
             grouped_q = position_q.unflatten(1, (groups, -1))
             scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
             # Seen from the keys, [B, H, S, T]; transposed, from the queries.

@@ -123,12 +123,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
-    own_config, bert_config = _DISENTANGLED.split(_normalized(config))
+    own_config, bert_config = _DISENTANGLED.split(normalized(config))
     values = _DISENTANGLED.parse(own_config)
-    names = [
-        name.replace(f"{_NEW_LM_HEAD}.dense", f"{_LM_HEAD}.transform.dense") for name in stored
-    ]
-    model = BASE.to_spec(bert_config, names)
+    model = BASE.to_spec(bert_config, with_old_names(stored))
     block = model.stack.block
     if values["attention_head_size"] not in (None, block.attention.d_k):
         raise ModelError(
@@ -145,7 +142,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
             block.norm,
             block.dropout,
         )
-    stack = replace(model.stack, position=_relative_position(values, model), beside=convolution)
+    stack = replace(model.stack, position=relative_position(values, model), beside=convolution)
     tokens = model.tokens
     if not values["position_biased_input"]:
         tokens = replace(tokens, position=None)
@@ -154,7 +151,12 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return replace(model, input=tokens, stack=stack, pool=pool if model.pool else None)
 
 
-def _normalized(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_old_names(stored: Collection[str]) -> list[str]:
+    """The names of a file's tensors, with those of the older language-model head."""
+    return [name.replace(f"{_NEW_LM_HEAD}.dense", f"{_LM_HEAD}.transform.dense") for name in stored]
+
+
+def normalized(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with one spelling for each thing.
 
     Sizes below 1 mean that there is none; the terms of attention may be a string "p2c|c2p".
@@ -173,7 +175,7 @@ def _normalized(config: Mapping[str, Any]) -> dict[str, Any]:
     return normalized
 
 
-def _relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Disentangled | None:
+def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Disentangled | None:
     terms = values["pos_att_type"]
     norm_name = values["norm_rel_ebd"]
     unknown_terms = any(term not in ("c2p", "p2c") for term in terms)
@@ -204,7 +206,7 @@ def _relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.D
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     prefix = PREFIX if model.head or model.labels else ""
     encoder = f"{prefix}encoder"
-    rules = [_with_new_name(rule) for rule in BASE.tensor_table(model, positions)]
+    rules = [with_new_name(rule) for rule in BASE.tensor_table(model, positions)]
     # The replaced-token-detection head of version 3's pretraining, which no architecture has.
     for module in ("dense", "LayerNorm", "classifier"):
         rules.append(Unused(f"mask_predictions.{module}.weight"))
@@ -220,7 +222,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return rules
 
 
-def _with_new_name(rule: Rule) -> Rule:
+def with_new_name(rule: Rule) -> Rule:
     """A rule of the language-model head with its name in the newer layout as an alias."""
     if not isinstance(rule, Rename) or not rule.hf.startswith(_LM_HEAD):
         return rule

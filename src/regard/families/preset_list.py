@@ -19,6 +19,7 @@ from regard.families import (
     bigbird,
     clip,
     deberta_presets,
+    deberta_v1,
     deit,
     distilbert,
     electra,
@@ -536,6 +537,17 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
     ),
     "mpnet": _from_config(
         "encoder", mpnet.preset, 30_527, 512, "base", tiny=Size(), base=Size(110)
+    ),
+    "deberta": _from_config(
+        "encoder",
+        deberta_v1.preset,
+        50_265,
+        512,
+        "base",
+        tiny=Size(),
+        base=Size(),
+        large=Size(),
+        xlarge=Size(),
     ),
     "deberta-v2": _from_config(
         "encoder",

@@ -270,7 +270,7 @@ def _call_encoder_decoder(
         logits = model.head(hidden)  # [B, T, V]
     else:
         _check_end_token(model, source)
-        logits = model.classes(hidden, source)  # [B, labels]
+        logits = model.classes(hidden, inputs=source)  # [B, labels]
     loss = {}
     if "labels" in inputs:
         # Labels of -100 are padding. The loss is a mean over all others.

@@ -95,7 +95,7 @@ class SequenceClassifier(TokenizerModel):
             ids = ids.to(self.device)
             target = shift_right(ids, self.start)
             hidden, _ = self.model(ids, target, padding_mask.to(self.device))  # [B, T, D]
-            logits = self.model.classes(hidden, ids)
+            logits = self.model.classes(hidden, inputs=ids)
             for i, row in zip(batch, logits.float().cpu(), strict=True):
                 results[i] = row
         return results

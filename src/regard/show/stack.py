@@ -188,8 +188,8 @@ def _attention(
             counts["output"],
         ),
     )
-    # Longformer's second projections, and those of the length in Linformer.
-    more = counts["global_attention"]
+    # Longformer's second projections, those of distances in DeBERTa, of the length in Linformer.
+    more = counts["global_attention"] + counts["position_project"]
     if not (isinstance(part.mixer, spec.Linformer) and part.mixer.share == "layers"):
         more += counts["mixer"]
     return ModuleSummary("attention", "", f"[B, {queries}, D]", more, steps)

@@ -171,8 +171,8 @@ class Alibi:
 class Disentangled:
     """Disentangled attention (He et al. 2021, DeBERTa): a learned vector for each distance.
 
-    Every layer projects the vectors to queries and keys like its input. Each term that they add
-    to the scores counts in the scale (Equation 4).
+    Every layer projects the vectors to queries and keys. Each term that they add to the scores
+    counts in the scale (Equation 4).
     """
 
     distance: int  # k in Section 3.1: the largest distance on each side
@@ -180,6 +180,8 @@ class Disentangled:
     terms: Literal["both", "c2p", "p2c"] = "both"  # content-to-position, position-to-content
     norm: Norm | None = None  # of the vectors (v2)
     dropout: float = 0.0  # on the vectors, drawn anew in each layer
+    # Of the vectors: the layer's projections of content, or a second pair (v1).
+    projections: Literal["shared", "own"] = "shared"
 
 
 @dataclass(frozen=True)

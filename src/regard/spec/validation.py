@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from regard.errors import ModelError
 
@@ -23,12 +23,14 @@ def sizes(part: Any, *names: str, least: int = 1, most: int = LARGEST_SIZE) -> N
         raise ModelError(f"{type(part).__name__}.{name} cannot be {value}", f"give {bound}")
 
 
-def is_whole(value: Any, least: int = 0, most: int = LARGEST_SIZE) -> bool:
+def is_whole(value: Any, least: int = 0, most: int = LARGEST_SIZE) -> TypeGuard[int]:
     """Whether a value is a whole number in these bounds; `true` of JSON is none."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def is_number(value: Any, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER) -> bool:
+def is_number(
+    value: Any, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER
+) -> TypeGuard[float]:
     """Whether a value is a finite number in these bounds; `true` of JSON is none."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False

@@ -77,7 +77,7 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
             if model.labels is None:
                 logits = model.head(hidden)  # [B, T, V]
             else:
-                logits = model.classes(hidden, source)  # [B, labels]
+                logits = model.classes(hidden, inputs=source)  # [B, labels]
             return {
                 "logits": MaskedOutput(logits),
                 "encoder_last_hidden_state": MaskedOutput(encoded.hidden, encoded.padding_mask),
