@@ -89,7 +89,7 @@ class Evaluation:
             name: result.metric.signature() for name, result in self.results.items()
         }
         for result in self.results.values():
-            if result.outputs.tokens:
+            if result.outputs.seconds:
                 report["seconds"] = result.outputs.seconds
                 rate = result.outputs.tokens / max(result.outputs.seconds, 1e-9)
                 report["tokens_per_second"] = rate
@@ -170,7 +170,9 @@ def evaluate_examples(
         interval = confidence_interval(metric, statistics)
         score = metric.score(statistics.sum(axis=0))
         results[metric.name] = Result(metric, score, interval, of_metric)
-    return Evaluation(task, len(examples), model.parameter_count, results)
+    # Blocks of text are cut into windows or rows, which are the examples then.
+    count = min(len(of_kind.values) for of_kind in outputs.values())
+    return Evaluation(task, count, model.parameter_count, results)
 
 
 def output_kind(metric: Metric) -> OutputKind:

@@ -18,7 +18,7 @@ COLUMNS = {
     "tokens_per_second": ("tokens/s", 0),
 }
 DIGITS = 2  # of the scores that have no column above
-WIDTH = 240
+WIDTH = 400  # of a line; scores with their intervals are not cut off
 
 
 def report_table(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -123,7 +123,7 @@ TASKS: dict[str, Task] = {
     ),
     "span": Task(
         data="plain text",
-        unit="blocks of text",
+        unit="rows",
         accepts=_translates,
         read=read_text,
         predict={"likelihood": span_likelihood},
@@ -131,7 +131,7 @@ TASKS: dict[str, Task] = {
     ),
     "denoise": Task(
         data="plain text",
-        unit="blocks of text",
+        unit="rows",
         accepts=_translates,
         read=read_text,
         predict={"likelihood": denoising_likelihood},
@@ -139,7 +139,7 @@ TASKS: dict[str, Task] = {
     ),
     "causal": Task(
         data="plain text",
-        unit="blocks of text",
+        unit="windows",
         accepts=_continues,
         read=read_text,
         predict={"likelihood": text_likelihood},
@@ -182,7 +182,7 @@ TASKS: dict[str, Task] = {
     ),
     "masked": Task(
         data="plain text",
-        unit="blocks of text",
+        unit="rows",
         accepts=_fills_masks,
         read=read_text,
         predict={"prediction": predict_masked, "likelihood": masked_likelihood},
